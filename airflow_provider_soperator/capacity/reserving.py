@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from statistics import fmean
 
+from airflow_provider_soperator.capacity.node_choice import NO_LIMIT, NodeLoad
 from airflow_provider_soperator.slurm.job_ids import strip_key
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobRecord
+from airflow_provider_soperator.slurm.states import NodeBase
 
 #: What a second costs in which the receiver waits for a node, in seconds in which a node stands idle before: a lead is
 #: asked for by who wants to be on time.
@@ -22,14 +24,15 @@ _LATE = 4.0
 _STEPS = 60
 #: Durations that stand for all of similar jobs; how many jobs are enough to tell of similar ones; how many are kept.
 _SAMPLES, _ENOUGH, _KEPT = 7, 5, 200
-#: A longer limit is none: for partitions without one slurmctld shows a year.
-_NO_LIMIT = timedelta(days=365)
+#: Waiting jobs that stand for all; and how the reasons begin for which jobs wait that start once they are given a node.
+_MOST_WAITING = 20
+_WAITS_FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes", "None")
 
 
 def limit_of(job: JobRecord) -> float | None:
     """The time limit of a job in seconds; None without one."""
     limit = job.time_limit
-    return limit.total_seconds() if isinstance(limit, timedelta) and limit < _NO_LIMIT else None
+    return limit.total_seconds() if isinstance(limit, timedelta) and limit < NO_LIMIT else None
 
 
 @dataclass
@@ -133,3 +136,50 @@ def _costs(left: float, waiting: Sequence[WaitingJob]) -> tuple[list[float], lis
         kept.append(fmean(fitting) if fitting else seconds)
         given.append(fmean(all_jobs) if all_jobs else seconds)
     return kept, given
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The nodes to reserve now, and how long jobs last that wait for them."""
+
+    nodes: frozenset[str]
+    typical: timedelta
+
+
+def expected_to_go(
+    loads: Sequence[NodeLoad], count: int, at: datetime, waiting: Sequence[Job], history: JobHistory, now: datetime
+) -> Expected | None:
+    """``to_reserve`` for these nodes, by how long jobs have lasted; None if that is not known of some of them."""
+    nodes = {load.node.name: _busy_node(load, history, now) for load in loads}
+    jobs = [WaitingJob(limit_of(job), history.durations(job)) for job in waiting[:_MOST_WAITING]]
+    if not all(node.ends for node in nodes.values()) or not all(job.lasts for job in jobs):
+        return None
+    left = max(0.0, (at - now).total_seconds())
+    lasts = sorted(seconds for job in jobs for seconds in job.lasts)
+    return Expected(to_reserve(nodes, count, left, jobs), timedelta(seconds=round(lasts[len(lasts) // 2])))
+
+
+def waiting_jobs(jobs: Iterable[Job], loads: Sequence[NodeLoad]) -> list[Job]:
+    """The jobs that wait for nodes of the partitions of these, next ones first."""
+    partitions = {partition for load in loads for partition in load.node.partitions}
+    waiting = [
+        job
+        for job in jobs
+        if job.state.is_pending
+        and not (job.is_held or job.reservation)
+        # Of a job that was submitted just now there is no reason yet.
+        and (not job.reason or job.reason.startswith(_WAITS_FOR_NODES))
+        and (not partitions or {*job.partition.split(",")} & partitions)
+    ]
+    return sorted(waiting, key=lambda job: -(job.priority or 0))
+
+
+def _busy_node(load: NodeLoad, history: JobHistory, now: datetime) -> BusyNode:
+    """A node that falls idle with the last of its jobs."""
+    has_room = load.node.state.base is not NodeBase.ALLOCATED and load.node.gpus_used < load.node.gpus
+    if not load.is_busy:
+        return BusyNode((0.0,), has_room)
+    ran = [(job, (now - job.started).total_seconds() if job.started else 0.0) for job in load.jobs]
+    ends = [[max(0.0, lasts - so_far) for lasts in history.durations(job, so_far)] for job, so_far in ran]
+    most = max(map(len, ends), default=0) if all(ends) else 0
+    return BusyNode([max(one[number * len(one) // most] for one in ends) for number in range(most)], has_room)

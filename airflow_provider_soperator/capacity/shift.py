@@ -41,7 +41,7 @@ T = TypeVar("T")
 BlockReader = Callable[[], Awaitable[CapacityBlock]]
 #: Characters of an error that a lease has room for.
 _MOST_OF_A_CAUSE = 200
-#: Parts of ``poll_interval``: between two steps while machines are in transit, and the least pause after a long step.
+#: Parts of ``poll_interval``: while machines are in transit, whose GPUs nobody has; and the least pause between steps.
 _IN_TRANSIT, _LEAST_PAUSE = 0.25, 0.2
 
 
@@ -83,7 +83,6 @@ class Shift:
         self._meter = Meter(self._gpus)
         self._progress = self._timer()
         self._said = ""
-        #: Machines go or come, or their GPUs are about to be free.
         self._is_in_transit = False
 
     @classmethod
@@ -388,10 +387,7 @@ class Shift:
             await asyncio.sleep(self._pause(now, asyncio.get_running_loop().time() - began))
 
     def _pause(self, now: datetime, took: float) -> float:
-        """Seconds until the next step, after one that began ``now``, and not later than units are to leave.
-
-        While machines are on their way, nobody has their GPUs between two steps.
-        """
+        """Seconds until the next step, after one that began ``now``; not later than units leave."""
         interval = self._order.poll_interval * (_IN_TRANSIT if self._is_in_transit else 1.0)
         left = (self._order.leaves_at - now).total_seconds()
         return max(left - took, 0.0) if 0 < left < interval else max(interval - took, interval * _LEAST_PAUSE)

@@ -14,8 +14,7 @@ from unittest import mock
 
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
-from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
-from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget, slurm_session
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from benchmarks.capacity.shape import GPUS, MOVED, NODES, POLL
@@ -122,7 +121,7 @@ class Shifted:
 
 def _all_reserved() -> AbstractContextManager[object]:
     """A shift that takes the queue for empty reserves all nodes that are to go."""
-    return mock.patch.object(SlurmNodesSession, "_waiting_for", return_value=[])
+    return mock.patch.object(slurm_session, "waiting_jobs", return_value=[])
 
 
 class _AllAtOnce(ShiftClients):

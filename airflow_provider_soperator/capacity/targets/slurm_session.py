@@ -13,7 +13,7 @@ from airflow_provider_soperator.capacity.handover import HandoverReservation, ha
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
-from airflow_provider_soperator.capacity.reserving import BusyNode, JobHistory, WaitingJob, limit_of, to_reserve
+from airflow_provider_soperator.capacity.reserving import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
@@ -51,7 +51,7 @@ from airflow_provider_soperator.slurm.requests import (
     ShowTopology,
     Undrain,
 )
-from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
+from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 if TYPE_CHECKING:
@@ -59,13 +59,9 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
 
 
-#: Reservations of others within this time count if it is unknown when the nodes are to come back.
-_HORIZON = timedelta(days=2)
-#: Jobs in accounting that tell how long jobs last here; and how many waiting jobs stand for all.
-_HISTORY = timedelta(days=1)
-_MOST_WAITING = 20
-#: Beginnings of reasons for which jobs wait that start as soon as they are given a node.
-_WAITS_FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes", "None")
+#: Reservations of others within this time count if it is unknown when the nodes are to come back; and the time of which
+#: jobs in accounting tell how long jobs last.
+_HORIZON, _HISTORY = timedelta(days=2), timedelta(days=1)
 
 
 @dataclass
@@ -80,10 +76,9 @@ class Notes:
     told: dict[str, str] = field(default_factory=dict)
     #: Nodes that did not boot, with reasons.
     failed: dict[str, str] = field(default_factory=dict)
-    #: How long jobs have lasted, and if accounting was asked.
+    #: How long jobs have lasted, if accounting was asked for it, and if it was too early to reserve nodes.
     history: JobHistory = field(default_factory=JobHistory)
     is_accounted: bool = False
-    #: It was too early to reserve nodes at the last look.
     is_early: bool = False
 
 
@@ -114,9 +109,9 @@ class SlurmNodesSession(Session):
         self._problems: tuple[str, ...] = ()
         #: Nodes that were on at the last look.
         self._on: set[str] = set()
-        #: At the last look: nodes that may not be touched, and jobs that wait for nodes.
+        #: At the last look: nodes that may not be touched, and all jobs.
         self._fixed: dict[str, str] = {}
-        self._waiting: list[Job] = []
+        self._queue: Sequence[Job] = ()
 
     async def check(self, units: int, block: CapacityBlock) -> None:
         target = self._target
@@ -263,9 +258,7 @@ class SlurmNodesSession(Session):
         """The jobs that have nodes."""
         jobs = await self._client.ask(ListJobs())
         self._notes.history.see(jobs)
-        waiting = [job for job in jobs if job.state.is_pending and not (job.is_held or job.reservation)]
-        # Of a job that was submitted just now there is no reason yet.
-        self._waiting = [job for job in waiting if not job.reason or job.reason.startswith(_WAITS_FOR_NODES)]
+        self._queue = jobs
         return [job for job in jobs if job.state.is_active and job.nodelist]
 
     async def _choose(self, loads: Sequence[NodeLoad], to: int, release: Release) -> dict[str, str]:
@@ -305,50 +298,34 @@ class SlurmNodesSession(Session):
     async def _to_reserve(
         self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release
     ) -> Sequence[str]:
-        """The nodes to reserve now: those that leave, or any that may fall idle sooner; none while it is too early."""
+        """The nodes to reserve now: those that leave, or others that may fall idle sooner; none if it is too early."""
         names = [load.node.name for load in leaving if not is_off(load.node)]
-        waiting = self._waiting_for({partition for load in loads for partition in load.node.partitions})
+        waiting = waiting_jobs(self._queue, loads)
         # If nothing waits, nothing is kept off them. Nodes whose jobs are ended are to stay free.
         if not names or not waiting or release.mode is PowerDownMode.FORCE:
             return names
         now, history = datetime.now(timezone.utc), await self._history()
         # Where nodes of one network block go together, none takes the place of another.
-        among = leaving if self._target.whole_network_blocks else loads
-        movable = [load for load in among if load.node.name not in self._fixed and is_usable(load.node)]
-        nodes = {load.node.name: _busy_node(load, history, now) for load in movable}
-        jobs = [WaitingJob(limit_of(job), history.durations(job)) for job in waiting[:_MOST_WAITING]]
-        lasts = sorted(seconds for job in jobs for seconds in job.lasts)
-        if not all(node.ends for node in nodes.values()) or not all(job.lasts for job in jobs):
-            # It is not known how long jobs last here.
+        movable = leaving if self._target.whole_network_blocks else loads
+        movable = [load for load in movable if load.node.name not in self._fixed and is_usable(load.node)]
+        certain = [name for name in names if name not in {load.node.name for load in movable}]
+        found = expected_to_go(movable, len(names) - len(certain), release.wanted_at, waiting, history, now)
+        if found is None:
             return names
-        certain = [name for name in names if name not in nodes]
-        left = max(0.0, (release.wanted_at - now).total_seconds())
-        chosen = to_reserve(nodes, len(names) - len(certain), left, jobs)
-        typical = timedelta(seconds=round(lasts[len(lasts) // 2]))
-        is_early, notes = not chosen, self._notes
-        if is_early and not notes.is_early:
-            when = f"{release.wanted_at:%d %b %H:%M:%S %Z}"
-            self._log.info(
-                "%s: no node is reserved yet for %s: jobs last about %s here", self._target.name, when, typical
-            )
-        notes.is_early = is_early
-        return [*certain, *(name for name in nodes if name in chosen)]
-
-    def _waiting_for(self, partitions: Collection[str]) -> list[Job]:
-        """The jobs that wait for nodes of these partitions, next ones first."""
-        waiting = [job for job in self._waiting if not partitions or {*job.partition.split(",")} & {*partitions}]
-        return sorted(waiting, key=lambda job: -(job.priority or 0))
+        if not found.nodes and not self._notes.is_early:
+            self._log.info("%s: no node is reserved yet: jobs last about %s", self._target.name, found.typical)
+        self._notes.is_early = not found.nodes
+        return [*certain, *(load.node.name for load in movable if load.node.name in found.nodes)]
 
     async def _history(self) -> JobHistory:
         """How long jobs last here: from accounting once, and then from the queue."""
-        if not self._notes.is_accounted:
-            self._notes.is_accounted = True
-            since = datetime.now(timezone.utc) - _HISTORY
-            try:
-                ended = await self._client.ask(Accounting(everyone=True, since=since))
-                self._notes.history.see(ended)
-            except (SlurmError, NotSupported) as error:
-                self._log.info("%s: only the queue tells how long jobs last here: %s", self._target.name, error)
+        is_known, self._notes.is_accounted = self._notes.is_accounted, True
+        past = Accounting(everyone=True, since=datetime.now(timezone.utc) - _HISTORY)
+        try:
+            ended = () if is_known else await self._client.ask(past)
+            self._notes.history.see(ended)
+        except (SlurmError, NotSupported) as error:
+            self._log.info("%s: only the queue tells how long jobs last here: %s", self._target.name, error)
         return self._notes.history
 
     async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
@@ -432,18 +409,6 @@ class SlurmNodesSession(Session):
         if self._blocks is None:
             self._blocks = await self._client.ask(ShowTopology())
         return self._blocks
-
-
-def _busy_node(load: NodeLoad, history: JobHistory, now: datetime) -> BusyNode:
-    """When a node falls idle, by how long such jobs last: with the last of its jobs."""
-    ran = [(job, (now - job.started).total_seconds() if job.started else 0.0) for job in load.jobs]
-    ends = [[max(0.0, lasts - for_) for lasts in history.durations(job, for_)] for job, for_ in ran]
-    is_full = load.node.state.base is NodeBase.ALLOCATED or load.node.gpus_used >= load.node.gpus
-    if not load.is_busy:
-        return BusyNode((0.0,), has_room=not is_full)
-    most = max(map(len, ends), default=0) if all(ends) else 0
-    latest = [max(one[number * len(one) // most] for one in ends) for number in range(most)]
-    return BusyNode(latest, has_room=not is_full)
 
 
 def _is_kept_off(node: Node) -> bool:

@@ -213,7 +213,7 @@ def test_ahead_no_node_is_reserved_while_another_job_fits_by_how_long_jobs_last(
         assert slurm.shrink(1, None, NOW + at) == []
         assert slurm.handover() == []
     [said] = [line for line in slurm.log.said if "no node is reserved yet" in line]
-    assert said.endswith("jobs last about 0:10:00 here")
+    assert said.endswith("jobs last about 0:10:00")
     # Another job would run past it, as those that run do: the first of all that falls idle is wanted.
     assert slurm.shrink(1, None, NOW + 5 * MINUTE) == []
     assert slurm.handover() == ["worker-0", "worker-1", "worker-2"]
