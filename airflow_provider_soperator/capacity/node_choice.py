@@ -18,7 +18,7 @@ from airflow_provider_soperator.slurm.states import JobFlag, NodeFlag
 
 #: The end of a job without a time limit. For some partitions slurmctld shows a limit of a year instead.
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
-_NO_LIMIT = timedelta(days=365)
+NO_LIMIT = timedelta(days=365)
 _LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
 #: Ranks of nodes that power down, are idle, and are busy.
 _GOING, _IDLE, _BUSY = 1, 2, 3
@@ -55,7 +55,7 @@ class NodeLoad:
 
 def _has_no_limit(job: Job) -> bool:
     limit = job.time_limit
-    return limit >= _NO_LIMIT if isinstance(limit, timedelta) else limit is NoDuration.UNLIMITED
+    return limit >= NO_LIMIT if isinstance(limit, timedelta) else limit is NoDuration.UNLIMITED
 
 
 def work_of(job: Job, now: datetime) -> float:

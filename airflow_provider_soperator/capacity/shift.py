@@ -42,6 +42,8 @@ T = TypeVar("T")
 BlockReader = Callable[[], Awaitable[CapacityBlock]]
 #: Characters of an error that a lease has room for.
 _MOST_OF_A_CAUSE = 200
+#: Parts of ``poll_interval``: while machines are in transit, whose GPUs nobody has; and the least pause between steps.
+_IN_TRANSIT, _LEAST_PAUSE = 0.25, 0.2
 
 
 class ShiftFailed(CapacityError):
@@ -69,6 +71,7 @@ class Shift:
         self._progress = self._timer()
         self._state: dict[str, Any] = {}
         self._steered = SteeredOrder(order, None)
+        self._is_in_transit = False
 
     @classmethod
     @asynccontextmanager
@@ -248,6 +251,7 @@ class Shift:
         if not donors and not receivers and self._is_settled(world, goal.units):
             return True
         has_begun = release.mode is not None
+        self._is_in_transit = has_begun and not self._is_settled(world, goal.units)
         try:
             self._progress.see(world, goal.units, now, started=has_begun, ready=goal.ready)
         except PartTookTooLong as error:
@@ -364,7 +368,7 @@ class Shift:
         reason to roll back.
         """
         while True:
-            now = datetime.now(timezone.utc)
+            now, began = datetime.now(timezone.utc), asyncio.get_running_loop().time()
             try:
                 await self._connect()
                 answer = await step(now)
@@ -377,12 +381,13 @@ class Shift:
                 self._progress.worked()
                 if answer is not None:
                     return answer
-            await asyncio.sleep(self._pause(now))
+            await asyncio.sleep(self._pause(now, asyncio.get_running_loop().time() - began))
 
-    def _pause(self, now: datetime) -> float:
-        """Seconds until the next step, which is not later than the moment at which units leave."""
+    def _pause(self, now: datetime, took: float) -> float:
+        """Seconds until the next step, after one that began ``now``; not later than units leave."""
+        interval = self._order.poll_interval * (_IN_TRANSIT if self._is_in_transit else 1.0)
         left = (self._order.leaves_at - now).total_seconds()
-        return min(self._order.poll_interval, left) if left > 0 else self._order.poll_interval
+        return max(left - took, 0.0) if 0 < left < interval else max(interval - took, interval * _LEAST_PAUSE)
 
 
 async def _done(work: Awaitable[None]) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
@@ -13,7 +14,7 @@ from unittest import mock
 
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
-from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget, slurm_session
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from benchmarks.capacity.shape import GPUS, MOVED, NODES, POLL
@@ -82,10 +83,12 @@ class Shifted:
     name: str
     #: The receiver grows once and by all; else by each machine as it becomes free.
     at_once: bool = False
+    #: As many nodes as go are reserved for the whole lead; else each as late as leaves enough of them idle in time.
+    for_whole_lead: bool = False
 
     @property
     def is_promised(self) -> bool:
-        return not self.at_once
+        return not (self.at_once or self.for_whole_lead)
 
     def run(self, stage: Stage, wanted_at: float, transfer: float) -> None:
         nebius = stage.access["nebius"]
@@ -106,13 +109,19 @@ class Shifted:
             poll_interval=POLL,
             why="a benchmark",
         )
-        with mock.patch.dict(os.environ, stage.access["airflow_connections"]):
+        connections = mock.patch.dict(os.environ, stage.access["airflow_connections"])
+        with connections, _all_reserved() if self.for_whole_lead else nullcontext():
             asyncio.run(self._shift(order))
 
     async def _shift(self, order: ShiftOrder) -> None:
         async with Shift.open(order, _AllAtOnce() if self.at_once else ShiftClients(), _log) as shift:
             await shift.check()
             await shift.run()
+
+
+def _all_reserved() -> AbstractContextManager[object]:
+    """A shift that takes the queue for empty reserves all nodes that are to go."""
+    return mock.patch.object(slurm_session, "waiting_jobs", return_value=[])
 
 
 class _AllAtOnce(ShiftClients):
@@ -123,14 +132,16 @@ class _AllAtOnce(ShiftClients):
         return replace(seen, usage=seen.limit) if (seen.free or 0) < MOVED * GPUS else seen
 
 
-_ASAP = Script("asap at T", "asap")
-_AHEAD = Shifted("a shift, told ahead")
+ASAP = Script("asap at T", "asap")
+AHEAD = Shifted("a shift, told ahead")
+WHOLE_LEAD = Shifted("the same, but nodes are reserved for the whole lead", for_whole_lead=True)
 WAYS: tuple[Way, ...] = (
     # Under such a queue a node need never be idle.
     Script("wait for idle at T", "", patience=60.0),
-    _ASAP,
+    ASAP,
     Script("force at T", "force"),
-    _AHEAD,
+    AHEAD,
+    WHOLE_LEAD,
     Shifted("the same, but all machines at once", at_once=True),
 )
-QUICK_WAYS = (_ASAP, _AHEAD)
+QUICK_WAYS = (ASAP, WHOLE_LEAD, AHEAD)

@@ -254,6 +254,9 @@ class World(Story):
         self.is_slurm_away = self.has_no_token = self.is_quiet = False
         self._is_robbed = False
         self._limits = pick(((10,), (10, 60), (20, 120, None)))
+        # Some jobs always wait: nodes that are reserved for them cannot be had.
+        for limit in self._limits if seed % 2 else ():
+            self.slurm.wait(timedelta(minutes=limit) if limit else None)
         self.place = pick((None, KubernetesPlace()))
         self.controllers: list[Controller] = []
         #: When something was done to a node by others.

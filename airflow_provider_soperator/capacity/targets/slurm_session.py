@@ -13,6 +13,7 @@ from airflow_provider_soperator.capacity.handover import HandoverReservation, ha
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
+from airflow_provider_soperator.capacity.reserving import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.capacity.targets.job_warnings import JobWarnings
 from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -40,6 +41,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
 )
 from airflow_provider_soperator.slurm.node_orders import because, kept_off, refuse_power, up
 from airflow_provider_soperator.slurm.requests import (
+    Accounting,
     CancelJobs,
     DeleteReservation,
     ListJobs,
@@ -59,8 +61,9 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
 
 
-#: Reservations of others within this time count if it is unknown when the nodes are to come back.
-_HORIZON = timedelta(days=2)
+#: Reservations of others within this time count if it is unknown when the nodes are to come back; and the time of which
+#: jobs in accounting tell how long jobs last.
+_HORIZON, _HISTORY = timedelta(days=2), timedelta(days=1)
 
 
 @dataclass
@@ -77,6 +80,10 @@ class Notes:
     untold: set[JobId] = field(default_factory=set)
     #: Nodes that did not boot, with reasons.
     failed: dict[str, str] = field(default_factory=dict)
+    #: How long jobs have lasted, if accounting was asked for it, and if it was too early to reserve nodes.
+    history: JobHistory = field(default_factory=JobHistory)
+    is_accounted: bool = False
+    is_early: bool = False
 
 
 class SlurmNodesSession(Session):
@@ -108,6 +115,9 @@ class SlurmNodesSession(Session):
         self._warnings = JobWarnings(client.ask, self._reason, self._notes.untold, log)
         #: Nodes that were on at the last look.
         self._on: set[str] = set()
+        #: At the last look: nodes that may not be touched, and all jobs.
+        self._fixed: dict[str, str] = {}
+        self._queue: Sequence[Job] = ()
 
     async def check(self, units: int, block: CapacityBlock) -> None:
         target = self._target
@@ -182,7 +192,7 @@ class SlurmNodesSession(Session):
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
-                await self._reserve([load.node.name for load in leaving if not is_off(load.node)], release)
+                await self._reserve(await self._to_reserve(loads, leaving, release), release)
             return
         busy = [load for load in leaving if load.is_busy]
         stays = [job for load in loads if load not in leaving for job in load.jobs]
@@ -196,7 +206,7 @@ class SlurmNodesSession(Session):
         for order in move.orders:
             await self._client.ask(order)
         if mode is not PowerDownMode.IDLE:
-            await self._reserve([load.node.name for load in waiting], release)
+            await self._reserve(await self._to_reserve(loads, waiting, release), release)
         said = {load.node.name: f"powers down after its jobs: runs {load.runs}" for load in waiting}
         self._problems += in_lines(said)
         self._tell({**move.waiting, **said})
@@ -284,12 +294,17 @@ class SlurmNodesSession(Session):
 
     async def _jobs(self) -> list[Job]:
         """The jobs that have nodes."""
-        return [job for job in await self._client.ask(ListJobs()) if job.state.is_active and job.nodelist]
+        jobs = await self._client.ask(ListJobs())
+        self._notes.history.see(jobs)
+        self._queue = jobs
+        return [job for job in jobs if job.state.is_active and job.nodelist]
 
     async def _choose(self, loads: Sequence[NodeLoad], to: int, release: Release) -> dict[str, str]:
         """The nodes to release, and why; those that may not be touched are left alone."""
         reserved, by_others = await self._reservations()
-        fixed = {load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))}
+        self._fixed = fixed = {
+            load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))
+        }
         given = sum(load.node.name in fixed and _is_kept_off(load.node) for load in loads)
         wanted = len(loads) - to - given
         chosen = choose(
@@ -317,6 +332,39 @@ class SlurmNodesSession(Session):
         if is_going_off(load.node):
             return not (release.ends_jobs and load.is_busy)
         return is_ours(load.node, self._reason.owner)
+
+    async def _to_reserve(
+        self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release
+    ) -> Sequence[str]:
+        """The nodes to reserve now: those that leave, or others that may fall idle sooner; none if it is too early."""
+        names = [load.node.name for load in leaving if not is_off(load.node)]
+        waiting = waiting_jobs(self._queue, loads)
+        # If nothing waits, nothing is kept off them. Nodes whose jobs are ended are to stay free.
+        if not names or not waiting or release.mode is PowerDownMode.FORCE:
+            return names
+        now, history = datetime.now(timezone.utc), await self._history()
+        # Where nodes of one network block go together, none takes the place of another.
+        movable = leaving if self._target.whole_network_blocks else loads
+        movable = [load for load in movable if load.node.name not in self._fixed and is_usable(load.node)]
+        certain = [name for name in names if name not in {load.node.name for load in movable}]
+        found = expected_to_go(movable, len(names) - len(certain), release.wanted_at, waiting, history, now)
+        if found is None:
+            return names
+        if not found.nodes and not self._notes.is_early:
+            self._log.info("%s: no node is reserved yet: jobs last about %s", self._target.name, found.typical)
+        self._notes.is_early = not found.nodes
+        return [*certain, *(load.node.name for load in movable if load.node.name in found.nodes)]
+
+    async def _history(self) -> JobHistory:
+        """How long jobs last here: from accounting once, and then from the queue."""
+        is_known, self._notes.is_accounted = self._notes.is_accounted, True
+        past = Accounting(everyone=True, since=datetime.now(timezone.utc) - _HISTORY)
+        try:
+            ended = () if is_known else await self._client.ask(past)
+            self._notes.history.see(ended)
+        except (SlurmError, NotSupported) as error:
+            self._log.info("%s: only the queue tells how long jobs last here: %s", self._target.name, error)
+        return self._notes.history
 
     async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
         """Reserve nodes until they go: no job starts on them that would not end by their release."""

@@ -15,6 +15,7 @@ from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.node_conditions import RESUME_FAILED
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.requests import (
+    Accounting,
     CancelJobs,
     CreateReservation,
     DeleteReservation,
@@ -53,8 +54,9 @@ class SlurmJob:
     node: str = ""
     began: datetime | None = None
     restarts: int = 0
-    #: How it has ended.
+    #: How and when it has ended.
     end: str = ""
+    ended: datetime | None = None
     signals: list[str] = field(default_factory=list)
     admin_comment: str = ""
 
@@ -66,7 +68,7 @@ class SlurmJob:
             state=JobState.parse(self.end or ("RUNNING" if self.node else "PENDING")),
             nodelist=self.node,
             started=self.began,
-            ends=ends,
+            ends=self.ended or ends,
             time_limit=self.limit or NoDuration.UNLIMITED,
             tres="gres/gpu=8",
             restarts=self.restarts,
@@ -97,6 +99,8 @@ class Nodes:
     """A Slurm of nodes with eight GPUs each, asked as ``AsyncSlurmClient`` is; time is what ``now`` says."""
 
     gpus = 8
+    #: Of a node with a job.
+    gpus_used = "gpu:8"
 
     def __init__(self, count: int, now: Callable[[], datetime] = lambda: START) -> None:
         self.now = now
@@ -129,8 +133,13 @@ class Nodes:
         self.jobs[job.number] = job
         return job
 
+    def wait(self, limit: timedelta | None = None) -> SlurmJob:
+        """A job that waits for a node."""
+        job = self.jobs[len(self.jobs) + 1] = SlurmJob(len(self.jobs) + 1, timedelta(days=9), limit)
+        return job
+
     def finish(self, job: SlurmJob, end: str = "COMPLETED") -> None:
-        job.end, job.node = end, ""
+        job.end, job.node, job.ended = end, "", self.now()
 
     def on(self, node: str) -> list[SlurmJob]:
         return [job for job in self.jobs.values() if job.node == node]
@@ -168,6 +177,7 @@ class Nodes:
             reason=node.drain or (RESUME_FAILED if node.is_down else ""),
             reason_since=node.down_since if node.is_down else node.drained_at,
             gres="gpu:8",
+            gres_used=self.gpus_used if self.on(node.name) else "",
         )
 
     def advance(self) -> None:
@@ -217,6 +227,9 @@ class Nodes:
             )
         if isinstance(request, ListJobs):
             return tuple(job.record() for job in self.jobs.values())
+        if isinstance(request, Accounting):
+            # The queue forgets nothing here.
+            return ()
         if isinstance(request, ShowConfig):
             return ClusterConfig(version="24.11.5", suspend_time=timedelta(days=9), slurm_user="root")
         if isinstance(request, ListReservations):

@@ -138,6 +138,7 @@ def test_what_has_its_gpus_yet_counts(held: list[tuple[str, str]]) -> None:
 
 NOW = datetime.now(timezone.utc)
 HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
 
 
 class Slurm(Nodes):
@@ -193,6 +194,60 @@ def test_ahead_nodes_are_reserved_and_none_is_told() -> None:
     slurm.finish(slurm.jobs[1])
     assert slurm.shrink(1, None, NOW + 2 * HOUR) == []
     assert slurm.handover() == ["worker-1", "worker-2"]
+
+
+def with_jobs_of_ten_minutes(nodes: int) -> Slurm:
+    """Jobs without limits on all nodes; the queue shows as many that have ended, and two that wait."""
+    slurm = Slurm(nodes)
+    for name in slurm.nodes:
+        ended, runs = slurm.run(name), slurm.run(name)
+        slurm.finish(ended)
+        ended.began, ended.ended, runs.began = NOW - 11 * MINUTE, NOW - MINUTE, NOW - MINUTE
+    slurm.wait()
+    slurm.wait()
+    return slurm
+
+
+def test_ahead_no_node_is_reserved_while_another_job_fits_by_how_long_jobs_last() -> None:
+    slurm = with_jobs_of_ten_minutes(3)
+    for at in (2 * HOUR, HOUR):
+        assert slurm.shrink(1, None, NOW + at) == []
+        assert slurm.handover() == []
+    [said] = [line for line in slurm.log.said if "no node is reserved yet" in line]
+    assert said.endswith("jobs last about 0:10:00")
+    # Another job would run past it, as those that run do: the first of all that falls idle is wanted.
+    assert slurm.shrink(1, None, NOW + 5 * MINUTE) == []
+    assert slurm.handover() == ["worker-0", "worker-1", "worker-2"]
+    # As nothing waits any more, nothing is kept off them.
+    for job in list(slurm.jobs.values())[-2:]:
+        slurm.finish(job, "CANCELLED")
+    assert slurm.shrink(1, None, NOW + 2 * HOUR) == []
+    assert slurm.handover() == ["worker-0", "worker-1"]
+
+
+def test_ahead_nodes_are_reserved_if_nothing_is_known_of_the_jobs() -> None:
+    slurm = Slurm(3)
+    for name in slurm.nodes:
+        slurm.run(name)
+    slurm.wait()
+    assert slurm.shrink(1, None, NOW + 2 * HOUR) == []
+    assert slurm.handover() == ["worker-0", "worker-1"]
+
+
+def test_of_late_nodes_the_first_to_fall_idle_goes() -> None:
+    slurm = with_jobs_of_ten_minutes(3)
+    assert slurm.shrink(2) == []
+    assert slurm.handover() == ["worker-0", "worker-1", "worker-2"]
+    slurm.finish(next(iter(slurm.on("worker-2"))))
+    assert slurm.shrink(2) == ["worker-2"]
+    assert slurm.handover() == []
+
+
+def test_for_a_late_node_no_other_is_kept_from_small_jobs() -> None:
+    slurm = with_jobs_of_ten_minutes(3)
+    slurm.gpus_used = "gpu:1"
+    assert slurm.shrink(2) == []
+    assert len(slurm.handover()) == 1
 
 
 def test_where_only_idle_nodes_go_a_busy_one_is_neither_told_nor_reserved() -> None:
