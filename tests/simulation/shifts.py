@@ -492,6 +492,8 @@ class World(Story):
         for number, unit in enumerate(self.block.inference.units):
             if unit.state is State.BOOTING:
                 self.block.inference._set(number, State.BOOTING, self.block.now)
+        for node in self.slurm.nodes.values():
+            node.will_fail = False
         for job in self.slurm.jobs.values():
             job.lasts = min(job.lasts, (self.now - (job.began or self.now)) + 20 * MINUTE)
         for name, one in self.slurm.reservations.known.items():

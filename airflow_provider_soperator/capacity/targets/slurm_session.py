@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
+from airflow_provider_soperator.capacity.figures import JobLosses
 from airflow_provider_soperator.capacity.handover import HandoverReservation, handover_name
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.capacity.reserving import JobHistory, expected_to_go, waiting_jobs
-from airflow_provider_soperator.capacity.targets.job_warnings import JobWarnings
+from airflow_provider_soperator.capacity.targets.jobs_in_the_way import JobNotes, JobsInTheWay
 from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
@@ -23,7 +23,6 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownNode
-from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
@@ -42,12 +41,10 @@ from airflow_provider_soperator.slurm.node_conditions import (
 from airflow_provider_soperator.slurm.node_orders import because, kept_off, refuse_power, up
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
-    CancelJobs,
     DeleteReservation,
     ListJobs,
     ListNodes,
     PowerDownMode,
-    RequeueJobs,
     ShowConfig,
     ShowRights,
     ShowTopology,
@@ -71,13 +68,9 @@ class Notes:
     """What a session remembers while its connection is opened again."""
 
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    displaced: DisplacedJobs = field(default_factory=DisplacedJobs)
-    #: The time at which each job got the signal, and how often each job that was ended had been requeued before.
-    warned: dict[JobId, datetime] = field(default_factory=dict)
-    ended: dict[JobId, int] = field(default_factory=dict)
+    jobs: JobNotes = field(default_factory=JobNotes)
+    #: What was logged of each node.
     told: dict[str, str] = field(default_factory=dict)
-    #: Jobs that cannot be told that they are in the way.
-    untold: set[JobId] = field(default_factory=set)
     #: Nodes that did not boot, with reasons.
     failed: dict[str, str] = field(default_factory=dict)
     #: How long jobs have lasted, if accounting was asked for it, and if it was too early to reserve nodes.
@@ -112,7 +105,7 @@ class SlurmNodesSession(Session):
         self._blocks: dict[str, str] | None = None
         self._problems: tuple[str, ...] = ()
         self._left_out: Mapping[str, str] = {}
-        self._warnings = JobWarnings(client.ask, self._reason, self._notes.untold, log)
+        self._in_the_way = JobsInTheWay(target.name, client.ask, self._reason, context.may_end, self._notes.jobs, log)
         #: Nodes that were on at the last look.
         self._on: set[str] = set()
         #: At the last look: nodes that may not be touched, and all jobs.
@@ -187,8 +180,8 @@ class SlurmNodesSession(Session):
         loads = loads_of(nodes, jobs)
         chosen = await self._choose(loads, to, release)
         leaving = [load for load in loads if load.node.name in chosen]
-        leaving_jobs = [job for load in leaving for job in load.jobs if self._may_end(job)]
-        await self._warnings.tell(jobs, leaving_jobs, release)
+        leaving_jobs = [job for load in leaving for job in load.jobs if self._in_the_way.may_end(job)]
+        await self._in_the_way.tell(jobs, leaving_jobs, release)
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
@@ -196,9 +189,9 @@ class SlurmNodesSession(Session):
             return
         busy = [load for load in leaving if load.is_busy]
         stays = [job for load in loads if load not in leaving for job in load.jobs]
-        self._notes.displaced.see([job for load in leaving for job in load.jobs], stays)
+        self._notes.jobs.displaced.see([job for load in leaving for job in load.jobs], stays)
         if release.mode is PowerDownMode.FORCE:
-            await self._end_jobs({job.id: job for load in busy for job in load.jobs}, release)
+            await self._in_the_way.end({job.id: job for load in busy for job in load.jobs}, release)
         mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
         # Until a node is told, another one may take its place: one that falls idle, or whose jobs end sooner.
         waiting = [load for load in busy if not is_going_off(load.node)]
@@ -245,18 +238,18 @@ class SlurmNodesSession(Session):
     async def finish(self) -> None:
         await self._reservation.end()
         jobs = [job for job in await self._client.ask(ListJobs()) if not job.state.is_finished]
-        await self._warnings.tell(jobs, [], Release(wanted_at=self._notes.began, mode=None))
+        await self._in_the_way.tell(jobs, [], Release(wanted_at=self._notes.began, mode=None))
 
     def leave_out(self, units: Mapping[str, str]) -> None:
         self._left_out = units
 
     @property
     def jobs_in_the_way(self) -> tuple[dict[str, Any], ...]:
-        return self._warnings.describe()
+        return self._in_the_way.describe()
 
     async def losses(self) -> JobLosses:
-        jobs = self._notes.displaced.jobs
-        return self._notes.displaced.losses(await self._client.statuses(jobs) if jobs else {})
+        jobs = self._notes.jobs.displaced.jobs
+        return self._notes.jobs.displaced.losses(await self._client.statuses(jobs) if jobs else {})
 
     async def machines(self) -> MachineClues:
         nodes = await self._client.ask(ListNodes())
@@ -375,40 +368,6 @@ class SlurmNodesSession(Session):
                 hostlist.fold(nodes),
                 f"{release.wanted_at:%d %b %H:%M:%S %Z}",
             )
-
-    def _may_end(self, job: Job) -> bool:
-        may_end = self._context.may_end
-        return may_end is None or bool({str(job.id), str(job.id.whole)} & may_end)
-
-    async def _end_jobs(self, jobs: Mapping[JobId, Job], release: Release) -> None:
-        """End jobs by name, so that none is accounted as lost with its node: with a signal, a grace, and a requeue.
-
-        A process that takes over signals once more, which does no harm.
-        """
-        now, notes = datetime.now(timezone.utc), self._notes
-        ending = [job for job in jobs.values() if notes.ended.get(job.id) != job.restarts and self._may_end(job)]
-        new = tuple(job.id for job in ending if job.id not in notes.warned)
-        if new and release.signal:
-            args = (self._target.name, release.signal, ", ".join(map(str, new)), release.grace)
-            self._log.warning("%s: sending SIG%s to jobs %s, which have %s to end", *args)
-            await self._client.ask(CancelJobs(ids=new, signal=release.signal))
-        notes.warned |= dict.fromkeys(new, now)
-        for job in (job for job in ending if now - notes.warned[job.id] >= release.grace):
-            notes.displaced.forced = notes.displaced.forced or now
-            await self._end_job(job)
-            notes.ended[job.id] = job.restarts
-
-    async def _end_job(self, job: Job) -> None:
-        if job.may_requeue:
-            self._log.warning("%s: requeueing job %s", self._target.name, job.id)
-            try:
-                return await self._client.ask(RequeueJobs((job.id,)))
-            except (SlurmError, NotSupported) as error:
-                # Such as an allocation of salloc, which has no script to start again.
-                if error.passing:
-                    raise
-        self._log.warning("%s: cancelling job %s, which cannot be requeued", self._target.name, job.id)
-        return await self._client.ask(CancelJobs(ids=(job.id,)))
 
     async def _reservations(self) -> tuple[frozenset[str], dict[str, str]]:
         """The nodes that are reserved for the shift, and those of others while the nodes that go would be away."""

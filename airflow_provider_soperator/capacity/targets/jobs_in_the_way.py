@@ -1,0 +1,111 @@
+"""Jobs whose nodes a shift takes: they are told ahead, in their admin comments, and ended by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_provider_soperator.capacity.figures import DisplacedJobs
+from airflow_provider_soperator.capacity.handover import Ask
+from airflow_provider_soperator.capacity.holdings import Release
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
+from airflow_provider_soperator.slurm.requests import CancelJobs, RequeueJobs, UpdateJob
+from airflow_provider_soperator.transports.transport_errors import NotSupported
+
+
+@dataclass
+class JobNotes:
+    """What is remembered of these jobs while the connection is opened again."""
+
+    displaced: DisplacedJobs = field(default_factory=DisplacedJobs)
+    #: The time at which each job got the signal, and how often each job that was ended had been requeued before.
+    warned: dict[JobId, datetime] = field(default_factory=dict)
+    ended: dict[JobId, int] = field(default_factory=dict)
+    #: Jobs whose admin comment cannot be set.
+    untold: set[JobId] = field(default_factory=set)
+
+
+class JobsInTheWay:
+    """The jobs of one target that are in the way of a shift. Comments of others are left as they are.
+
+    ``may_end``: the ids of those that may be ended; None: all.
+    """
+
+    def __init__(
+        self, target: str, ask: Ask, reason: DrainReason, may_end: frozenset[str] | None, notes: JobNotes, log: Logger
+    ) -> None:
+        self._target, self._ask, self._may_end, self._notes, self._log = target, ask, may_end, notes, log
+        self._mine, self._why = f"{DrainReason(reason.owner)}: ", reason.why or "a shift"
+        self._told: tuple[tuple[Job, datetime], ...] = ()
+
+    def may_end(self, job: Job) -> bool:
+        return self._may_end is None or bool({str(job.id), str(job.id.whole)} & self._may_end)
+
+    async def tell(self, jobs: Sequence[Job], leaving: Collection[Job], release: Release) -> None:
+        """Tell those of the jobs that will be ended on nodes that go when that is, and withdraw it from all others."""
+        at = release.signals_at
+        # A job that ends sooner by its own limit is not in the way.
+        ending = {job.id: job for job in leaving if at and (job.ends is None or job.ends > at)}
+        self._told = tuple((job, at) for job in ending.values() if at)
+        for job in jobs:
+            said = ""
+            if job.id in ending:
+                said = (
+                    f"{self._mine}{job.nodelist} is wanted elsewhere ({self._why}): the job gets SIG{release.signal} "
+                )
+                said += f"at {at:%d %b %Y %H:%M:%S %Z}, and is ended {release.grace} later"
+            is_ours = job.admin_comment.startswith(self._mine)
+            if said != job.admin_comment and (is_ours or not job.admin_comment) and job.id not in self._notes.untold:
+                await self._comment(job.id, said)
+
+    def describe(self) -> tuple[dict[str, Any], ...]:
+        """JSON of the jobs that are told."""
+        return tuple(
+            {"id": str(job.id), "name": job.name, "user": job.user, "nodes": job.nodelist, "signal_at": at.isoformat()}
+            for job, at in self._told
+        )
+
+    async def _comment(self, job: JobId, said: str) -> None:
+        try:
+            await self._ask(UpdateJob(job, {"AdminComment": said}))
+        except (SlurmError, NotSupported) as error:
+            if error.passing:
+                raise
+            self._notes.untold.add(job)
+            self._log.warning("Job %s could not be told in its admin comment: %s", job, error)
+
+    async def end(self, jobs: Mapping[JobId, Job], release: Release) -> None:
+        """End jobs by name, so that none is accounted as lost with its node: with a signal, a grace, and a requeue.
+
+        A process that takes over signals once more, which does no harm.
+        """
+        now, notes = datetime.now(timezone.utc), self._notes
+        ending = [job for job in jobs.values() if notes.ended.get(job.id) != job.restarts and self.may_end(job)]
+        new = tuple(job.id for job in ending if job.id not in notes.warned)
+        if new and release.signal:
+            args = (self._target, release.signal, ", ".join(map(str, new)), release.grace)
+            self._log.warning("%s: sending SIG%s to jobs %s, which have %s to end", *args)
+            await self._ask(CancelJobs(ids=new, signal=release.signal))
+        notes.warned |= dict.fromkeys(new, now)
+        for job in (job for job in ending if now - notes.warned[job.id] >= release.grace):
+            notes.displaced.forced = notes.displaced.forced or now
+            await self._end(job)
+            notes.ended[job.id] = job.restarts
+
+    async def _end(self, job: Job) -> None:
+        if job.may_requeue:
+            self._log.warning("%s: requeueing job %s", self._target, job.id)
+            try:
+                return await self._ask(RequeueJobs((job.id,)))
+            except (SlurmError, NotSupported) as error:
+                # Such as an allocation of salloc, which has no script to start again.
+                if error.passing:
+                    raise
+        self._log.warning("%s: cancelling job %s, which cannot be requeued", self._target, job.id)
+        return await self._ask(CancelJobs(ids=(job.id,)))
