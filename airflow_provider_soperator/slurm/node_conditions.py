@@ -218,19 +218,24 @@ WORDS: dict[str, Callable[[Node], bool]] = {
 }
 
 
+#: Slurm's words for some of these states.
+_OF_SLURM = {"powered down": "off", "powering up": "booting", "powering down": "going off", "allocated": "busy"}
+
+
 def word(said: str) -> str:
     """The state of this name; ``ValueError`` with a close match if there is none.
 
-    >>> word("Going-off")
-    'going off'
+    >>> word("Going-off"), word("POWERED_DOWN")
+    ('going off', 'off')
     >>> word("drianed")
     Traceback (most recent call last):
     ValueError: 'drianed' is not a node state: did you mean 'drained'?
     """
     plain = " ".join(said.lower().replace("_", " ").replace("-", " ").split())
-    if plain in WORDS:
-        return plain
-    raise ValueError(f"{said!r} is not a node state: {name_remedy(plain, WORDS)}")
+    meant = _OF_SLURM.get(plain, plain)
+    if meant in WORDS:
+        return meant
+    raise ValueError(f"{said!r} is not a node state: {name_remedy(plain, [*WORDS, *_OF_SLURM])}")
 
 
 def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:

@@ -388,7 +388,7 @@ def test_jobs_get_their_grace_also_over_a_new_connection() -> None:
     for _ in range(2):
         assert force(slurm, 0, grace=HOUR) == []
     assert (job.signals, job.restarts) == (["USR1"], 0)
-    slurm.memory["training"].warned[JobId(1)] -= HOUR
+    slurm.memory["training"].jobs.warned[JobId(1)] -= HOUR
     force(slurm, 0, grace=HOUR)
     assert (job.signals, job.restarts) == (["USR1"], 1)
 
