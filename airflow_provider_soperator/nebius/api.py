@@ -160,7 +160,10 @@ def _details(said: Any) -> Iterator[str]:
 
 async def answer(method: Callable[..., Request[Any, T]], asked: object, verb: str, thing: str, **options: Any) -> T:
     """Return the answer of a method to what it is asked; ``verb`` and ``thing`` describe it in errors."""
-    request = method(asked, **LIMITS, **options)
+    return await _sent(method(asked, **LIMITS, **options), verb, thing)
+
+
+async def _sent(request: Request[Any, T], verb: str, thing: str) -> T:
     # Otherwise the SDK waits for a closed port to open, and reports an expired deadline.
     request.wait_for_ready = False
     with explained(verb, thing):
@@ -178,8 +181,7 @@ async def pages(method: Callable[..., Request[Any, Any]], asked: Any, thing: str
 
 async def whoami(sdk: SDK) -> str:
     """The account behind an SDK, in words."""
-    with explained("read", "own profile"):
-        profile = await sdk.whoami(**_QUICK)
+    profile = await _sent(sdk.whoami(**_QUICK), "read", "own profile")
     if account := profile.service_account_profile:
         metadata = account.info.metadata
         return f"service account {metadata.name or metadata.id} of {metadata.parent_id}"

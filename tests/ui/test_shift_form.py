@@ -69,7 +69,8 @@ def test_each_target_has_a_field_that_says_what_it_takes(form: Form) -> None:
 def test_what_is_filled_in_is_asked_for(form: Form) -> None:
     form.fill_in("inference", "16 gpus")
     form.send()
-    rest = {"training": None, "until": None, "because": None, "plan_only": False}
+    steering = {"steer": None, "nodes": None, "extend_by": "1h"}
+    rest = {"training": None, "until": None, "because": None, "plan_only": False, **steering}
     assert form.wait_for_run() == {**rest, "inference": "16 gpus"}
 
 
