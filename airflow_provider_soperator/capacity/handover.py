@@ -24,6 +24,8 @@ T = TypeVar("T")
 OUR_RESERVATIONS = ("airflow-handover-", "airflow-shift-")
 #: The reservation ends by itself if no process is left to delete it.
 _LONGEST = timedelta(days=2)
+#: By which a time in Slurm, in whole seconds, may differ from what it was told.
+_ROUNDING = timedelta(seconds=1)
 
 
 class Ask(Protocol):
@@ -70,9 +72,13 @@ class HandoverReservation:
             if found:
                 await self.end()
             return False
+        # Slurm rejects a reservation that begins in the past.
+        start = max(start, datetime.now(timezone.utc))
+        if found and found.start and found.start > start + _ROUNDING:
+            # The nodes are to go sooner than they were, as a person has asked for that.
+            await self.end()
+            found = None
         if found is None:
-            # Slurm rejects a reservation that begins in the past.
-            start = max(start, datetime.now(timezone.utc))
             try:
                 await self._ask(
                     CreateReservation(

@@ -262,7 +262,9 @@ class Shift:
             return True
         for name in donors:
             await self._sessions[name].shrink(least.get(name, goal.units[name]), release)
-        await self._tell(world, goal.units, "" if has_begun else f"nodes leave from {release.wanted_at:%d %b %H:%M} on")
+        await self._tell(
+            world, goal.units, "" if has_begun else f"nodes leave from {release.wanted_at:%d %b %H:%M %Z} on"
+        )
         if has_begun:
             await self._lease.mark("leaving", now)
             await self._grow(world, goal, [name for name in receivers if name not in donors])

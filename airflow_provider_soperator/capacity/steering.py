@@ -109,7 +109,8 @@ class SteeredOrder:
     def asked(self, world: World) -> dict[str, Any] | None:
         """What people have asked for instead of what was desired, if that makes a difference."""
         kept = {node for seen in world.holdings.values() for node in seen.stuck}
-        for command in self.commands:
+        # A stop says more than what was left out before it.
+        for command in sorted(self.commands, key=lambda one: one.action != "stop"):
             if command.action == "stop":
                 units = {name: seen.allowed for name, seen in world.holdings.items()}
             elif kept & {*command.nodes}:

@@ -77,7 +77,8 @@ class SteerShiftOperator(StrictOperator):
         check_choice("action", self.action, ACTIONS)
         nodes = "" if self.nodes in (None, "None") else str(self.nodes)
         if (self.action == "leave_out") is not bool(nodes):
-            raise CapacityMistake(f"nodes are for the action leave_out, got action {self.action!r} and nodes {nodes!r}")
+            said = "leave_out needs nodes" if not nodes else f"nodes are for leave_out, got action {self.action!r}"
+            raise CapacityMistake(said, 'such as action="leave_out" and nodes="worker-[3-5]"')
         return SteeringCommand(
             action=self.action,  # type: ignore[arg-type]
             at=datetime.now(timezone.utc),

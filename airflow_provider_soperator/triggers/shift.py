@@ -65,6 +65,8 @@ class ShiftTrigger(KillableTrigger):
         self._is_given_up = True
         self._at_work: ShiftAtWork | None = None
         self._commands: tuple[SteeringCommand, ...] = ()
+        #: Why commands cannot be read, once it was told.
+        self._unheard = ""
         #: Jobs of which the callbacks know.
         self._told: set[str] = set()
 
@@ -127,13 +129,20 @@ class ShiftTrigger(KillableTrigger):
                 raise Superseded(f"{said}; what was moved stays where it is")
 
     async def commands(self) -> Sequence[SteeringCommand]:
-        with suppress(AirflowRuntimeError):
+        try:
             if self._at_work is None:
                 order = ShiftOrder.read(self.order)
                 self._at_work = await call(ShiftAtWork.begin, order, order.until if self.wish else None)
             known = await call(self._at_work.commands)
             # To Airflow a Variable that cannot be read is missing.
             self._commands = max(known, self._commands, key=len)
+        except AirflowRuntimeError:
+            pass
+        except Exception as error:
+            # A shift does not end because a Variable was edited, or may not be read.
+            if str(error) != self._unheard:
+                self._unheard = str(error)
+                self.log.warning("What is asked of the shift cannot be read: %s", error)
         return self._commands
 
     async def show(self, state: Mapping[str, Any]) -> None:

@@ -23,7 +23,12 @@ from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Ti
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import SteeringAction, SteeringCommand, steered
-from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget, slurm_session
+from airflow_provider_soperator.capacity.targets import (
+    KubernetesScaleTarget,
+    SlurmNodesTarget,
+    jobs_in_the_way,
+    slurm_session,
+)
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -301,7 +306,7 @@ class World(Story):
     @contextmanager
     def _patched(self) -> Iterator[None]:
         with ExitStack() as patched:
-            for module in (shift, slurm_session, handover):
+            for module in (shift, slurm_session, jobs_in_the_way, handover):
                 patched.enter_context(mock.patch.object(module, "datetime", Clock(self)))
             yield
 

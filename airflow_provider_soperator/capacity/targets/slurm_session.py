@@ -181,7 +181,9 @@ class SlurmNodesSession(Session):
         chosen = await self._choose(loads, to, release)
         leaving = [load for load in loads if load.node.name in chosen]
         leaving_jobs = [job for load in leaving for job in load.jobs if self._in_the_way.may_end(job)]
-        await self._in_the_way.tell(jobs, leaving_jobs, release)
+        # Another target in the same Slurm tells the jobs on its own nodes.
+        mine = {job.id: job for load in loads for job in load.jobs}
+        await self._in_the_way.tell(list(mine.values()), leaving_jobs, release)
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
@@ -199,7 +201,8 @@ class SlurmNodesSession(Session):
         for order in move.orders:
             await self._client.ask(order)
         if mode is not PowerDownMode.IDLE:
-            await self._reserve(await self._to_reserve(loads, waiting, release), release)
+            others = [load for load in loads if load in waiting or load not in leaving]
+            await self._reserve(await self._to_reserve(others, waiting, release), release)
         said = {load.node.name: f"powers down after its jobs: runs {load.runs}" for load in waiting}
         self._problems += in_lines(said)
         self._tell({**move.waiting, **said})

@@ -243,6 +243,25 @@ def test_of_late_nodes_the_first_to_fall_idle_goes() -> None:
     assert slurm.handover() == []
 
 
+def test_idle_nodes_that_are_told_now_take_no_place_among_those_that_are_kept_free() -> None:
+    slurm = with_jobs_of_ten_minutes(4)
+    for name in ("worker-2", "worker-3"):
+        slurm.finish(next(iter(slurm.on(name))))
+    assert slurm.shrink(1) == ["worker-2", "worker-3"]
+    assert slurm.handover() == ["worker-0", "worker-1"]
+
+
+def test_nodes_that_are_to_go_sooner_than_they_were_are_kept_free_from_then_on() -> None:
+    slurm = Slurm(1)
+    slurm.run("worker-0", 4 * HOUR)
+    slurm.shrink(0, None, NOW + 2 * HOUR)
+    assert [one.start for one in slurm.reservations.known.values()] == [NOW + 2 * HOUR]
+    force(slurm, 0, grace=HOUR)
+    [now] = slurm.reservations.known.values()
+    assert now.start
+    assert now.start < NOW + HOUR
+
+
 def test_for_a_late_node_no_other_is_kept_from_small_jobs() -> None:
     slurm = with_jobs_of_ten_minutes(3)
     slurm.gpus_used = "gpu:1"

@@ -100,7 +100,7 @@ def test_it_shows_how_far_it_has_come(cloud: Cloud) -> None:
 def test_ahead_it_shows_when_nodes_leave(cloud: Cloud) -> None:
     steering = Steering(cloud)
     carry(cloud, replace(ORDER, wanted_at=START + 60 * SECOND), steering=steering)
-    assert steering.shown[0]["text"] == "0 of 4 replicas moved; nodes leave from 21 Nov 20:01 on"
+    assert steering.shown[0]["text"] == "0 of 4 replicas moved; nodes leave from 21 Nov 20:01 UTC on"
 
 
 def test_it_stops_where_it_is_and_says_who_asked(cloud: Cloud) -> None:
@@ -299,8 +299,8 @@ def test_what_cannot_be_carried_out_is_refused(variables: Variables) -> None:
     assert (
         variables.refused("leave_out", nodes="worker-9") == "no node worker-9 can be left out: did you mean 'worker-7'?"
     )
-    assert "nodes are for the action leave_out" in variables.refused("stop", nodes="worker-1")
-    assert "nodes are for the action leave_out" in variables.refused("leave_out")
+    assert "nodes are for leave_out, got action 'stop'" in variables.refused("stop", nodes="worker-1")
+    assert "leave_out needs nodes" in variables.refused("leave_out")
     assert "approved without the end of any job" in variables.refused("force")
     assert "after the next handover" in variables.refused("extend", extend_by="61m")
     variables.steer("extend", extend_by="40m")
