@@ -12,7 +12,17 @@ from typing import Any, Literal
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_records import Job, count_gpus
-from airflow_provider_soperator.slurm.node_conditions import is_busy, is_going_off, is_off, is_up, loss_rank
+from airflow_provider_soperator.slurm.node_conditions import (
+    failed_to_resume,
+    is_busy,
+    is_coming_up,
+    is_going_off,
+    is_kept_off,
+    is_off,
+    is_up,
+    is_usable,
+    loss_rank,
+)
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.states import JobFlag, NodeFlag
 
@@ -149,3 +159,18 @@ def _reason(load: NodeLoad) -> str:
     if load.jobs:
         return f"runs {load.runs}"
     return "idle" if is_up(load.node) else f"is {load.node.state}"
+
+
+def nearness(node: Node) -> int:
+    """Rank of a node that is to come: the sooner it can be used, the lower."""
+    if is_usable(node):
+        return 0
+    if failed_to_resume(node):
+        return 5
+    if is_coming_up(node):
+        return 1
+    # A drained node ranks last: the drain may persist.
+    if is_kept_off(node):
+        return 4
+    # A power-down cannot be revoked, but such a node still has its GPUs, unlike one that is off.
+    return 3 if is_off(node) else 2

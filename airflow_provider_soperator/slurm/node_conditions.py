@@ -30,6 +30,11 @@ def is_off(node: Node) -> bool:
     return node.state.has(NodeFlag.POWERED_DOWN) and not is_going_off(node) and not is_coming_up(node)
 
 
+def is_kept_off(node: Node) -> bool:
+    """True if the node is powered down and drained, so that no job powers it up."""
+    return is_off(node) and node.state.has(NodeFlag.DRAIN)
+
+
 def is_going_off(node: Node) -> bool:
     """True if the node is powering down, or will after its jobs."""
     return node.state.has(NodeFlag.POWER_DOWN, NodeFlag.POWERING_DOWN)

@@ -298,13 +298,17 @@ class Cluster:
     def _resume_timeout(self, seconds: int) -> Iterator[None]:
         def change(seconds: int) -> None:
             self.run("sed", "-i", f"s/^ResumeTimeout=.*/ResumeTimeout={seconds}/", "/etc/slurm/slurm.conf")
-            self.run("scontrol", "reconfigure")
+            # On a busy machine slurmctld may not answer within MessageTimeout; to ask again does no harm.
+            self.wait("slurmctld reads its configuration again", self._reconfigured)
 
         change(seconds)
         try:
             yield
         finally:
             change(self.settings.resume_timeout)
+
+    def _reconfigured(self) -> bool:
+        return self.try_run("scontrol", "reconfigure").returncode == 0
 
     def power_down(self, *names: str) -> None:
         """Bring nodes down at once, from wherever they are; their machines follow in their own time."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_soperator.capacity.figures import JobLosses
 from airflow_provider_soperator.capacity.handover import HandoverReservation, handover_name
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of
+from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of, nearness
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.capacity.reserving import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.capacity.targets.jobs_in_the_way import JobNotes, JobsInTheWay
@@ -32,6 +32,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
     is_busy,
     is_coming_up,
     is_going_off,
+    is_kept_off,
     is_off,
     is_ours,
     is_up,
@@ -50,7 +51,6 @@ from airflow_provider_soperator.slurm.requests import (
     ShowTopology,
     Undrain,
 )
-from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 if TYPE_CHECKING:
@@ -156,16 +156,16 @@ class SlurmNodesSession(Session):
         # Slurm does not know if a booting node has its machine yet: its GPUs count as promised until it is up.
         sure = sum(not is_coming_up(node) for node in on)
         return Holding(
-            allowed=sum(not _is_kept_off(node) for node in nodes),
+            allowed=sum(not is_kept_off(node) for node in nodes),
             held=max(sure, await self._machines_under(self._machines)) if self._machines else sure,
             ready=sum(map(is_usable, nodes)),
             finishing=sum(is_busy(node) and not is_usable(node) for node in on),
             idle=sum(node.name in mine and is_usable(node) and not is_busy(node) for node in nodes),
             is_settled=not any(is_coming_up(node) or is_going_off(node) for node in nodes),
             problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if failed_to_resume(node)),
-            stuck={node.name: fixed[node.name] for node in nodes if node.name in fixed and not _is_kept_off(node)},
+            stuck={node.name: fixed[node.name] for node in nodes if node.name in fixed and not is_kept_off(node)},
             broken=sum(self._is_anothers(node) for node in on),
-            away={node.name: fixed[node.name] for node in nodes if node.name in fixed and _is_kept_off(node)} | gone,
+            away={node.name: fixed[node.name] for node in nodes if node.name in fixed and is_kept_off(node)} | gone,
             size=len(self._names),
         )
 
@@ -216,11 +216,11 @@ class SlurmNodesSession(Session):
         # them off.
         lasting = {node.name for node in nodes if not is_off(node)} | self._on
         taken = sum(
-            (node.name in failed and not _is_kept_off(node))
+            (node.name in failed and not is_kept_off(node))
             or (node.name in lasting and (node.name in failed or self._is_anothers(node) or failed_to_resume(node)))
             for node in nodes
         )
-        chosen = sorted((node for node in mine if node.name not in failed), key=_nearness)[: max(0, to - taken)]
+        chosen = sorted((node for node in mine if node.name not in failed), key=nearness)[: max(0, to - taken)]
         # Up to Soperator 4.1 the Pod of a node that did not boot stays, and keeps its machine from the node that is
         # powered up instead, or from itself.
         lost = [node for node in mine if node.name in failed or (failed_to_resume(node) and node not in chosen)]
@@ -233,8 +233,8 @@ class SlurmNodesSession(Session):
 
     async def allow(self, to: int) -> None:
         nodes = await self._nodes()
-        allowed = sum(not _is_kept_off(node) for node in nodes)
-        ours = [node.name for node in nodes if _is_kept_off(node) and is_ours(node, self._reason.owner)]
+        allowed = sum(not is_kept_off(node) for node in nodes)
+        ours = [node.name for node in nodes if is_kept_off(node) and is_ours(node, self._reason.owner)]
         if back := ours[: max(0, to - allowed)]:
             await self._client.ask(Undrain(tuple(back)))
 
@@ -301,7 +301,7 @@ class SlurmNodesSession(Session):
         self._fixed = fixed = {
             load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))
         }
-        given = sum(load.node.name in fixed and _is_kept_off(load.node) for load in loads)
+        given = sum(load.node.name in fixed and is_kept_off(load.node) for load in loads)
         wanted = len(loads) - to - given
         chosen = choose(
             [load for load in loads if load.node.name not in fixed],
@@ -380,7 +380,7 @@ class SlurmNodesSession(Session):
         """Why a shift leaves a node as it is; empty if it may move it."""
         if self._is_anothers(node):
             return because(node, "is drained")
-        if is_going_off(node) or _is_kept_off(node):
+        if is_going_off(node) or is_kept_off(node):
             return ""
         if node.name in self._left_out and not is_off(node):
             return self._left_out[node.name]
@@ -410,22 +410,3 @@ class SlurmNodesSession(Session):
         if self._blocks is None:
             self._blocks = await self._client.ask(ShowTopology())
         return self._blocks
-
-
-def _is_kept_off(node: Node) -> bool:
-    return is_off(node) and node.state.has(NodeFlag.DRAIN)
-
-
-def _nearness(node: Node) -> int:
-    """Rank of a node: the sooner it can be used, the lower."""
-    if is_usable(node):
-        return 0
-    if failed_to_resume(node):
-        return 5
-    if is_coming_up(node):
-        return 1
-    # A drained node ranks last: the drain may persist.
-    if is_off(node) and node.state.has(NodeFlag.DRAIN):
-        return 4
-    # A power-down cannot be revoked, but such a node still has its GPUs, unlike one that is off.
-    return 3 if is_off(node) else 2
