@@ -82,6 +82,10 @@ class Release:
     #: When they get the signal, if that is known.
     signals_at: datetime | None = None
 
+    def takes_busy(self, now: datetime) -> bool:
+        """True once units are taken with what runs there, as the grace after the signal is over."""
+        return self.mode is PowerDownMode.FORCE and (not self.signals_at or now >= self.signals_at + self.grace)
+
 
 @dataclass(frozen=True)
 class Goal:

@@ -207,6 +207,11 @@ class JointLease:
         for store in self._stores:
             await store.free(self.record.session if self._has or self.is_displaced else None)
 
+    async def is_anothers(self) -> bool:
+        """True if another shift has the block."""
+        found = [await store.read() for store in self._stores]
+        return any(seen is not None and seen.is_held and not seen.is_mine for seen in found)
+
     def refuse(self, holder: StoredLease, block: str) -> CapacityBusy:
         """The error for a shift that does not wait."""
         return CapacityBusy(f"{holder} is moving block {block}", f"wait until it ends; {holder.how_to_end}")

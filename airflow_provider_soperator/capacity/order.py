@@ -209,8 +209,9 @@ class ShiftOrder:
         if self.mode == "idle":
             mode = None if now < self.leaves_at else PowerDownMode.IDLE
             return Release(wanted_at=self.leaves_at, mode=mode, ahead=False)
-        # Jobs get the signal first, so force begins that much earlier.
-        signals_at = self.wanted_at + self.force_after - self.grace if self.mode == "force" else None
+        # Jobs get the signal first, so force begins that much earlier, but not before nodes leave.
+        ends_at = self.wanted_at + self.force_after
+        signals_at = max(ends_at - self.grace, self.leaves_at) if self.mode == "force" else None
         mode = PowerDownMode.FORCE if signals_at and now >= signals_at else PowerDownMode.ASAP
         return Release(
             wanted_at=self.leaves_at,
@@ -227,8 +228,12 @@ class ShiftOrder:
         return min(max(units, min(goal, present)), max(goal, present))
 
     def may_take(self, name: str) -> frozenset[str] | None:
-        """The units of a target that may go, if a person has approved them."""
-        return self._approved("nodes", name)
+        """The units of a target that may go, if a person has approved them.
+
+        With ``rollback="all"`` a target gives back what came to it, also where units have no names before they come.
+        """
+        named = self._approved("nodes", name)
+        return None if self.rollback == "all" and not named else named
 
     def may_end(self, name: str) -> frozenset[str] | None:
         """The jobs on units of a target that may be ended, if a person has approved them."""

@@ -1,24 +1,35 @@
-"""Wish and world: the goal of a shift by what each target has, and what is approved with its plan."""
+"""Wish and world: the order for a shift by what each target has, its plan, and what is approved with that."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 from hashlib import sha256
 from typing import Any
 
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, goal_of, is_within, units_text
 from airflow_provider_soperator.capacity.holdings import World
-from airflow_provider_soperator.capacity.order import DesiredAllocation, ShiftOrder, Superseded
+from airflow_provider_soperator.capacity.order import (
+    DesiredAllocation,
+    ProgressTimer,
+    ShiftOrder,
+    Superseded,
+    Timeouts,
+    is_waited_out,
+)
 from airflow_provider_soperator.capacity.overrides import keep_override
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.shift import Shift
+from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
 from airflow_provider_soperator.capacity.targets.protocol import Clients
-from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.transports.transport_errors import LastingError, TransportError
 
 
 async def look(order: ShiftOrder, clients: Clients, log: Logger) -> World:
@@ -36,6 +47,38 @@ async def ordered(
     if all(low == high for low, high in bounds.values()):
         return order
     return replace(order, desired=goal_in(await look(order, clients, log), wished, limit))
+
+
+async def begin(
+    order_for: Callable[[int], Awaitable[ShiftOrder]],
+    block: str,
+    nebius_conn_id: str,
+    clients: Clients,
+    log: Logger,
+    *,
+    timeouts: Timeouts | None = None,
+    poll_interval: float = 10.0,
+) -> tuple[ShiftOrder, ShiftPlan]:
+    """The order for a block, checked, and its plan; ``order_for`` makes it from the block's number of GPUs.
+
+    An outage is waited out. Raises ``CapacityMistake`` if a retry cannot help, and otherwise ``CapacityError``.
+    """
+    progress = ProgressTimer(timeouts or Timeouts())
+    while True:
+        now = datetime.now(timezone.utc)
+        try:
+            order = await order_for((await clients.block(nebius_conn_id, block)).limit)
+            async with Shift.open(order, clients, log) as shift:
+                return order, await shift.plan(await shift.check())
+        except ConnectionMistake as error:
+            raise CapacityMistake(str(error)) from error
+        except (SlurmError, TransportError) as error:
+            if isinstance(error, LastingError):
+                raise CapacityError(str(error)) from error
+            if not is_waited_out(error):
+                raise CapacityMistake(str(error)) from error
+            progress.wait_out(error, now, log)
+        await asyncio.sleep(poll_interval)
 
 
 def goal_in(world: World, wished: Mapping[str, Units], limit: int | None) -> dict[str, int]:

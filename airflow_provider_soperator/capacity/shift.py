@@ -23,18 +23,17 @@ from airflow_provider_soperator.capacity.order import (
     ProgressTimer,
     ShiftOrder,
     Superseded,
-    Timeouts,
     is_waited_out,
 )
 from airflow_provider_soperator.capacity.shift_accounts import ShiftAccounts
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, ShiftPlan, missing_units, plan, shift_state
 from airflow_provider_soperator.capacity.steering import ShiftSteering, SteeredOrder, left_out
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
-from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
+from airflow_provider_soperator.errors import CapacityError, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.transport_errors import LastingError, TransportError
+from airflow_provider_soperator.transports.transport_errors import TransportError
 
 T = TypeVar("T")
 
@@ -161,9 +160,18 @@ class Shift:
             # Another process goes on with it.
             return
         await self._connect()
-        for session in self._sessions.values():
-            await session.finish()
+        errors = list[BaseException]()
+        # A shift that has taken the block has removed what this one left, and is at work with cordons of the same name.
+        if not await self._lease.is_anothers():
+            ended = (session.finish() for session in self._sessions.values())
+            found = await asyncio.gather(*ended, return_exceptions=True)
+            errors = [error for error in found if error is not None]
+        for error in errors:
+            if isinstance(error, Exception) and is_waited_out(error):
+                raise error
         await self._lease.give_back()
+        for error in errors:
+            raise error
 
     async def _take_lease(self, now: datetime, is_alive: IsAlive | None) -> bool | None:
         holder = await self._lease.take(now, is_alive, self._forget)
@@ -262,6 +270,8 @@ class Shift:
             return True
         for name in donors:
             await self._sessions[name].shrink(least.get(name, goal.units[name]), release)
+        for name in world.holdings.keys() - donors:
+            await self._sessions[name].relax()
         await self._tell(
             world, goal.units, "" if has_begun else f"nodes leave from {release.wanted_at:%d %b %H:%M %Z} on"
         )
@@ -274,16 +284,17 @@ class Shift:
 
     async def _heed(self) -> str:
         """Put into force what people ask for; returns why the shift is to stop, if it is."""
-        self._order = await self._steered.look(self._log)
+        self._order = await self._steered.look(self._lease.record, self._log)
         self._progress.use(self._order.timeouts, has_window=self._order.may_wait)
         for session in self._sessions.values():
             session.leave_out(left_out(self._steered.commands))
         return self._steered.stop
 
-    async def _tell(self, world: World, goal: Allocation, *more: str) -> None:
+    async def _tell(self, world: World, goal: Allocation, *more: str, is_over: bool = False) -> None:
         """Show how far the shift has come, when that has changed."""
         state = shift_state(world, goal, self._lease.record, self._order, more)
-        state["jobs_in_the_way"] = [job for session in self._sessions.values() for job in session.jobs_in_the_way]
+        sessions = () if is_over else self._sessions.values()
+        state["jobs_in_the_way"] = [job for session in sessions for job in session.jobs_in_the_way]
         if state != self._state:
             if state["text"] != self._state.get("text"):
                 self._log.info("%s", state["text"])
@@ -328,7 +339,7 @@ class Shift:
             missing = (*missing, why)
         for line in missing:
             self._log.warning("Not as desired: %s", line)
-        await self._tell(world, self._order.desired)
+        await self._tell(world, self._order.desired, is_over=True)
         allocation = {name: seen.allowed for name, seen in world.holdings.items()}
         return ShiftOutcome("partial" if missing else "done", allocation, figures, missing, self._steered.asked(world))
 
@@ -338,7 +349,9 @@ class Shift:
 
     async def _failed(self, why: str, what: str) -> ShiftFailed:
         try:
-            where = self._describe(await self.look())
+            world = await self.look()
+            where = self._describe(world)
+            await self._tell(world, self._order.desired, f"failed: {why}; {what}", is_over=True)
         except (SlurmError, TransportError, ConnectionMistake) as error:
             where = f"The present allocation is unknown: {error}"
         return ShiftFailed(f"{why}; {what}. {where}")
@@ -395,35 +408,3 @@ class Shift:
 async def _done(work: Awaitable[None]) -> bool:
     await work
     return True
-
-
-async def begin(
-    order_for: Callable[[int], Awaitable[ShiftOrder]],
-    block: str,
-    nebius_conn_id: str,
-    clients: Clients,
-    log: Logger,
-    *,
-    timeouts: Timeouts | None = None,
-    poll_interval: float = 10.0,
-) -> tuple[ShiftOrder, ShiftPlan]:
-    """The order for a block, checked, and its plan; ``order_for`` makes it from the block's number of GPUs.
-
-    An outage is waited out. Raises ``CapacityMistake`` if a retry cannot help, and otherwise ``CapacityError``.
-    """
-    progress = ProgressTimer(timeouts or Timeouts())
-    while True:
-        now = datetime.now(timezone.utc)
-        try:
-            order = await order_for((await clients.block(nebius_conn_id, block)).limit)
-            async with Shift.open(order, clients, log) as shift:
-                return order, await shift.plan(await shift.check())
-        except ConnectionMistake as error:
-            raise CapacityMistake(str(error)) from error
-        except (SlurmError, TransportError) as error:
-            if isinstance(error, LastingError):
-                raise CapacityError(str(error)) from error
-            if not is_waited_out(error):
-                raise CapacityMistake(str(error)) from error
-            progress.wait_out(error, now, log)
-        await asyncio.sleep(poll_interval)

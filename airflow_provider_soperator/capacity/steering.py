@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
-from uuid import uuid4
 
 from airflow_provider_soperator.capacity.holdings import World
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, patience
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.logger import Logger
@@ -43,8 +43,8 @@ class SteeringCommand:
 class ShiftSteering(Protocol):
     """The link from a shift at work to the people who follow it."""
 
-    async def commands(self) -> Sequence[SteeringCommand]:
-        """What was asked of this shift so far."""
+    async def commands(self, record: ShiftRecord) -> Sequence[SteeringCommand]:
+        """What was asked so far of the shift with this record."""
 
     async def show(self, state: Mapping[str, Any]) -> None:
         """Show how far the shift has come; called when that has changed."""
@@ -89,9 +89,9 @@ class SteeredOrder:
         self._order, self._steering = order, steering
         self.commands: tuple[SteeringCommand, ...] = ()
 
-    async def look(self, log: Logger) -> ShiftOrder:
+    async def look(self, record: ShiftRecord, log: Logger) -> ShiftOrder:
         """The order after what was asked for by now, which is logged."""
-        commands = tuple(await self._steering.commands()) if self._steering else ()
+        commands = tuple(await self._steering.commands(record)) if self._steering else ()
         for command in commands[len(self.commands) :]:
             log.warning("%s", command)
         self.commands = commands
@@ -118,7 +118,7 @@ class SteeredOrder:
             else:
                 continue
             if units != dict(self._order.desired):
-                return {"units": units, "by": command.by, "because": str(command)}
+                return {"units": units, "by": command.by, "because": str(command), "now": command.at.isoformat()}
         return None
 
 
@@ -126,7 +126,7 @@ class SteeredOrder:
 class ShiftAtWork:
     """The shift that holds a block, in two Airflow Variables: what it is, which it writes, and what is asked of it."""
 
-    #: Differs for a shift that begins afresh, also if it is the same task's.
+    #: The same for each process of a shift, and another one if its task begins afresh.
     id: str
     key: str
     block: str
@@ -142,13 +142,14 @@ class ShiftAtWork:
     ended: str = ""
 
     @classmethod
-    def begin(cls, order: ShiftOrder, handover: datetime | None) -> ShiftAtWork:
-        """Write down that a shift has the block; the same one as before, if another process of it has begun."""
+    def begin(cls, order: ShiftOrder, record: ShiftRecord, handover: datetime | None) -> ShiftAtWork:
+        """Write down that a shift has the block."""
         known = cls.find(order.block)
         if known and known.key == order.key and not known.ended:
             return known
         begun = cls(
-            id=uuid4().hex[:12],
+            # What was asked of it before is found again also if Airflow could not be asked which shift this is.
+            id=f"{record.key}-{record.marks.get('began', 0):.0f}",
             key=order.key,
             block=order.block,
             task=order.task,
@@ -157,8 +158,6 @@ class ShiftAtWork:
             handover=handover,
             may_end_jobs=not order.approved or any(order.approved.get("jobs", {}).values()),
         )
-        # Whoever finds it finds nothing that was asked of the one before.
-        _write(_steering(order.block), {"shift": begun.id, "commands": []})
         begun._keep()
         return begun
 

@@ -219,8 +219,7 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.overrides import keep_override
-        from airflow_provider_soperator.capacity.reconciliation import approval_of, ordered
-        from airflow_provider_soperator.capacity.shift import begin
+        from airflow_provider_soperator.capacity.reconciliation import approval_of, begin, ordered
         from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
         from airflow_provider_soperator.hooks.installation import installation_id
         from airflow_provider_soperator.triggers.shift import ShiftTrigger
@@ -286,7 +285,8 @@ class ShiftCapacityOperator(WaitingOperator):
             self.log.warning("Not as desired: %s", line)
         if (asked := outcome.get("asked")) and self.schedule is not None and self.overrides_variable:
             # What was wished for would be moved nevertheless, by the next run.
-            keep_as_is(self.overrides_variable, **asked, now=datetime.now(timezone.utc), schedule=self.schedule)
+            kept = {**asked, "now": datetime.fromisoformat(asked["now"])}
+            keep_as_is(self.overrides_variable, **kept, schedule=self.schedule)
         for alias in self.outlets:
             if isinstance(alias, AssetAlias):
                 ended = {name: outcome[name] for name in ("state", "allocation", "missing")}

@@ -105,7 +105,8 @@ class PodEvictions:
     ) -> None:
         self._objects, self._selector, self._why, self._may_take, self._log = objects, selector, why, may_take, log
         self._told: dict[str, str] = {}
-        #: How many Nodes that go still have Pods, and what keeps them from being empty, as of the last step.
+        #: As of the last step: how many more are to go than may, how many of those that go still have Pods, and why.
+        self.short = 0
         self.busy = 0
         self.problems: tuple[str, ...] = ()
 
@@ -133,8 +134,9 @@ class PodEvictions:
                 self._log.info("Waiting for Node %s: %s", name, why)
         self.busy = len(waits)
         self.problems = tuple(f"Node {name}: {why}" for name, why in waits.items())
-        if (short := len(hosts) - stay - len(chosen)) > 0:
-            self.problems += (f"{short} more may not go by the plan that was approved",)
+        self.short = max(0, len(hosts) - stay - len(chosen))
+        if self.short:
+            self.problems += (f"{self.short} more may not go by the plan that was approved",)
         # A Pod may have come between this look and the cordon.
         return len(hosts) - sum(host.is_cordoned and not host.pods for host in chosen)
 

@@ -128,11 +128,11 @@ class ShiftTrigger(KillableTrigger):
                 said = f"{wish.name} wishes for {units_text(wish.allocation)} by now"
                 raise Superseded(f"{said}; what was moved stays where it is")
 
-    async def commands(self) -> Sequence[SteeringCommand]:
+    async def commands(self, record: ShiftRecord) -> Sequence[SteeringCommand]:
         try:
             if self._at_work is None:
                 order = ShiftOrder.read(self.order)
-                self._at_work = await call(ShiftAtWork.begin, order, order.until if self.wish else None)
+                self._at_work = await call(ShiftAtWork.begin, order, record, order.until if self.wish else None)
             known = await call(self._at_work.commands)
             # To Airflow a Variable that cannot be read is missing.
             self._commands = max(known, self._commands, key=len)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -242,6 +242,24 @@ def test_force_does_not_wait(inference: Inference) -> None:
     inference.budget("llm", minAvailable=3)
     session = inference.open()
     inference.do(session.shrink(2, replace(NOW, mode=PowerDownMode.FORCE)))
+    assert inference.size == 2
+
+
+def test_with_force_a_grace_begins_with_the_eviction(inference: Inference) -> None:
+    inference.serve("llm", 3)
+    inference.budget("llm", minAvailable=3)
+    session, now = inference.open(), datetime.now(timezone.utc)
+    force = replace(NOW, mode=PowerDownMode.FORCE, signals_at=now, grace=timedelta(minutes=2))
+    inference.do(session.shrink(2, force))
+    assert (inference.size, len(inference.cordoned)) == (3, 1)
+    inference.do(session.shrink(2, replace(force, signals_at=now - timedelta(minutes=2))))
+    assert inference.size == 2
+
+
+def test_force_takes_no_more_than_the_approved_nodes(inference: Inference) -> None:
+    inference.serve("llm", 3)
+    session = inference.open(may_take=frozenset(inference.nodes[:1]))
+    inference.do(session.shrink(1, replace(NOW, mode=PowerDownMode.FORCE)))
     assert inference.size == 2
 
 

@@ -141,7 +141,7 @@ class Controller:
         self.world.note(f"{self.name}: {command}")
         self._asked.append((self.world.ticks, command))
 
-    async def commands(self) -> list[SteeringCommand]:
+    async def commands(self, record: ShiftRecord) -> list[SteeringCommand]:
         await self.world.passes()
         return [command for _, command in self._asked]
 

@@ -15,7 +15,7 @@ from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
-from airflow_provider_soperator.slurm.requests import CancelJobs, RequeueJobs, UpdateJob
+from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, RequeueJobs, UpdateJob
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 
@@ -63,6 +63,11 @@ class JobsInTheWay:
             is_ours = job.admin_comment.startswith(self._mine)
             if said != job.admin_comment and (is_ours or not job.admin_comment) and job.id not in self._notes.untold:
                 await self._comment(job.id, said)
+
+    async def withdraw(self) -> None:
+        """Withdraw what was told to any job, also by another process."""
+        jobs = [job for job in await self._ask(ListJobs()) if not job.state.is_finished]
+        await self.tell(jobs, [], Release(wanted_at=datetime.now(timezone.utc), mode=None))
 
     def describe(self) -> tuple[dict[str, Any], ...]:
         """JSON of the jobs that are told."""

@@ -169,15 +169,16 @@ class KubernetesScaleSession(Session):
         else:
             # Without a selector only its own status tells about its Pods.
             placed, leaving, ready = made, 0, made
+        allowed = max(wanted, autoscaler.ceiling(wanted)) if autoscaler else wanted
         return Holding(
-            allowed=max(wanted, autoscaler.ceiling(wanted)) if autoscaler else wanted,
+            allowed=allowed,
             held=placed + leaving,
             # A replica may have several Pods; the selector finds the first one.
             ready=min(ready, int(status["readyReplicas"])) if "readyReplicas" in status else ready,
             finishing=leaving,
             is_settled=workloads.is_seen(thing) and wanted == made == placed and not leaving,
             problems=(*filter(None, [kept]), *workloads.problems(thing, found)),
-            pinned=wanted if kept else None,
+            pinned=allowed if kept else None,
         )
 
     async def shrink(self, to: int, release: Release) -> None:

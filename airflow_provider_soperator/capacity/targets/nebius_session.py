@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from nebius.api.nebius.common.v1 import Operation
@@ -40,7 +40,6 @@ from airflow_provider_soperator.nebius.node_groups import (
     running,
     size_of,
 )
-from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.soperator.evictions import RIGHTS, PodEvictions
 from airflow_provider_soperator.soperator.objects import Objects
 
@@ -156,7 +155,7 @@ class NodeGroupSession(Session):
             return
         if self._evictions:
             staying = await self._evictions.step(to)
-            to = to if release.mode is PowerDownMode.FORCE else max(to, staying)
+            to = to + self._evictions.short if release.takes_busy(datetime.now(timezone.utc)) else max(to, staying)
         group, operation, size = await self._see()
         if size.most <= to or self._kept:
             return

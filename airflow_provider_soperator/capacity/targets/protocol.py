@@ -107,6 +107,10 @@ class Session(Protocol):
     async def shrink(self, to: int, release: Release) -> None:
         """Take a step towards at most ``to`` units, within the limits of ``release``."""
 
+    async def relax(self) -> None:
+        """Take back what was told ahead of a release: as of now, no unit is to go."""
+        return
+
     async def grow(self, to: int) -> None:
         """Take a step towards at least ``to`` units; the block has the GPUs free."""
 

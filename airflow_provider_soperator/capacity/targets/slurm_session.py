@@ -108,7 +108,8 @@ class SlurmNodesSession(Session):
         self._in_the_way = JobsInTheWay(target.name, client.ask, self._reason, context.may_end, self._notes.jobs, log)
         #: Nodes that were on at the last look.
         self._on: set[str] = set()
-        #: At the last look: nodes that may not be touched, and all jobs.
+        #: At the last look: its nodes that are reserved for the shift, those that may not be touched, and all jobs.
+        self._kept_free: frozenset[str] = frozenset()
         self._fixed: dict[str, str] = {}
         self._queue: Sequence[Job] = ()
 
@@ -150,7 +151,7 @@ class SlurmNodesSession(Session):
     async def look(self) -> Holding:
         nodes, (mine, reserved) = await self._nodes(), await self._reservations()
         on = [node for node in nodes if not is_off(node)]
-        self._on = {node.name for node in on}
+        self._on, self._kept_free = {node.name for node in on}, mine & {*self._names}
         gone = dict.fromkeys(set(self._names) - {node.name for node in nodes}, "does not exist")
         fixed = {node.name: why for node in nodes if (why := self._untouchable(node, reserved))}
         # Slurm does not know if a booting node has its machine yet: its GPUs count as promised until it is up.
@@ -160,7 +161,7 @@ class SlurmNodesSession(Session):
             held=max(sure, await self._machines_under(self._machines)) if self._machines else sure,
             ready=sum(map(is_usable, nodes)),
             finishing=sum(is_busy(node) and not is_usable(node) for node in on),
-            idle=sum(node.name in mine and is_usable(node) and not is_busy(node) for node in nodes),
+            idle=sum(node.name in self._kept_free and is_usable(node) and not is_busy(node) for node in nodes),
             is_settled=not any(is_coming_up(node) or is_going_off(node) for node in nodes),
             problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if failed_to_resume(node)),
             stuck={node.name: fixed[node.name] for node in nodes if node.name in fixed and not is_kept_off(node)},
@@ -207,6 +208,12 @@ class SlurmNodesSession(Session):
         self._problems += in_lines(said)
         self._tell({**move.waiting, **said})
 
+    async def relax(self) -> None:
+        if self._kept_free:
+            await self._reservation.reserve((), datetime.now(timezone.utc), self._reason.why)
+        if self.jobs_in_the_way:
+            await self._in_the_way.withdraw()
+
     async def grow(self, to: int) -> None:
         nodes = await self._nodes()
         mine = [node for node in nodes if not self._is_anothers(node)]
@@ -240,8 +247,7 @@ class SlurmNodesSession(Session):
 
     async def finish(self) -> None:
         await self._reservation.end()
-        jobs = [job for job in await self._client.ask(ListJobs()) if not job.state.is_finished]
-        await self._in_the_way.tell(jobs, [], Release(wanted_at=self._notes.began, mode=None))
+        await self._in_the_way.withdraw()
 
     def leave_out(self, units: Mapping[str, str]) -> None:
         self._left_out = units
@@ -353,14 +359,17 @@ class SlurmNodesSession(Session):
 
     async def _history(self) -> JobHistory:
         """How long jobs last here: from accounting once, and then from the queue."""
-        is_known, self._notes.is_accounted = self._notes.is_accounted, True
-        past = Accounting(everyone=True, since=datetime.now(timezone.utc) - _HISTORY)
-        try:
-            ended = () if is_known else await self._client.ask(past)
-            self._notes.history.see(ended)
-        except (SlurmError, NotSupported) as error:
-            self._log.info("%s: only the queue tells how long jobs last here: %s", self._target.name, error)
-        return self._notes.history
+        notes = self._notes
+        if not notes.is_accounted:
+            try:
+                past = Accounting(everyone=True, since=datetime.now(timezone.utc) - _HISTORY)
+                ended = await self._client.ask(past)
+                notes.history.see(ended)
+                notes.is_accounted = True
+            except (SlurmError, NotSupported) as error:
+                notes.is_accounted = not error.passing
+                self._tell({"accounting": f"only the queue tells how long jobs last here: {error}"})
+        return notes.history
 
     async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
         """Reserve nodes until they go: no job starts on them that would not end by their release."""

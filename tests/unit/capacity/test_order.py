@@ -125,7 +125,7 @@ def test_force_begins_with_the_warning() -> None:
 def test_nobody_is_forced_before_units_are_to_leave() -> None:
     order = replace(PLAIN, mode="force", grace=10 * MINUTE)
     assert modes(order, -5, -0.01, 0) == [None, None, FORCE]
-    assert order.release(AT).grace == 10 * MINUTE
+    assert (order.release(AT).grace, order.release(AT).signals_at) == (10 * MINUTE, AT)
 
 
 @pytest.mark.parametrize("mode", ["idle", "asap", "force"])
@@ -148,6 +148,14 @@ def test_what_is_approved_is_the_most_that_is_moved() -> None:
     assert [order.allowed("inference", 4, present) for present in (0, 2, 3)] == [2, 2, 3]
     assert [order.allowed("inference", 1, present) for present in (0, 4)] == [1, 2]
     assert PLAIN.allowed("training", 4, 8) == 4
+
+
+def test_what_came_without_a_name_may_go_back_by_an_approved_plan() -> None:
+    """The machines of a node group have no names before they come."""
+    order = replace(PLAIN, approved={"nodes": {"training": ["worker-0"], "inference": []}})
+    assert (order.may_take("training"), order.may_take("inference")) == ({"worker-0"}, frozenset())
+    with_way_back = replace(order, rollback="all")
+    assert (with_way_back.may_take("training"), with_way_back.may_take("inference")) == ({"worker-0"}, None)
 
 
 def test_nodes_and_jobs_are_approved_for_their_target() -> None:

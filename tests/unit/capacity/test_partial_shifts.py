@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
-from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, begin
+from airflow_provider_soperator.capacity.reconciliation import begin
+from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, ShiftPlan
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.nebius.api import NebiusMissing, NebiusUnauthenticated, NebiusUnreachable

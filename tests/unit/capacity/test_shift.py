@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.capacity import reconciliation
 from airflow_provider_soperator.capacity import shift as engine
 from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.lease import LeaseLost
@@ -24,7 +25,7 @@ from airflow_provider_soperator.errors import CapacityBusy, CapacityError, Capac
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
 from airflow_provider_soperator.slurm.errors import NotPermitted
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
-from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Death, Pace, Process
+from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Death, Pace, Process, UnitsSession
 
 TARGETS = (
     SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
@@ -76,7 +77,8 @@ def made_cloud(monkeypatch: pytest.MonkeyPatch, pace: Pace = STAGGERED) -> Cloud
 
 
 def use_clock(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> None:
-    monkeypatch.setattr(engine, "datetime", cloud.clock())
+    for module in (engine, reconciliation):
+        monkeypatch.setattr(module, "datetime", cloud.clock())
 
 
 def shift(cloud: Cloud, order: ShiftOrder, process: Process | None = None) -> Shift:
@@ -314,6 +316,41 @@ def test_a_shift_that_is_no_more_is_taken_over(cloud: Cloud) -> None:
         carry(cloud, OTHER, Process(dies_at=60))
     assert carry(cloud, is_alive=_no).allocation == DAY
     assert cloud.reservations.known == {}
+
+
+def test_who_never_had_the_block_undoes_nothing_of_the_shift_that_has_it(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cordons and comments are named after the block, for any later shift to undo them."""
+    ended = list[str]()
+
+    async def finish(session: UnitsSession) -> None:
+        ended.append(session.key)
+
+    monkeypatch.setattr(UnitsSession, "finish", finish)
+    with pytest.raises(Death):
+        carry(cloud, OTHER, Process(dies_at=60))
+    with pytest.raises(CapacityBusy):
+        carry(cloud, replace(ORDER, wait_for_lease=False), is_alive=_yes)
+    assert ended == []
+    carry(cloud, OTHER)
+    assert ended == [OTHER.key] * 2
+
+
+def test_a_target_that_cannot_be_left_keeps_neither_the_others_nor_the_block(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[UnitsSession]()
+
+    async def finish(session: UnitsSession) -> None:
+        ended.append(session)
+        if len(ended) == 1:
+            raise NotPermitted("Access/permission denied", "scontrol")
+
+    monkeypatch.setattr(UnitsSession, "finish", finish)
+    assert carry(cloud).state == "done"
+    assert (len(ended), cloud.reservations.known) == (2, {})
+    assert "The reservations of the shift could not be removed: " in cloud.log.said[-1]
 
 
 def test_who_has_lost_the_block_moves_nothing_more(cloud: Cloud) -> None:

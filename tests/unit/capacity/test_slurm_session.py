@@ -18,8 +18,10 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
+from airflow_provider_soperator.slurm.errors import AccountingUnreachable
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import (
+    Accounting,
     CreateReservation,
     ListJobs,
     ListNodes,
@@ -223,6 +225,27 @@ def test_ahead_no_node_is_reserved_while_another_job_fits_by_how_long_jobs_last(
         slurm.finish(job, "CANCELLED")
     assert slurm.shrink(1, None, NOW + 2 * HOUR) == []
     assert slurm.handover() == ["worker-0", "worker-1"]
+
+
+def test_accounting_that_does_not_answer_is_asked_again() -> None:
+    slurm = Slurm(2)
+    for name in slurm.nodes:
+        slurm.run(name)
+    slurm.wait()
+    answer, asked = slurm.answer, list[Any]()
+
+    def at_first_without(request: Any) -> Any:
+        if isinstance(request, Accounting):
+            asked.append(request)
+            if len(asked) < 3:
+                raise AccountingUnreachable("slurmdbd: Connection refused", "sacct")
+        return answer(request)
+
+    slurm.answer = at_first_without  # type: ignore[method-assign]
+    for _ in range(4):
+        slurm.shrink(1, None, NOW + 2 * HOUR)
+    assert len(asked) == 3
+    assert sum("only the queue tells" in line for line in slurm.log.said) == 1
 
 
 def test_ahead_nodes_are_reserved_if_nothing_is_known_of_the_jobs() -> None:

@@ -15,6 +15,7 @@ from airflow.sdk import BaseNotifier, Variable
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import Timeouts
 from airflow_provider_soperator.capacity.reconciliation import approval_of
 from airflow_provider_soperator.capacity.shift import ShiftFailed
@@ -28,7 +29,7 @@ from airflow_provider_soperator.triggers import shift as trigger_module
 from airflow_provider_soperator.triggers.shift import ShiftTrigger
 from tests.unit.capacity.test_shift import DAY, NIGHT, ORDER, carry, made_cloud
 from tests.unit.capacity.test_slurm_session import HOUR, NOW, Slurm
-from tests.unit.capacity.world import BLOCK, NEVER, SECOND, START, Cloud, Pace
+from tests.unit.capacity.world import BLOCK, NEVER, SECOND, START, Cloud, Pace, UnitsSession
 
 MINUTE = timedelta(minutes=1)
 
@@ -72,7 +73,7 @@ class Steering:
         self._cloud, self._asked = cloud, commands
         self.shown: list[dict[str, Any]] = []
 
-    async def commands(self) -> Sequence[SteeringCommand]:
+    async def commands(self, record: ShiftRecord) -> Sequence[SteeringCommand]:
         return [command for at, command in self._asked if self._cloud.now >= at]
 
     async def show(self, state: Mapping[str, Any]) -> None:
@@ -110,6 +111,7 @@ def test_it_stops_where_it_is_and_says_who_asked(cloud: Cloud) -> None:
     assert outcome.missing[-1].startswith("ann has asked to stop the shift where it is (")
     assert outcome.asked
     assert outcome.asked["units"] == outcome.allocation != DAY
+    assert outcome.asked["now"] == NOW.isoformat(), "what it has is kept from then on"
     assert outcome.missing[-1] in cloud.log.said
     assert cloud.now < 100
     assert cloud.reservations.known == {}
@@ -122,11 +124,22 @@ def test_who_stops_all_or_nothing_keeps_what_there_is(cloud: Cloud) -> None:
     assert cloud.allowed() == outcome.allocation != NIGHT
 
 
+def test_a_failure_is_shown_and_no_job_is_in_the_way_any_more(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnitsSession, "jobs_in_the_way", ({"id": "7"},))
+    steering = Steering(cloud)
+    cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER)
+    with pytest.raises(ShiftFailed):
+        carry(cloud, replace(ORDER, rollback="all"), steering=steering)
+    *before, last = steering.shown
+    assert "it was rolled back" in last["text"]
+    assert (before[0]["jobs_in_the_way"][0], last["jobs_in_the_way"]) == ({"id": "7"}, [])
+
+
 def test_a_way_back_is_stopped_as_well(cloud: Cloud) -> None:
     cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER if unit else 0)
 
     class Watching(Steering):
-        async def commands(self) -> Sequence[SteeringCommand]:
+        async def commands(self, record: ShiftRecord) -> Sequence[SteeringCommand]:
             return [asked("stop")] if any("rolling back" in line for line in cloud.log.said) else []
 
     with pytest.raises(ShiftFailed, match="the rollback failed: ann has asked to stop"):
@@ -183,11 +196,28 @@ def test_jobs_in_the_way_are_told_when_they_get_the_signal() -> None:
     assert late.admin_comment == ""
 
 
+def test_what_was_told_ahead_is_taken_back_once_no_node_is_to_go() -> None:
+    slurm = Slurm(2)
+    job = slurm.run("worker-0", 9 * HOUR)
+    slurm.run("worker-1", 9 * HOUR)
+    session, release = slurm.session(), replace(ORDER, mode="force", wanted_at=NOW + HOUR).release(NOW)
+    asyncio.run(session.shrink(1, release))
+    assert (slurm.handover(), bool(job.admin_comment)) == (["worker-0"], True)
+
+    async def next_round() -> None:
+        session.leave_out({"worker-0": "is left out, as ann asked", "worker-1": "is drained by root"})
+        await session.look()
+        await session.relax()
+
+    asyncio.run(next_round())
+    assert (slurm.handover(), job.admin_comment, session.jobs_in_the_way) == ([], "", ())
+
+
 def test_what_was_told_is_withdrawn_at_the_end() -> None:
     slurm = Slurm(1)
     job = slurm.run("worker-0", 9 * HOUR)
-    session, release = slurm.session(), replace(ORDER, mode="force", wanted_at=NOW + HOUR).release(NOW)
-    asyncio.run(session.shrink(0, release))
+    session, order = slurm.session(), replace(ORDER, mode="force", wanted_at=NOW + HOUR, transfer=30 * MINUTE)
+    asyncio.run(session.shrink(0, order.release(NOW)))
     [said] = session.jobs_in_the_way
     assert (said["id"], said["nodes"], said["signal_at"]) == ("1", "worker-0", (NOW + 58 * MINUTE).isoformat())
     assert job.admin_comment
@@ -262,11 +292,12 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
 
 NODES = SlurmNodesTarget(name="training", nodes="worker-[0-7]")
 MOVED = replace(ORDER, targets=(NODES, ORDER.targets[1]), task="shifts/manual__1/shift/-1")
+RECORD = ShiftRecord(key=MOVED.key, task=MOVED.task).marked("began", NOW)
 
 
 def test_a_command_is_heard_by_the_shift_at_work_and_by_no_other(variables: Variables) -> None:
     assert variables.refused("stop") == f"no shift of this Airflow is at work on block {BLOCK}; none is known"
-    at_work = ShiftAtWork.begin(MOVED, None)
+    at_work = ShiftAtWork.begin(MOVED, RECORD, None)
     variables.steer("leave_out", nodes="worker-[3-4]")
     variables.steer("extend", extend_by="30m")
     assert [str(one).partition(" (")[0] for one in at_work.commands()] == [
@@ -274,20 +305,30 @@ def test_a_command_is_heard_by_the_shift_at_work_and_by_no_other(variables: Vari
         "ann has asked to extend the shift by 0:30:00",
     ]
     # Another process of the same one, and then another one.
-    assert ShiftAtWork.begin(MOVED, None).commands() == at_work.commands()
+    assert ShiftAtWork.begin(MOVED, RECORD, None).commands() == at_work.commands()
     following = replace(MOVED, key="another", task="shifts/manual__2/shift/-1")
-    assert ShiftAtWork.begin(following, None).commands() == at_work.commands()[:0]
+    record = replace(RECORD, key=following.key)
+    assert ShiftAtWork.begin(following, record, None).commands() == ()
     at_work.end("done", NOW)
     variables.steer("stop")
     # The task is cleared after its end, and begins afresh.
-    ShiftAtWork.begin(following, None).end("partial", NOW)
-    assert ShiftAtWork.begin(following, None).commands() == ()
+    ShiftAtWork.begin(following, record, None).end("partial", NOW)
+    afresh = replace(record, marks={}).marked("began", NOW + HOUR)
+    assert ShiftAtWork.begin(following, afresh, None).commands() == ()
+
+
+def test_what_was_asked_is_heard_by_a_process_that_could_not_read_which_shift_it_is(variables: Variables) -> None:
+    ShiftAtWork.begin(MOVED, RECORD, None)
+    variables.steer("stop")
+    # To Airflow a Variable that cannot be read is missing.
+    del variables.known[f"soperator_shift_{BLOCK}"]
+    assert [one.action for one in ShiftAtWork.begin(MOVED, RECORD, None).commands()] == ["stop"]
 
 
 def test_it_is_refused_with_the_end_of_the_last_one(variables: Variables) -> None:
-    ShiftAtWork.begin(MOVED, None).end("done", NOW)
+    ShiftAtWork.begin(MOVED, RECORD, None).end("done", NOW)
     assert f"the last one, task {MOVED.task}, ended on {NOW:%d %b %Y %H:%M:%S} UTC: done" in variables.refused("stop")
-    ShiftAtWork.begin(MOVED, None)
+    ShiftAtWork.begin(MOVED, RECORD, None)
     variables.state = "failed"
     assert "the last one, task shifts/manual__1/shift/-1, is no longer running" in variables.refused("stop")
 
@@ -295,7 +336,7 @@ def test_it_is_refused_with_the_end_of_the_last_one(variables: Variables) -> Non
 def test_what_cannot_be_carried_out_is_refused(variables: Variables) -> None:
     approved = {"goal": NIGHT, "jobs": {}}
     order = replace(MOVED, stops_at=NOW + HOUR, until=NOW + 2 * HOUR, approved=approved)
-    ShiftAtWork.begin(order, order.until)
+    ShiftAtWork.begin(order, RECORD, order.until)
     assert (
         variables.refused("leave_out", nodes="worker-9") == "no node worker-9 can be left out: did you mean 'worker-7'?"
     )
@@ -363,12 +404,12 @@ def test_the_trigger_hears_shows_and_tells(variables: Variables, monkeypatch: py
         async def __aexit__(self, *_: object) -> None: ...
 
         async def run(self, is_alive: Any, steering: Any) -> Any:
-            assert await steering.commands() == ()
+            assert await steering.commands(RECORD) == ()
             variables.steer("stop")
-            [command] = await steering.commands()
+            [command] = await steering.commands(RECORD)
             kept = variables.known.copy()
             variables.known.clear()
-            assert await steering.commands() == (command,), "to Airflow what cannot be read is missing"
+            assert await steering.commands(RECORD) == (command,), "to Airflow what cannot be read is missing"
             variables.known |= kept
             for job in ("7", "7", "8"):
                 await steering.show({"text": "", "jobs_in_the_way": [{"id": job}]})

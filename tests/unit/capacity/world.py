@@ -335,7 +335,7 @@ class UnitsSession(Session):
     """A target at work; the first of all has the lease, as a Slurm does."""
 
     def __init__(self, cloud: Cloud, name: str, process: Process, key: str) -> None:
-        self._cloud, self._units, self._process, self._key = cloud, cloud.targets[name], process, key
+        self._cloud, self._units, self._process, self.key = cloud, cloud.targets[name], process, key
         self._has_lease = name == next(iter(cloud.targets))
 
     async def check(self, units: int, block: CapacityBlock) -> None:
@@ -360,7 +360,7 @@ class UnitsSession(Session):
         return
 
     def lease(self) -> LeaseStore | None:
-        return ReservationLease(self._ask, BLOCK, self._key, "worker-0", "root") if self._has_lease else None
+        return ReservationLease(self._ask, BLOCK, self.key, "worker-0", "root") if self._has_lease else None
 
     async def _do(self, deed: Callable[[], Any]) -> Any:
         return await self._cloud.do(self._process, deed)

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, D
 from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 
-from airflow_provider_soperator.capacity import shift
+from airflow_provider_soperator.capacity import reconciliation
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.reconciliation import approval_of
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
@@ -132,7 +132,7 @@ class Airflow:
 
         monkeypatch.setattr(capacity, "datetime", Clock)
         monkeypatch.setattr(approval, "datetime", Clock)
-        monkeypatch.setattr(shift, "begin", begin)
+        monkeypatch.setattr(reconciliation, "begin", begin)
         monkeypatch.setattr("airflow_provider_soperator.capacity.reconciliation.look", look)
         monkeypatch.setattr(capacity.ShiftCapacityOperator, "wait_for", lambda *_: "moved")
         monkeypatch.setattr(Variable, "get", lambda key, default=None: self.variables.get(key, default))
@@ -261,6 +261,8 @@ def test_what_a_person_has_stopped_is_kept_until_the_next_handover(airflow: Airf
     events = dict[str, Any]()
     added = SimpleNamespace(add=lambda asset, extra: events.update({asset.name: extra}))
     asked = {"units": {"training": 3, "inference": 4}, "by": "ann", "because": "ann has asked to stop"}
+    # The Airflow worker that tells of it may begin after the next handover.
+    asked["now"] = (NOON - HOUR).isoformat()
     ended = {"state": "partial", "allocation": asked["units"], "missing": ["ann has asked to stop"]}
     task = made().get_task("shift")
     context: Any = {"outlet_events": defaultdict(lambda: added)}
@@ -269,7 +271,7 @@ def test_what_a_person_has_stopped_is_kept_until_the_next_handover(airflow: Airf
     task.execute_complete(context, succeeded({**ended, "figures": {}, "asked": asked}))
     [kept] = json.loads(airflow.variables[KEY])
     assert (kept["allocation"], kept["by"]) == (asked["units"], "ann")
-    assert kept["when"] == "2026-11-23T12:00:00/2026-11-23T20:00:00"
+    assert kept["when"] == "2026-11-23T11:00:00/2026-11-23T20:00:00"
     assert events == {"shifts_shifts": ended}
 
 
