@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import os
+import threading
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timezone
@@ -25,16 +27,28 @@ if TYPE_CHECKING:
     import kubernetes_asyncio.client
 
 
+#: By connection: kubernetes_asyncio lets other threads have the file of a certificate before it has written it.
+_LOADING: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+os.register_at_fork(after_in_child=_LOADING.clear)
+
+
 async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClient:
     """A client for the running event loop, which the caller closes."""
     with installed("kubernetes"):
         import kubernetes_asyncio.client
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
     hook = AsyncKubernetesHook(kubernetes_conn_id=kubernetes_conn_id)
-    # The hook's client ends with this block; only its configuration is needed.
-    with known(kubernetes_conn_id):
-        async with hook.get_conn():
-            pass
+    loading = _LOADING[kubernetes_conn_id]
+    # Not by a wait for the lock: tasks of one event loop would keep each other from ending.
+    while not loading.acquire(blocking=False):
+        await asyncio.sleep(0.01)
+    try:
+        # The hook's client ends with this block; only its configuration is needed.
+        with known(kubernetes_conn_id):
+            async with hook.get_conn():
+                pass
+    finally:
+        loading.release()
     return kubernetes_asyncio.client.ApiClient(configuration=hook.client_configuration)
 
 

@@ -194,7 +194,7 @@ def _managers(workload: Object) -> dict[str, bool]:
 
 
 def was_put_back(workload: Object, replicas: int) -> str:
-    """Why another shift has left it at this number; empty if it has not, or if whoever put it back has let go."""
+    """Why another shift has left it at this number; empty if it has not, or another manager has set them since."""
     noted = (workload["metadata"].get("annotations") or {}).get(PUT_BACK)
     who = last_scaled_by(workload)
     if not noted or noted != f"{replicas} by {who}":

@@ -25,7 +25,7 @@ mkdir -p results/deep
 ./project/run.sh > results/said.txt
 echo 1 > results/deep/1.csv
 """
-common = dict(slurm_conn_id="linked", name="links", chdir="/root/work/{{ run_id }}-{{ ti.task_id }}")
+common = dict(slurm_conn_id="linked", name="links", chdir="/root/data/{{ run_id }}-{{ ti.task_id }}")
 for task_id, deferrable in (("deferred", True), ("in_worker", False)):
     SbatchOperator(
         task_id=task_id, script=work, deferrable=deferrable, **common,
@@ -78,7 +78,7 @@ def links(run: Run, task_id: str) -> dict[str, Any]:
 @pytest.mark.parametrize("task_id", ["deferred", "in_worker"])
 def test_files_and_links_of_a_job(run: Run, slurm: Cluster, task_id: str) -> None:
     log = run.wait_log(task_id, "is RUNNING")
-    assert "Uploaded project to /root/work/" in log
+    assert "Uploaded project to /root/data/" in log
     assert "2 of 2 files" in log
     [job] = [line.split()[1] for line in log.splitlines() if line.endswith(" submitted")]
     assert run.xcom(task_id, key="job_id") == job
@@ -97,7 +97,7 @@ def test_files_and_links_of_a_job(run: Run, slurm: Cluster, task_id: str) -> Non
     after = links(run, task_id)
     assert after["Job"] == found["Job"]
     # Airflow names runs with a + and colons.
-    assert after["Output"].startswith("https://portal.test/files/root/work/manual__")
+    assert after["Output"].startswith("https://portal.test/files/root/data/manual__")
     assert after["Output"].endswith(f"{job}.out")
     assert result["job_id"] == job
     end = slurm.job(job)["end_time"]["number"]
@@ -118,7 +118,7 @@ def test_a_task_without_a_worker_has_links_too(run: Run) -> None:
 
 def test_a_job_that_failed_gives_what_there_is(run: Run) -> None:
     run.wait("failed", "failed")
-    log = run.wait_log("failed", "more is not downloaded: listing /root/work/")
+    log = run.wait_log("failed", "more is not downloaded: listing /root/data/")
     assert (run.stack.dags / "got" / "failed" / "core").read_text() == "7\n"
     assert "failed on worker" in log
     assert "exit code 7" in log

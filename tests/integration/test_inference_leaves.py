@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from async_timeout import timeout
 
 from airflow_provider_soperator.capacity.holdings import Release
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
-from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext
+from airflow_provider_soperator.capacity.targets.protocol import Session
 from airflow_provider_soperator.errors import CapacityMistake
-from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.soperator.evictions import CORDONED
@@ -29,6 +25,7 @@ from sandbox.cloud.landscape import INFERENCE_CLUSTER
 from sandbox.cloud.pod_states import PlainKubelet
 from sandbox.kube.kubeconfig import write_kubeconfig
 from sandbox.kube.server import serve
+from tests.integration.sessions import Sessions
 from tests.sandbox.kube_world import LocalRunner, three_lines
 from tests.sandbox.nebius_world import BLOCK, INFERENCE, TOKEN, World, world
 
@@ -62,8 +59,7 @@ class Inference:
             ("KUBERNETES", {"conn_type": "kubernetes", "extra": extra}),
         ):
             monkeypatch.setenv(f"AIRFLOW_CONN_{name}_WORLD", json.dumps(said))
-        self._loop = asyncio.new_event_loop()
-        self._opened = AsyncExitStack()
+        self.sessions = Sessions()
         here.resize(3)
         self.advance(0)
         self.advance(1)
@@ -137,21 +133,13 @@ class Inference:
         return int(self.here.group().spec.fixed_node_count or 0)
 
     def open(self, target: NebiusNodeGroupTarget = GROUP, **context: Any) -> Session:
-        purpose = SessionContext(block=BLOCK, key="shift-1", why="to training until 08:00", **context)
-        log = logging.getLogger("shift")
-        return self.do(self._opened.enter_async_context(target.open(purpose, ShiftClients(), log)))
+        return self.sessions.open(target, why="to training until 08:00", **context)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        async def in_time() -> T:
-            async with timeout(60):
-                return await work
-
-        return self._loop.run_until_complete(in_time())
+        return self.sessions.do(work)
 
     def close(self) -> None:
-        self._loop.run_until_complete(self._opened.aclose())
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+        self.sessions.close()
         self.here.run(self.server.close())
 
 

@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,6 +41,7 @@ from sandbox.cloud.faults import ApiFault
 from sandbox.nebius.catalogue import Catalogue
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
+from tests.integration.sessions import Sessions
 from tests.sandbox.nebius_world import BLOCK, INFERENCE, TOKEN, TRAINING, World, sdk_of, wire, world
 
 T = TypeVar("T")
@@ -52,15 +53,13 @@ NOW = Release(wanted_at=datetime(2026, 11, 21, tzinfo=timezone.utc), mode=PowerD
 LATER = Release(wanted_at=datetime(2026, 11, 21, tzinfo=timezone.utc), mode=None)
 
 
-class Shift:
-    """Sessions in one event loop, as a trigger has them, while the world is moved on by hand."""
+class Shift(Sessions):
+    """Sessions of a shift, while the world is moved on by hand."""
 
     def __init__(self, here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
         self.world = here
         self._monkeypatch = monkeypatch
-        self.log = logging.getLogger("shift")
-        self._loop = asyncio.new_event_loop()
-        self._opened = AsyncExitStack()
 
     def connect(self) -> None:
         """Let the connection lead to the world as it is served now."""
@@ -69,16 +68,8 @@ class Shift:
         said = {"conn_type": "nebius", **address, "extra": {"insecure": True}}
         self._monkeypatch.setenv("AIRFLOW_CONN_NEBIUS_WORLD", json.dumps(said))
 
-    def open(self, target: Target = GROUP, key: str = "shift-1") -> Session:
-        purpose = SessionContext(block=BLOCK, key=key, why="a test")
-        return self.do(self._opened.enter_async_context(target.open(purpose, ShiftClients(), self.log)))
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        async def in_time() -> T:
-            async with timeout(60):
-                return await work
-
-        return self._loop.run_until_complete(in_time())
+    def open(self, target: Target = GROUP, **context: Any) -> Session:
+        return super().open(target, **context)
 
     def block(self) -> CapacityBlock:
         return self.do(NebiusHook("nebius_world").block(BLOCK))
@@ -86,11 +77,6 @@ class Shift:
     def operations(self) -> list[str]:
         """The ids of all that were accepted."""
         return list(self.world.server.state.operations)
-
-    def close(self) -> None:
-        self._loop.run_until_complete(self._opened.aclose())
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
 
 
 @pytest.fixture

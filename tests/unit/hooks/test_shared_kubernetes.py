@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
+from kubernetes_asyncio.config import kube_config
 
 from airflow_provider_soperator.hooks import cluster
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.transports.transport_errors import TransportError
+from sandbox.kube.certificates import ensure_certificates
+from sandbox.kube.kubeconfig import write_kubeconfig
 
 
 class Client:
@@ -56,3 +64,36 @@ def test_after_a_failure_the_next_ones_get_a_new_client(made: list[Client]) -> N
 
     asyncio.run(main())
     assert [client.closed for client in made] == [True, True]
+
+
+def test_threads_do_not_read_a_certificate_that_another_still_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = ensure_certificates(tmp_path / "certificates").ca_file
+    path = write_kubeconfig(tmp_path / "config", server="https://127.0.0.1:1", ca_file=authority, token="")
+    said = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(path)}}
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(said))
+    others: list[Future[None]] = []
+    other_waits, sleep = Event(), asyncio.sleep
+
+    async def sleeping(seconds: float) -> None:
+        other_waits.set()
+        await sleep(seconds)
+
+    async def opened() -> None:
+        async with SoperatorClusterHook("mine").async_client():
+            pass
+
+    with ThreadPoolExecutor() as threads:
+
+        def slowly(name: str, mode: str = "r") -> Any:
+            if mode == "wb":
+                others.append(threads.submit(asyncio.run, opened()))
+                others[0].add_done_callback(lambda _: other_waits.set())
+                assert other_waits.wait(60)
+            return builtins.open(name, mode)
+
+        monkeypatch.setattr(kube_config, "open", slowly, raising=False)
+        monkeypatch.setattr(asyncio, "sleep", sleeping)
+        asyncio.run(opened())
+    assert [other.exception() for other in others] == [None]

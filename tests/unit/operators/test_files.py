@@ -53,21 +53,21 @@ class Cluster:
 
 def download(cluster: Cluster, pair: tuple[str, str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "SlurmHook", lambda _: cluster)
-    JobFiles("east", here, "owner", logging.getLogger(__name__)).download([pair], "/work")
+    JobFiles("east", here, "owner", logging.getLogger(__name__)).download([pair], "/data")
 
 
 def test_matches_keep_their_folders_below_the_local_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "disk").mkdir()
     # The path that is named may be a link.
     (tmp_path / "got").symlink_to("disk")
-    cluster = Cluster("/work/plots/", "/work/plots/a/1.png", "/work/plots/..2.png")
+    cluster = Cluster("/data/plots/", "/data/plots/a/1.png", "/data/plots/..2.png")
     download(cluster, ("plots/**", "got"), tmp_path, monkeypatch)
     assert [local for _, local in cluster.downloaded] == [
         tmp_path / "got", tmp_path / "got" / "a" / "1.png", tmp_path / "got" / "..2.png"
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", ["/work/evil.py", "/work/plots/../evil.py", "/etc/evil.py", "/work/plots/out/evil.py"])
+@pytest.mark.parametrize("path", ["/data/evil.py", "/data/plots/../evil.py", "/etc/evil.py", "/data/plots/out/evil.py"])
 def test_a_match_that_would_go_elsewhere_is_not_downloaded(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
