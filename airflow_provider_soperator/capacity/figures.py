@@ -47,7 +47,7 @@ class Figures:
         return said | {"target_gpu_seconds": targets}
 
     def report(self) -> dict[str, Any]:
-        """GPU-hours, jobs and bought GPUs, as JSON for people."""
+        """GPU-hours, jobs and bought GPUs, as JSON for an XCom."""
         named = ("idle", "limbo", "unused", "lost")
         seconds = self.target_gpu_seconds | {name: getattr(self, f"{name}_gpu_seconds") for name in named}
         hours = {name: None if value is None else round(value / 3600, 2) for name, value in seconds.items()}

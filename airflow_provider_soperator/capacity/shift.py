@@ -41,7 +41,7 @@ T = TypeVar("T")
 BlockReader = Callable[[], Awaitable[CapacityBlock]]
 #: Characters of an error that a lease has room for.
 _MOST_OF_A_CAUSE = 200
-#: Parts of ``poll_interval``: while machines are in transit, whose GPUs nobody has; and the least pause between steps.
+#: Parts of ``poll_interval``: while machines are in transit between targets; and the least pause between steps.
 _IN_TRANSIT, _LEAST_PAUSE = 0.25, 0.2
 
 
@@ -283,7 +283,7 @@ class Shift:
         return False
 
     async def _heed(self) -> str:
-        """Put into force what people ask for; returns why the shift is to stop, if it is."""
+        """Put into force what was asked of the shift; returns why the shift is to stop, if it is."""
         self._order = await self._steered.look(self._lease.record, self._log)
         self._progress.use(self._order.timeouts, has_window=self._order.may_wait)
         for session in self._sessions.values():

@@ -1,4 +1,4 @@
-"""Steering: what people ask of the shift that is at work on a block, and the order that follows from it."""
+"""Steering: the commands for the shift that is at work on a block, and the order that follows from it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SteeringCommand:
 
 
 class ShiftSteering(Protocol):
-    """The link from a shift at work to the people who follow it."""
+    """The link from a shift at work to those who steer it."""
 
     async def commands(self, record: ShiftRecord) -> Sequence[SteeringCommand]:
         """What was asked so far of the shift with this record."""
@@ -83,7 +83,7 @@ def left_out(commands: Iterable[SteeringCommand]) -> dict[str, str]:
 
 
 class SteeredOrder:
-    """An order, and what people ask for while it is carried out."""
+    """An order, and the commands for it while it is carried out."""
 
     def __init__(self, order: ShiftOrder, steering: ShiftSteering | None) -> None:
         self._order, self._steering = order, steering
@@ -107,7 +107,7 @@ class SteeredOrder:
         return next((str(command) for command in self.commands if command.action == "stop"), "")
 
     def asked(self, world: World) -> dict[str, Any] | None:
-        """What people have asked for instead of what was desired, if that makes a difference."""
+        """What the commands ask for instead of what was desired, if that makes a difference."""
         kept = {node for seen in world.holdings.values() for node in seen.stuck}
         # A stop says more than what was left out before it.
         for command in sorted(self.commands, key=lambda one: one.action != "stop"):

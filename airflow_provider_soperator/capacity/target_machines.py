@@ -54,7 +54,7 @@ class TargetMachines:
                         continue
             except (NebiusDenied, NebiusMissing) as error:
                 why = error.what
-            notes.append(f"nobody knows if machines of {name} can be bought: their node groups are unknown, {why}")
+            notes.append(f"it is unknown if machines of {name} can be bought: their node groups are unknown, {why}")
 
     async def notes(self, sessions: Mapping[str, Session]) -> list[str]:
         """What could not be checked, and what was bought, as lines for a plan."""

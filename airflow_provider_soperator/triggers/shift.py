@@ -156,11 +156,11 @@ class ShiftTrigger(KillableTrigger):
                 async with timeout(_LOOK):
                     await _notify(callback, told)
             except Exception as error:
-                # A shift does not end because nobody could be told.
+                # A shift does not end because a callback fails.
                 self.log.warning("%s could not be told of the jobs in the way: %r", callback["path"], error)
 
     async def _note_end(self, how: str) -> None:
-        """Note that nobody can steer this shift any more."""
+        """Note that this shift can be steered no more."""
         with suppress(AirflowRuntimeError):
             at_work = self._at_work or await call(ShiftAtWork.find, self.order["block"])
             if at_work and at_work.key == self.order["key"]:

@@ -202,7 +202,7 @@ def test_a_group_under_a_workload_may_not_buy_either(here: World) -> None:
 def test_a_group_that_cannot_be_found_is_said(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
     [note] = Seen(training=Target()).check()
     assert note == (
-        "nobody knows if machines of training can be bought: their node groups are unknown, as it has no machine that "
+        "it is unknown if machines of training can be bought: their node groups are unknown, as it has no machine that "
         "the cloud knows"
     )
     deny(monkeypatch, "answer")

@@ -296,7 +296,7 @@ class GroupMachines:
         return sum(group.status.node_count for group in found)
 
     async def check_found(self, gpus_per_node: int | None, block: CapacityBlock) -> list[str]:
-        """As ``check``, for groups that nobody has named; without ``gpus_per_node`` units are not machines.
+        """As ``check``, for groups that are not named in the DAG; without ``gpus_per_node`` units are not machines.
 
         Returns what will be in the way.
         """

@@ -31,7 +31,7 @@ class Machines(TargetMachines):
         self._cloud, self._count = cloud, bought
 
     async def check(self, sessions: Mapping[str, Session], gpus: Mapping[str, int], block: Any) -> None:
-        self._unchecked = ["nobody knows if machines of training can be bought"]
+        self._unchecked = ["it is unknown if machines of training can be bought"]
 
     async def bought(self, sessions: Mapping[str, Session]) -> int | None:
         found = sum(one.gpus * len(one.bought) for one in self._cloud.targets.values())
@@ -98,7 +98,7 @@ def test_the_plan_says_what_was_bought_and_what_nobody_has_checked(monkeypatch: 
         return (await one.plan(await one.check())).notes
 
     unchecked, bought = asyncio.run(planned(8))[:2]
-    assert unchecked == "nobody knows if machines of training can be bought"
+    assert unchecked == "it is unknown if machines of training can be bought"
     assert bought == "8 GPUs of the targets' machines were bought, and are not of the block"
     assert "bought, and are" not in " ".join(asyncio.run(planned(None)))
 
