@@ -374,12 +374,10 @@ class SlurmNodesSession(Session):
     async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
         """Reserve nodes until they go: no job starts on them that would not end by their release."""
         if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
-            self._log.info(
-                "%s: reserved %s from %s on: only jobs that end by then start there",
-                self._target.name,
-                hostlist.fold(nodes),
-                f"{release.wanted_at:%d %b %H:%M:%S %Z}",
-            )
+            is_late = release.wanted_at <= datetime.now(timezone.utc)
+            when = f" from {release.wanted_at:%d %b %H:%M:%S %Z} on"
+            said = ": no job starts there" if is_late else f"{when}: only jobs that end by then start there"
+            self._log.info("%s: reserved %s%s", self._target.name, hostlist.fold(nodes), said)
 
     async def _reservations(self) -> tuple[frozenset[str], dict[str, str]]:
         """The nodes that are reserved for the shift, and those of others while the nodes that go would be away."""
