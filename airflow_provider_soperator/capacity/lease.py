@@ -55,8 +55,8 @@ class JointLease:
         self._stores: Sequence[LeaseStore] = ()
         #: What this process has, by the number of the store.
         self._has: dict[int, StoredLease] = {}
-        #: The version of each lease of others, and since when it is the same.
-        self._watched: dict[int, tuple[str, datetime]] = {}
+        #: The version of each lease of others, by the number of its store and its name, and since when it is the same.
+        self._watched: dict[tuple[int, str], tuple[str, datetime]] = {}
         #: Its own for each shift, so that two that have a place each do not swap them for ever.
         self._sequence = Random(order.key)
         self._me = f"{order.task.partition('/')[0]} of Airflow {order.airflow}"
@@ -74,19 +74,23 @@ class JointLease:
         for number in self._sequence.sample(range(len(self._stores)), len(self._stores)):
             store = self._stores[number]
             seen = await store.read()
-            if seen and seen.is_held and (self.is_displaced or not seen.is_mine):
-                if not (over := await self._is_over(number, seen, is_alive)):
-                    await self._withdraw()
-                    return seen
-                self._log.warning("Taking over the block: the shift of %s %s", seen, over)
-                if seen.record and not seen.is_mine:
-                    await forget(seen.record.key)
+            theirs = self._theirs(seen)
+            # All are watched from the first look on, so that they are over together.
+            causes = [await self._is_over(number, one, is_alive) for one in theirs]
+            if not all(causes):
+                await self._withdraw()
+                return theirs[causes.index("")]
+            for one, cause in zip(theirs, causes, strict=True):
+                self._log.warning("Taking over the block: the shift of %s %s", one, cause)
+                if one.record and not one.is_mine:
+                    await forget(one.record.key)
             mine = self._next(seen)
             written = await store.write(mine, now, self._term, seen)
             if written is None:
                 await self._withdraw()
                 # The faster one may be gone by now.
-                return await store.read() or StoredLease(version="", renewed=now, name="a lease of this moment")
+                gone = StoredLease(version="", renewed=now, name="a lease of this moment")
+                return next(iter(self._theirs(await store.read())), gone)
             self._has[number] = written
             known.append(mine)
         # If two differ, the last write reached only one of them: the more advanced record is right.
@@ -99,16 +103,21 @@ class JointLease:
         self.is_displaced = True
         self._has.clear()
 
+    def _theirs(self, seen: StoredLease | None) -> list[StoredLease]:
+        """Of what was read, that which is held by other shifts, or by the process that has displaced this one."""
+        found = (seen, *seen.others) if seen and seen.is_held else ()
+        return [one for one in found if self.is_displaced or not one.is_mine]
+
     async def _is_over(self, number: int, seen: StoredLease, is_alive: IsAlive | None) -> str:
         """Why another's lease no longer holds, as the rest of a sentence; empty if it does.
 
         Like leader election in Kubernetes, this watches for a change, so that clocks may differ.
         """
         now = self._now
-        version, since = self._watched.get(number, ("", now))
+        version, since = self._watched.get((number, seen.name), ("", now))
         if version != seen.version:
             since = now
-            self._watched[number] = (seen.version, now)
+            self._watched[number, seen.name] = (seen.version, now)
         if now - since >= seen.term or now - seen.renewed >= max(_LONG_AGO, 2 * seen.term):
             return f"has not renewed its lease since {seen.renewed:%d %b %H:%M:%S %Z}"
         # Of the tasks of another Airflow nothing is known here.
@@ -198,9 +207,9 @@ class JointLease:
             raise ShiftDisplaced(
                 f"another process goes on with this shift ({seen.name})", "see the log of the task's newest try"
             )
-        # A write may have succeeded whose answer was lost.
-        self._has[number] = seen
-        return seen
+        # A write may have succeeded whose answer was lost. What others have beside it is not known to be over.
+        self._has[number] = replace(seen, others=())
+        return self._has[number]
 
     async def give_back(self) -> None:
         """Give up what this process has, or, if it has never taken the lease, what any process of the shift has."""

@@ -92,6 +92,8 @@ class StoredLease:
     #: What of the place is the lease, and the command that deletes it.
     name: str = ""
     remedy: str = ""
+    #: What other shifts have beside it, where a place cannot refuse that.
+    others: tuple[StoredLease, ...] = ()
 
     def __str__(self) -> str:
         by = f"task {self.record.task}" if self.record else "a task that this connection cannot identify"
@@ -119,7 +121,10 @@ class LeaseStore(Protocol):
     async def write(
         self, record: ShiftRecord, now: datetime, term: timedelta, over: StoredLease | None
     ) -> StoredLease | None:
-        """Make this shift the holder from now on; None if the lease is no more as it was read, and stays."""
+        """Make this shift the holder from now on; None if the lease is no more as it was read, and stays.
+
+        :param over: the lease as it was read, if that is this shift's or over; what is beside it is over, too.
+        """
 
     async def free(self, session: str | None) -> None:
         """Give up what this shift has of the lease: that process of it, or with None any."""

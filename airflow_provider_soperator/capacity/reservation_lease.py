@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from airflow_provider_soperator.capacity.handover import OUR_RESERVATIONS, Ask
@@ -40,51 +41,67 @@ class ReservationLease(LeaseStore):
     def __init__(self, ask: Ask, block: str, key: str, node: str, user: str) -> None:
         self._ask = ask
         self._prefix = f"{_PREFIX}{_short(block, 8)}-"
-        self._name = self._prefix + _short(key, 12)
+        self._mine = self._prefix + _short(key, 12)
         self._node, self._user = node, user
 
     async def read(self) -> StoredLease | None:
-        found = await self._list()
-        return next((one for one in found if one.term > _ASKED), next((one for one in found if not one.is_mine), None))
+        found = [one for one in await self._list() if not one.is_mine or one.term > _ASKED]
+        found.sort(key=lambda one: (one.is_mine, one.term > _ASKED, one.renewed), reverse=True)
+        others = tuple(one for one in found[1:] if not one.is_mine)
+        return replace(found[0], others=others) if found else None
 
     async def write(
         self, record: ShiftRecord, now: datetime, term: timedelta, over: StoredLease | None
     ) -> StoredLease | None:
         start, said = now + _AHEAD, record.write(_MOST)
-        is_mine = over is not None and over.is_mine
-        if not is_mine and not await self._may_have(start, said, over):
+        if over and over.is_mine and over.is_driven_by(record.session) and now - over.renewed < over.term:
+            return await self._renew(_name(over), start, term, said)
+        # Never the name of one that was over: whoever has seen that may delete it, however late.
+        name = f"{self._mine}-{_short(f'{record.session} {start}', 8)}"
+        former = await self._ask_for(name, start, said, over)
+        written = None if former is None else await self._renew(name, start, term, said)
+        # Each step may take so long that another shift finds this one to be over.
+        if former is None or written is None or not await self._is_beside(name, former):
             return None
+        for one in former:
+            await self._ask(DeleteReservation(_name(one)))
+        return written if not former or await self._is_beside(name, []) else None
+
+    async def _renew(self, name: str, start: datetime, term: timedelta, said: str) -> StoredLease | None:
         try:
-            await self._ask(UpdateReservation(name=self._name, start=start, end=start + term, comment=said))
+            await self._ask(UpdateReservation(name=name, start=start, end=start + term, comment=said))
         except UnknownReservation:
             return None
-        is_late = over is not None and is_mine and now - over.renewed >= over.term
-        if is_late and [one.is_mine for one in await self._list()] != [True]:
-            # It was over, and another shift that has seen that takes it.
-            await self._ask(DeleteReservation(self._name))
-            return None
-        return self._stored(Reservation(name=self._name, start=start, end=start + term, comment=said))
+        return self._stored(Reservation(name=name, start=start, end=start + term, comment=said))
 
-    async def _may_have(self, start: datetime, said: str, over: StoredLease | None) -> bool:
-        """Ask for the block; True if no other shift holds it, or asks for it, once that which is over is deleted."""
+    async def _is_beside(self, name: str, former: list[StoredLease]) -> bool:
+        """True if there is nothing but the reservation and former ones; gives it up otherwise."""
+        found = {_name(one) for one in await self._list()}
+        if name in found <= {name, *map(_name, former)}:
+            return True
+        await self._ask(DeleteReservation(name))
+        return False
+
+    async def _ask_for(
+        self, name: str, start: datetime, said: str, over: StoredLease | None
+    ) -> list[StoredLease] | None:
+        """Ask for the block; returns what is over or was this shift's, or None if another shift is before it."""
         nodes, users, end = (self._node,), (self._user,), start + _ASKED
         # It may have been created, and the answer lost.
         with suppress(ReservationConflict):
-            await self._ask(
-                CreateReservation(name=self._name, nodes=nodes, users=users, start=start, end=end, comment=said)
-            )
-        found = [one for one in await self._list() if not one.is_mine]
+            await self._ask(CreateReservation(name=name, nodes=nodes, users=users, start=start, end=end, comment=said))
+        found = [one for one in await self._list() if _name(one) != name]
         # What has been renewed since is not over.
-        others = [one for one in found if over is None or one.version != over.version]
-        if over and others != found:
-            await self._ask(DeleteReservation(over.name.removeprefix(_KIND)))
-        if any(one.term > _ASKED or one.name < _KIND + self._name for one in others):
-            await self._ask(DeleteReservation(self._name))
-        return not others
+        gone = {one.version for one in (over, *over.others)} if over else set()
+        ahead = [one for one in found if not one.is_mine and one.version not in gone]
+        if any(one.term > _ASKED or _name(one) < name for one in ahead):
+            await self._ask(DeleteReservation(name))
+        return None if ahead else found
 
     async def free(self, session: str | None) -> None:
-        if any(one.is_mine and one.is_driven_by(session) for one in await self._list()):
-            await self._ask(DeleteReservation(self._name))
+        for one in await self._list():
+            if one.is_mine and one.is_driven_by(session):
+                await self._ask(DeleteReservation(_name(one)))
 
     async def _list(self) -> list[StoredLease]:
         found = [one for one in await self._ask(ListReservations()) if one.name.startswith(self._prefix)]
@@ -96,11 +113,15 @@ class ReservationLease(LeaseStore):
             version=f"{one.name} {start.timestamp():.0f}",
             renewed=start - _AHEAD,
             term=(one.end or start) - start,
-            is_mine=one.name == self._name,
+            is_mine=one.name.startswith(self._mine),
             record=ShiftRecord.read(one.comment),
             name=f"{_KIND}{one.name}",
             remedy=f"scontrol delete ReservationName={one.name}",
         )
+
+
+def _name(one: StoredLease) -> str:
+    return one.name.removeprefix(_KIND)
 
 
 def _short(text: str, length: int) -> str:

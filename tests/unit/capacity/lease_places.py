@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from types import SimpleNamespace, coroutine
 from typing import Any, TypeVar
 
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
-from airflow_provider_soperator.capacity.lease_store import LeaseStore
+from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.soperator.kinds import Resource
@@ -83,6 +83,11 @@ class KubernetesPlace:
     def held(self) -> int:
         return sum(bool(one["spec"].get("holderIdentity")) for one in self.namespace.leases)
 
+    @property
+    def shifts(self) -> set[str]:
+        """The keys of the shifts of which there is a record."""
+        return _keys(one["metadata"]["annotations"]["soperator.airflow/shift"] for one in self.namespace.leases)
+
 
 class SlurmPlace:
     """Leases in Slurm."""
@@ -100,6 +105,14 @@ class SlurmPlace:
     @property
     def held(self) -> int:
         return len(self.slurm.known)
+
+    @property
+    def shifts(self) -> set[str]:
+        return _keys(one.comment for one in self.slurm.known.values())
+
+
+def _keys(records: Iterable[str]) -> set[str]:
+    return {record.key for said in records if (record := ShiftRecord.read(said))}
 
 
 Place = KubernetesPlace | SlurmPlace
