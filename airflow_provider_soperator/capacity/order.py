@@ -61,7 +61,7 @@ def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime
     until = following.at if following else None
     # The shift to the next allocation takes over when it begins; within its lead, at the handover.
     stops_at = following.begins if following and following.begins > now else until
-    return DesiredAllocation(dict(segment.allocation), max(at, now), until, f"{segment.name}, as scheduled", stops_at)
+    return DesiredAllocation(dict(segment.allocation), max(at, now), until, segment.name, stops_at)
 
 
 def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> DesiredAllocation:

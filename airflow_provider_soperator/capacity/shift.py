@@ -337,8 +337,6 @@ class Shift:
         missing = missing_units(world, self._order)
         if missing and why:
             missing = (*missing, why)
-        for line in missing:
-            self._log.warning("Not as desired: %s", line)
         await self._tell(world, self._order.desired, is_over=True)
         allocation = {name: seen.allowed for name, seen in world.holdings.items()}
         return ShiftOutcome("partial" if missing else "done", allocation, figures, missing, self._steered.asked(world))

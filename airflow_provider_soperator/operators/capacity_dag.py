@@ -174,6 +174,8 @@ def capacity_dag(
 class _SteerInstead(SteerShiftOperator):
     """The first task of a run, which plans and moves nothing if it is to steer."""
 
+    custom_operator_name = "SteerShiftOperator"
+
     def execute(self, context: Context) -> str | None:
         told = super().execute(context)
         if told:

@@ -58,6 +58,7 @@ def test_airflow_takes_it_paused_and_with_its_watcher(options: dict[str, Any]) -
     dag = made(**options)
     take(dag)
     assert dag.is_paused_upon_creation
+    assert dag.get_task("steer").operator_name == "SteerShiftOperator"
     assert list(dag.task_dict) == ["steer", "plan", *(["approve"] if options else []), "shift"]
     # Each time that the file is parsed it is the same watcher, and another one when the schedule is edited.
     hashes = [
@@ -180,7 +181,7 @@ def test_what_the_form_says_holds_until_its_end_for_all_runs(airflow: Airflow) -
     airflow.run("shift", **FORM, until="2026-11-24T10:00:00Z")
     assert airflow.order.desired == {"training": 6, "inference": 2}
     assert (airflow.order.until, airflow.order.stops_at) == (NOON + 22 * HOUR, NOON + 20 * HOUR)
-    assert airflow.order.why == "override by ann (the deadline), as scheduled (shifts)"
+    assert airflow.order.why == "override by ann (the deadline) (shifts)"
     [kept] = json.loads(airflow.variables[KEY])
     assert kept["when"] == "2026-11-23T12:00:00/2026-11-24T10:00:00"
     # The handover of the evening changes nothing, and one who leaves the form empty gets the same.
