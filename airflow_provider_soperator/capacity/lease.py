@@ -217,9 +217,10 @@ class JointLease:
             await store.free(self.record.session if self._has or self.is_displaced else None)
 
     async def is_anothers(self) -> bool:
-        """True if another shift has the block."""
+        """True if another shift is at work with the block. One that only asks for it may have died."""
         found = [await store.read() for store in self._stores]
-        return any(seen is not None and seen.is_held and not seen.is_mine for seen in found)
+        others = [seen.record for seen in found if seen and seen.is_held and not seen.is_mine]
+        return any(record is None or "began" in record.marks for record in others)
 
     def refuse(self, holder: StoredLease, block: str) -> CapacityBusy:
         """The error for a shift that does not wait."""

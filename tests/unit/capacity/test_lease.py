@@ -388,6 +388,17 @@ def test_however_many_died_while_they_asked_the_block_is_free_after_one_term() -
     assert place.held == 1
 
 
+def test_a_block_is_anothers_once_that_has_begun(place: Place) -> None:
+    """Who only asks for it may have died, and would keep a shift from cleaning up."""
+    mine, other = (Process(key, place.lease(key)) for key in ("monday", "tuesday"))
+    assert not at_once(mine.lease.is_anothers())
+    other.take()
+    assert not at_once(mine.lease.is_anothers())
+    at_once(other.lease.mark("began", START))
+    assert at_once(mine.lease.is_anothers())
+    assert not at_once(other.lease.is_anothers())
+
+
 def test_a_shift_that_comes_back_late_keeps_its_record_though_another_died_while_it_asked() -> None:
     place = SlurmPlace()
     first = Process("monday", place.lease("monday"))
