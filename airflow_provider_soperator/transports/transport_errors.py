@@ -203,6 +203,11 @@ def kubernetes_error(
             f"the certificate of the Kubernetes API is not trusted ({words})",
             "add its certificate authority to the Kubernetes connection",
         )
+    if any(isinstance(one, ssl.SSLError) and one.library == "X509" for one in _causes(error)):
+        return ConnectFailed(
+            f"the certificate authority of the Kubernetes connection cannot be read ({words})",
+            "correct it: it has to be a certificate in PEM format",
+        )
     if names & {"ServerDisconnectedError", "ConnectionResetError"}:
         return ConnectRefused(
             f"the Kubernetes API closed the connection ({words})", "it may be starting, or a proxy in front of it"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
+from pathlib import Path
 from unittest.mock import Mock
 
 import aiohttp
@@ -37,6 +39,17 @@ def test_a_missing_right_names_what_was_refused_and_what_to_bind(error: Exceptio
     assert not said.retryable
     assert said.what == f"the Kubernetes account has no right to exec into pod login-0 ({words})"
     assert "pods/exec" in said.remedy
+
+
+def test_a_certificate_authority_that_cannot_be_read_is_no_silent_api(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    for text in ("", "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"):
+        file.write_text(text)
+        with pytest.raises(ssl.SSLError) as refused:
+            ssl.create_default_context(cafile=str(file))
+        said = kubernetes_error(refused.value, "list pods")
+        assert said.what.startswith("the certificate authority of the Kubernetes connection cannot be read ([X509")
+        assert "PEM" in said.remedy
 
 
 @pytest.mark.parametrize(
