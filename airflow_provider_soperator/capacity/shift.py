@@ -160,12 +160,11 @@ class Shift:
             # Another process goes on with it.
             return
         await self._connect()
-        errors = list[BaseException]()
-        # A shift that has taken the block has removed what this one left, and is at work with cordons of the same name.
-        if not await self._lease.is_anothers():
-            ended = (session.finish() for session in self._sessions.values())
-            found = await asyncio.gather(*ended, return_exceptions=True)
-            errors = [error for error in found if error is not None]
+        # A shift that has the block by now is at work with cordons and comments of the same name.
+        is_anothers = await self._lease.is_anothers()
+        ended = (one.forget(self._order.key) if is_anothers else one.finish() for one in self._sessions.values())
+        found = await asyncio.gather(*ended, return_exceptions=True)
+        errors = [error for error in found if error is not None]
         for error in errors:
             if isinstance(error, Exception) and is_waited_out(error):
                 raise error

@@ -320,7 +320,10 @@ def test_whoever_comes_next_uncordons_what_stays(inference: Inference) -> None:
     following = inference.open()
     inference.do(following.shrink(2, NOW))
     assert len(inference.cordoned) == 1
+    # If it had lost the block itself, the cordon would be another's.
     inference.do(following.forget("shift-1"))
+    assert len(inference.cordoned) == 1
+    inference.do(following.forget("shift-0"))
     assert inference.cordoned == {}
 
 

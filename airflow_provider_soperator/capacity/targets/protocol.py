@@ -132,7 +132,7 @@ class Session(Protocol):
         return MachineClues()
 
     async def forget(self, key: str) -> None:
-        """Clean up what another shift, which has ended, has left."""
+        """Clean up what a shift has left that has ended, or what has the name of this one, if another has the block."""
         return
 
     def leave_out(self, units: Mapping[str, str]) -> None:
