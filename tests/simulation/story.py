@@ -15,9 +15,14 @@ class Violated(Exception):
     """A rule did not hold."""
 
     def __init__(self, seed: int, rule: str, what: str, story: list[str], kind: str) -> None:
-        lines, again = "\n".join(story), f"python -m tests.simulation {kind}--seed {seed}"
-        super().__init__(f"seed {seed}: {rule}\n{lines}\n{what}\nrepeat: {again}")
+        # All of them, so that another process can hand it on.
+        super().__init__(seed, rule, what, story, kind)
         self.seed, self.rule = seed, rule
+        again = f"python -m tests.simulation {kind}--seed {seed}"
+        self._text = "\n".join([f"seed {seed}: {rule}", *story, what, f"repeat: {again}"])
+
+    def __str__(self) -> str:
+        return self._text
 
 
 class Story(ABC):

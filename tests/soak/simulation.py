@@ -1,6 +1,9 @@
-"""Stories of jobs and of shifts on a virtual clock, with no sandbox: as many as fit into a round."""
+"""Stories of jobs and of shifts on a virtual clock, with no sandbox, on all cores: as many as fit into a round."""
 
 from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation import shifts
 from tests.simulation.world import World
@@ -9,15 +12,26 @@ from tests.soak.rounds import Round
 STORIES = 2000
 #: Seeds of different rounds must not meet.
 SEEDS = 2**40
+#: Stories that a process is given at a time: few enough to end soon after Ctrl-C.
+_AT_A_TIME = 20
 
 HELD = "stories in which all rules held"
 
 
 def play(round_: Round) -> None:
     dice = round_.dice("stories")
-    for number in range(STORIES):
-        seed = dice.randrange(SEEDS)
-        world = shifts.World(seed) if number % 2 else World(seed)
-        world.play()
-        round_.checked[HELD] += 1
-        round_.counts += world.counts
+    seeds = [dice.randrange(SEEDS) for _ in range(STORIES)]
+    cores = ProcessPoolExecutor()
+    try:
+        for counts in cores.map(_counts, range(STORIES), seeds, chunksize=_AT_A_TIME):
+            round_.checked[HELD] += 1
+            round_.counts += counts
+    finally:
+        cores.shutdown(cancel_futures=True)
+
+
+def _counts(number: int, seed: int) -> Counter[str]:
+    """What has happened in a story, all of whose rules held."""
+    world = shifts.World(seed) if number % 2 else World(seed)
+    world.play()
+    return world.counts
