@@ -6,7 +6,7 @@ VERSIONS := 3.3.0 3.4.0b2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test matrix soak flaky sandbox bench lint format clean
+.PHONY: help venv demo test matrix soak flaky sandbox bench pictures lint format clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ sandbox: venv ## Bring up a sandbox and leave it running
 
 bench: venv ## Run the benchmarks and print one table
 	$(PYTHON) -m benchmarks $(ARGS)
+
+pictures: venv ## Take the pictures of the documentation anew, of a real Airflow
+	$(PYTHON) -m pytest tests/airflow/pictures.py $(ARGS)
 
 lint: venv ## Check style, format, types, the direction of imports, and shell files
 	$(PYTHON) -m ruff check

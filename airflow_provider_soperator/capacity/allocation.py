@@ -38,6 +38,18 @@ def units_text(allocation: Mapping[str, Units]) -> str:
     return ", ".join(f"{name} {' to '.join(map(str, sorted({*bounds_of(one)})))}" for name, one in allocation.items())
 
 
+def counted(number: int, units: str) -> str:
+    """
+    >>> counted(1, "nodes"), counted(4, "nodes")
+    ('1 node', '4 nodes')
+    """
+    return f"{number} {one_of(units) if number == 1 else units}"
+
+
+def one_of(units: str) -> str:
+    return units.removesuffix("s")
+
+
 def is_within(goal: Mapping[str, int], wished: Mapping[str, Units]) -> bool:
     """True if a goal is what is wished for."""
     bounds = {target: bounds_of(units) for target, units in wished.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +13,27 @@ from airflow_provider_soperator.capacity.holdings import Allocation, World
 from airflow_provider_soperator.capacity.node_choice import work_of
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
+
+
+def in_words(report: Mapping[str, Any]) -> str:
+    """The report of a shift, as lines of its log, without figures that are unknown.
+
+    >>> hours = {"gpu_hours": {"training": 16.0}, "idle_gpu_hours": 0.5, "limbo_gpu_hours": 0.25}
+    >>> print(in_words(hours | {"seconds": 723.0, "jobs": {"ended": 2, "killed": 1}, "bought_gpus": 0}))
+    It took 0:12:03
+    GPU-hours: training 16.0, idle 0.5, limbo 0.25
+    Jobs on nodes that left: 2 ended, 1 killed
+    GPUs bought beside the block: 0
+    """
+    named = {name.removesuffix("_gpu_hours"): hours for name, hours in report.items() if name.endswith("_gpu_hours")}
+    jobs = {name: number for name, number in report["jobs"].items() if number is not None}
+    parts = {
+        "GPU-hours": [f"{name} {hours}" for name, hours in (report["gpu_hours"] | named).items() if hours is not None],
+        "Jobs on nodes that left": [f"{number} {name}" for name, number in jobs.items()],
+        "GPUs bought beside the block": ["unknown" if report["bought_gpus"] is None else str(report["bought_gpus"])],
+    }
+    took = timedelta(seconds=round(report["seconds"]))
+    return "\n".join([f"It took {took}", *(f"{name}: {', '.join(said)}" for name, said in parts.items() if said)])
 
 
 @dataclass(frozen=True, kw_only=True)

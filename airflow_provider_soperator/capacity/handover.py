@@ -51,17 +51,19 @@ class HandoverReservation:
         #: Other nodes in the reservation belong to another target of the same shift, in the same Slurm.
         self._among = frozenset(among)
 
-    async def see(self, until: datetime) -> tuple[frozenset[str], dict[str, str]]:
-        """The nodes that are reserved for this shift; and those that others have reserved, until then, in words."""
-        now, mine, others = datetime.now(timezone.utc), frozenset[str](), dict[str, str]()
+    async def see(self, until: datetime) -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
+        """The nodes that are reserved for this shift, and for any; and those of others, until then, in words."""
+        now, mine, ours, others = datetime.now(timezone.utc), frozenset[str](), frozenset[str](), dict[str, str]()
         for one in await self._ask(ListReservations()):
+            if one.name.startswith(OUR_RESERVATIONS[0]):
+                ours |= {*hostlist.expand(one.nodelist)}
             if one.name == self._name:
                 mine = frozenset(hostlist.expand(one.nodelist))
             is_within = (one.start is None or one.start < until) and (one.end is None or one.end > now)
             if is_within and not one.name.startswith(OUR_RESERVATIONS):
                 when = f" from {one.start:%d %b %Y %H:%M} UTC on" if one.start and one.start > now else ""
                 others |= dict.fromkeys(hostlist.expand(one.nodelist), f"is reserved as {one.name}{when}")
-        return mine, others
+        return mine, ours, others
 
     async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> bool:
         """Reserve exactly these of the target's nodes from a moment on; True if there are new ones among them."""

@@ -30,7 +30,7 @@ class Holding:
     ready: int
     #: Units that leave, but are still at work.
     finishing: int = 0
-    #: Units that can take work and have none, and are reserved for the shift.
+    #: Units that can take work and have none, and are reserved for a shift.
     idle: int = 0
     #: Nothing is arriving or leaving.
     is_settled: bool = True

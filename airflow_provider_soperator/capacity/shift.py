@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 
+from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.holdings import Allocation, Goal, Release, World, may_have, may_leave
 from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
@@ -229,7 +230,9 @@ class Shift:
         stop = await self._heed()
         world, order = await self._see(now), self._order
         if stop or self._is_over(now):
-            return await self._end(world, now, stop or "its time was over")
+            return await self._end(
+                world, now, stop or f"the window of the shift was over at {order.ends_at:%d %b %H:%M %Z}"
+            )
         desired = {
             name: order.allowed(name, order.desired[name], max(seen.held, seen.allowed))
             for name, seen in world.holdings.items()
@@ -271,9 +274,7 @@ class Shift:
             await self._sessions[name].shrink(least.get(name, goal.units[name]), release)
         for name in world.holdings.keys() - donors:
             await self._sessions[name].relax()
-        await self._tell(
-            world, goal.units, "" if has_begun else f"nodes leave from {release.wanted_at:%d %b %H:%M %Z} on"
-        )
+        await self._tell(world, "" if has_begun else f"nodes leave from {release.wanted_at:%d %b %H:%M %Z} on")
         if has_begun:
             await self._lease.mark("leaving", now)
             await self._grow(world, goal, [name for name in receivers if name not in donors])
@@ -289,9 +290,9 @@ class Shift:
             session.leave_out(left_out(self._steered.commands))
         return self._steered.stop
 
-    async def _tell(self, world: World, goal: Allocation, *more: str, is_over: bool = False) -> None:
+    async def _tell(self, world: World, *more: str, is_over: bool = False) -> None:
         """Show how far the shift has come, when that has changed."""
-        state = shift_state(world, goal, self._lease.record, self._order, more)
+        state = shift_state(world, self._lease.record, self._order, more)
         sessions = () if is_over else self._sessions.values()
         state["jobs_in_the_way"] = [job for session in sessions for job in session.jobs_in_the_way]
         if state != self._state:
@@ -336,7 +337,7 @@ class Shift:
         missing = missing_units(world, self._order)
         if missing and why:
             missing = (*missing, why)
-        await self._tell(world, self._order.desired, is_over=True)
+        await self._tell(world, is_over=True)
         allocation = {name: seen.allowed for name, seen in world.holdings.items()}
         return ShiftOutcome("partial" if missing else "done", allocation, figures, missing, self._steered.asked(world))
 
@@ -348,14 +349,14 @@ class Shift:
         try:
             world = await self.look()
             where = self._describe(world)
-            await self._tell(world, self._order.desired, f"failed: {why}; {what}", is_over=True)
+            await self._tell(world, f"failed: {why}; {what}", is_over=True)
         except (SlurmError, TransportError, ConnectionMistake) as error:
             where = f"The present allocation is unknown: {error}"
         return ShiftFailed(f"{why}; {what}. {where}")
 
     def _describe(self, world: World) -> str:
         lines = [
-            f"{name} may have {seen.allowed} {self._order.units(name)}, {seen.ready} ready"
+            f"{name} may have {counted(seen.allowed, self._order.units(name))}, {seen.ready} ready"
             + (f" ({', '.join(seen.problems)})" if seen.problems else "")
             for name, seen in world.holdings.items()
         ]

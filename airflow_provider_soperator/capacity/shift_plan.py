@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any, Literal
 
+from airflow_provider_soperator.capacity.allocation import counted, one_of
 from airflow_provider_soperator.capacity.figures import Figures
-from airflow_provider_soperator.capacity.holdings import Allocation, World
+from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.slurm.node_conditions import in_lines
@@ -32,14 +33,11 @@ class TargetMove:
     fixed: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        if self.now == self.then == self.possible:
-            said = f"{self.target} keeps its {self.now} {self.units}"
-        else:
-            said = f"{self.target} goes from {self.now} to {self.then} {self.units}"
-        if self.possible != self.then:
-            said += f", of which {self.possible} are possible" if self.possible < self.then else ""
-            said += f", but keeps {self.possible}" if self.possible > self.then else ""
-        return said + (f", {self.ready} of them ready" if self.ready < self.possible else "")
+        has = counted(self.possible, self.units)
+        said = f"keeps its {has}" if self.now == self.possible else f"goes from {self.now} to {has}"
+        desired = f" ({self.then} desired)" if self.possible != self.then else ""
+        ready = f", {self.ready} of them ready" if self.ready < self.possible else ""
+        return f"{self.target} {said}{desired}{ready}"
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -142,11 +140,10 @@ def plan(
     return ShiftPlan(moves, steps, world.block.free, world.others, jobs, tuple(notes), back)
 
 
-def shift_state(
-    world: World, goal: Allocation, record: ShiftRecord, order: ShiftOrder, more: Iterable[str]
-) -> dict[str, Any]:
+def shift_state(world: World, record: ShiftRecord, order: ShiftOrder, more: Iterable[str]) -> dict[str, Any]:
     """How far a shift has come, as JSON: the units that have moved since it began, of how many, and in words."""
     seen, ready, before = world.holdings, record.ready, record.before
+    goal = before if record.undone else order.desired
     comes = {name: (goal[name] - ready.get(name, 0), one.ready - ready.get(name, 0)) for name, one in seen.items()}
     goes = {
         name: (before.get(name, 0) - goal[name], before.get(name, 0) - max(one.held, one.allowed))
@@ -169,7 +166,7 @@ def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:
     for name, seen in world.holdings.items():
         wanted, units = order.desired[name], order.units(name)
         if (has := max(seen.held, seen.allowed)) > wanted:
-            line, fixed = f"{name} still has {has} {units}, not {wanted}", seen.stuck
+            line, fixed = f"{name} still has {counted(has, units)}, not {wanted}", seen.stuck
         elif seen.ready < wanted:
             line, fixed = (
                 f"{name} has {seen.ready} of {wanted} {units} ready",
@@ -187,31 +184,35 @@ def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[
     leaves = "now" if is_late else f"at {_moment(order.leaves_at)}"
     steps = []
     if donors:
-        names = _names(donors)
+        names, units = _names(donors), _units(donors)
         if order.mode != "idle" and not is_late:
             until = f"until {_moment(order.leaves_at)}"
-            steps.append(
-                f"{until}: jobs that would run longer are kept off the units that {names} will release, where possible"
-            )
-        steps.append(f"{leaves}: {names} {_verb(donors, 'release')} idle units, and busy ones as their work ends")
+            kept_off = f"are kept off the {units} that {names} will release, where possible"
+            steps.append(f"{until}: jobs that would run longer {kept_off}")
+        steps.append(f"{leaves}: {names} {_verb(donors, 'release')} idle {units}, and busy ones as their work ends")
         if order.mode == "force":
             forced = _moment(order.wanted_at + order.force_after)
-            steps.append(f"at {forced}: busy units are taken, {order.grace} after their jobs got SIG{order.signal}")
+            steps.append(f"at {forced}: busy {units} are taken, {order.grace} after their jobs got SIG{order.signal}")
     growing = [move for move in receivers if move.possible > move.now]
     if waking := [move for move in receivers if move not in growing]:
-        steps.append(f"{leaves}: {_names(waking)} {_verb(waking, 'start')} the units that are not ready")
+        steps.append(f"{leaves}: {_names(waking)} {_verb(waking, 'start')} the {_units(waking)} that are not ready")
     if donors and growing:
         freed = "as each machine is gone and its GPUs are free in the block"
         steps.append(f"{freed}: {_names(growing)} {_verb(growing, 'get')} one more")
     elif growing:
         steps.append(f"{leaves}: {_names(growing)} {_verb(growing, 'get')} what is free in the block")
     if receivers and not is_late:
-        steps.append(f"by {_moment(order.wanted_at)}: {_names(receivers)} {_verb(receivers, 'get')} the last unit")
+        last = one_of(_units(receivers))
+        steps.append(f"by {_moment(order.wanted_at)}: {_names(receivers)} {_verb(receivers, 'get')} the last {last}")
     return steps or ["nothing to do"]
 
 
 def _names(moves: Sequence[TargetMove]) -> str:
     return " and ".join(move.target for move in moves)
+
+
+def _units(moves: Sequence[TargetMove]) -> str:
+    return " and ".join(dict.fromkeys(move.units for move in moves))
 
 
 def _verb(moves: Sequence[TargetMove], verb: str) -> str:

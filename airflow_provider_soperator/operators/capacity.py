@@ -267,10 +267,12 @@ class ShiftCapacityOperator(WaitingOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The shift is over, or cannot go on."""
         from airflow_provider_soperator.capacity.reconciliation import keep_as_is
+        from airflow_provider_soperator.capacity.windows import kept_reports
         from airflow_provider_soperator.work.protocols import result_of
 
         if report := event.get("report"):
             self._tell(report)
+            report["window"] = next(reversed(kept_reports(self.dag_id)), None) if self.overrides_variable else None
             context["ti"].xcom_push("report", report)
         else:
             self._count("failed")
@@ -295,9 +297,10 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def _tell(self, report: dict[str, Any]) -> None:
         """Log the figures of a shift that is over, and emit them as metrics."""
+        from airflow_provider_soperator.capacity.figures import in_words
+
+        self.log.info("%s", in_words(report))
         figures = dict(report["figures"])
-        said = figures if figures["bought_gpus"] is not None else {**figures, "bought_gpus": "unknown"}
-        self.log.info("Figures: %s", _listed(said))
         tags = {"dag_id": self.dag_id, "task_id": self.task_id, "state": report["state"]}
         for target, seconds in figures.pop("target_gpu_seconds").items():
             emit([("shift.target_gpu_seconds", seconds, {**tags, "target": target})])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher, Param
 from airflow.sdk.exceptions import AirflowFailException, DownstreamTasksSkipped
 
-from airflow_provider_soperator.capacity.allocation import units_text
+from airflow_provider_soperator.capacity.allocation import one_of, units_text
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
@@ -32,7 +32,7 @@ _PLAN_ONLY, _UNTIL, _BECAUSE = "plan_only", "until", "because"
 _STEER, _NODES, _EXTEND_BY = "steer", "nodes", "extend_by"
 _ONLY = Param(
     False,
-    type="boolean",
+    type=["null", "boolean"],
     title="Only show the plan",
     description="The plan is in the log, and says what each target has now. Nothing is moved.",
 )
@@ -40,22 +40,37 @@ _END = Param(
     None,
     type=["null", "string"],
     format="date-time",
-    title="until",
+    title="Until",
     description="The schedule is overridden until then; left empty, until its next handover.",
 )
-_REASON = Param(None, type=["null", "string"], title="because", description="Why, for plans and logs.")
+_REASON = Param(None, type=["null", "string"], title="Because", description="Why, for plans and logs.")
+_STEERING_OF = "Steer the shift that runs"
 _STEERING = {
     _STEER: Param(
         None,
         enum=[None, *ACTIONS],
-        title="steer the shift that runs",
+        values_display={"null": "leave it alone", **{action: action.replace("_", " ") for action in ACTIONS}},
+        title="Steer",
+        section=_STEERING_OF,
         description=(
-            "stop: where it is; force: end the jobs that are in the way; leave_out: leave nodes as they are; extend: "
-            "put off its end. Such a run moves nothing itself; leave the other fields empty."
+            "stop: where it is; force: end the jobs that are in the way; leave out: leave nodes as they are; extend: "
+            "put off its end. Such a run moves nothing itself; leave the fields of the other section empty."
         ),
     ),
-    _NODES: Param(None, type=["null", "string"], title="nodes", description="For leave_out, such as worker-[3-5]."),
-    _EXTEND_BY: Param("1h", type="string", title="extend by", description="For extend, as 30m or 1h30m."),
+    _NODES: Param(
+        None,
+        type=["null", "string"],
+        title="Nodes",
+        section=_STEERING_OF,
+        description="For leave out, such as worker-[3-5].",
+    ),
+    _EXTEND_BY: Param(
+        "1h",
+        type=["null", "string"],
+        title="Extend by",
+        section=_STEERING_OF,
+        description="For extend, as 30m or 1h30m; left empty, an hour.",
+    ),
 }
 #: Runs at a time: one that moves, one that a person starts, one that waits for an answer, and one that steers. The
 #: lease of the block lets one shift move at a time.
@@ -63,9 +78,9 @@ _RUNS = 4
 #: Of the plan as the task before has returned it. Airflow's page shows the lines of a plain text as one.
 _PLAN = "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}"
 _MOVES = (
-    "{% for target, move in ti.xcom_pull(task_ids='plan')['moves'].items() %}"
-    "{{ ', ' if not loop.first }}{{ target }} "
-    "{{ 'keeps ' ~ move.now if move.now == move.then else 'from ' ~ move.now ~ ' to ' ~ move.then }}"
+    "{% set plan = ti.xcom_pull(task_ids='plan') %}"
+    "{% for target, then in plan['possible'].items() %}{% set now = plan['moves'][target]['now'] %}"
+    "{{ ', ' if not loop.first }}{{ target }} {{ 'keeps ' ~ now if now == then else 'from ' ~ now ~ ' to ' ~ then }}"
     "{% endfor %}"
 )
 
@@ -147,7 +162,7 @@ def capacity_dag(
             block=block,
             action=f"{{{{ params.{_STEER} or '' }}}}",
             nodes=f"{{{{ params.{_NODES} or '' }}}}",
-            extend_by=f"{{{{ params.{_EXTEND_BY} }}}}",
+            extend_by=f"{{{{ params.{_EXTEND_BY} or '1h' }}}}",
         )
         plan = ShiftCapacityOperator(task_id="plan", **common | {"plan_only": True})
         steer >> plan
@@ -197,7 +212,6 @@ def _refuse_conf(known: Iterable[str], moves: Iterable[str], context: Any) -> No
 
 
 def _amount(target: Target, schedule: CapacitySchedule) -> Param:
-    unit = target.units.removesuffix("s")
     gives = {window.name: window.allocation for window in schedule.windows} | {"otherwise": schedule.otherwise or {}}
     said = units_text({name: one[target.name] for name, one in gives.items() if one})
     most = f" It can have 0 to {schedule.limit // target.gpus_per_unit}." if schedule.limit else ""
@@ -209,5 +223,5 @@ def _amount(target: Target, schedule: CapacitySchedule) -> Param:
             f'As "2" or "{2 * target.gpus_per_unit} gpus".{most} By the schedule it has: {said}. Left empty, it has '
             "what the others leave of the block; if all are empty, the schedule decides."
         ),
-        pattern=rf"^(\d+ *({unit}s?|gpus?|GPUs?)?)?$",
+        pattern=rf"^(\d+ *({one_of(target.units)}s?|gpus?|GPUs?)?)?$",
     )

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow_provider_soperator.capacity.differences import Differences
 from airflow_provider_soperator.errors import CapacityError, ConnectionMistake
 from airflow_provider_soperator.triggers.base import EventTrigger, WatcherMemory, call
+from airflow_provider_soperator.work.metrics import emit
 
 
 @dataclass(eq=False, repr=False)
@@ -24,6 +25,8 @@ class CapacityDifferenceTrigger(EventTrigger):
     wished for when the DAG was switched on is not put into force. The event has what is ``wished`` for, what each
     target ``has``, and the ``name`` of the window. ``order``, which names the targets, and ``schedule`` are JSON;
     ``overrides`` is the key of an Airflow Variable.
+
+    Of each window that is over it reports what targets could use, as metrics and in another Variable.
     """
 
     dag_id: str
@@ -59,6 +62,7 @@ class CapacityDifferenceTrigger(EventTrigger):
         from airflow_provider_soperator.capacity.order import ShiftOrder
         from airflow_provider_soperator.capacity.overrides import kept_overrides
         from airflow_provider_soperator.capacity.schedule import CapacitySchedule
+        from airflow_provider_soperator.capacity.windows import gauges, keep_report, note
 
         now = datetime.now(timezone.utc)
         kept = await call(kept_overrides, self.overrides)
@@ -66,6 +70,9 @@ class CapacityDifferenceTrigger(EventTrigger):
         wish = schedule.at(now)
         world = await reconciliation.look(ShiftOrder.read(json.loads(self.order)), client, self.log)
         goal = reconciliation.goal_in(world, wish.allocation, schedule.limit)
+        if report := note(self._window, world, wish, goal, now):
+            emit(gauges(report), dag_id=self.dag_id)
+            await call(keep_report, self.dag_id, report)
         # What cannot be moved at present is no difference that a run could mend.
         possible = world.possible(goal)
         is_different = bool(world.donors(possible.units) or world.receivers(possible.units, possible.ready))
@@ -76,9 +83,11 @@ class CapacityDifferenceTrigger(EventTrigger):
         return [{"wished": goal, "has": has, "name": wish.name}]
 
     def memory(self) -> Any:
-        return dict(self._differences.state)
+        return {**self._differences.state, "window": dict(self._window)}
 
     def remember(self, memory: Any) -> None:
+        memory = dict(memory or {})
+        self._window: dict[str, Any] = memory.pop("window", {})
         self._differences = Differences(memory)
 
     async def on_kill(self) -> None:

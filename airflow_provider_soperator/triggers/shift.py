@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, cast
@@ -123,8 +123,12 @@ class ShiftTrigger(KillableTrigger):
         if self.wish is not None:
             kept, order = await call(kept_overrides, self.wish["overrides"]), ShiftOrder.read(self.order)
             schedule = CapacitySchedule.read(self.wish["schedule"]).overridden(kept)
-            wish = schedule.at(max(order.wanted_at, datetime.now(timezone.utc)))
-            if not is_within(order.desired, wish.allocation):
+            now = datetime.now(timezone.utc)
+            wish = schedule.at(max(order.wanted_at, now))
+            # When its window is over it ends by itself, at its next poll, and tells what it has moved.
+            end, polls = order.ends_at, timedelta(seconds=2 * order.poll_interval)
+            is_ending = end is not None and end <= now < end + polls
+            if not is_ending and not is_within(order.desired, wish.allocation):
                 said = f"{wish.name} wishes for {units_text(wish.allocation)} by now"
                 raise Superseded(f"{said}; what was moved stays where it is")
 

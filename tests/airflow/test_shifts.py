@@ -246,7 +246,7 @@ def test_nothing_moves_that_nobody_has_agreed_to(answered: Mapping[str, Run], ca
     asked = answered["Reject"].answer("approve", "Reject")
     assert asked["subject"] == "Move capacity: training from 2 to 0, inference from 2 to 4?"
     assert "- training goes from 2 to 0 nodes\n" in asked["body"]
-    assert "\n\n1. now: training releases idle units" in asked["body"]
+    assert "\n\n1. now: training releases idle nodes, and busy ones" in asked["body"]
     answered["Reject"].wait("shift", "skipped")
     assert capacity.allocation() == {"training": 2, "inference": 2}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,17 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from selenium import webdriver
 
 from sandbox.airflow.beside import DAGS
-
-STANDSTILL = """
-addEventListener("DOMContentLoaded", () => {
-  const style = document.createElement("style");
-  style.textContent = "* { animation: none !important; transition: none !important; }";
-  document.head.append(style);
-});
-"""
 
 
 @pytest.fixture(scope="session")
@@ -69,20 +59,3 @@ def wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
         assert server.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[webdriver.Chrome]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("needs Debian's chromium and chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    # The form is high; and root, as whom a sandbox runs, gets no sandbox of Chromium's own.
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,2600"):
-        options.add_argument(argument)
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    # What moves cannot be clicked, or takes a click for another.
-    browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": STANDSTILL})
-    yield browser
-    browser.quit()

@@ -149,7 +149,7 @@ class SlurmNodesSession(Session):
             raise NotPermitted(f"{self._user} may not power nodes up and down")
 
     async def look(self) -> Holding:
-        nodes, (mine, reserved) = await self._nodes(), await self._reservations()
+        nodes, (mine, kept_free, reserved) = await self._nodes(), await self._reservations()
         on = [node for node in nodes if not is_off(node)]
         self._on, self._kept_free = {node.name for node in on}, mine & {*self._names}
         gone = dict.fromkeys(set(self._names) - {node.name for node in nodes}, "does not exist")
@@ -161,7 +161,7 @@ class SlurmNodesSession(Session):
             held=max(sure, await self._machines_under(self._machines)) if self._machines else sure,
             ready=sum(map(is_usable, nodes)),
             finishing=sum(is_busy(node) and not is_usable(node) for node in on),
-            idle=sum(node.name in self._kept_free and is_usable(node) and not is_busy(node) for node in nodes),
+            idle=sum(node.name in kept_free and is_usable(node) and not is_busy(node) for node in nodes),
             is_settled=not any(is_coming_up(node) or is_going_off(node) for node in nodes),
             problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if failed_to_resume(node)),
             stuck={node.name: fixed[node.name] for node in nodes if node.name in fixed and not is_kept_off(node)},
@@ -303,7 +303,7 @@ class SlurmNodesSession(Session):
 
     async def _choose(self, loads: Sequence[NodeLoad], to: int, release: Release) -> dict[str, str]:
         """The nodes to release, and why; those that may not be touched are left alone."""
-        reserved, by_others = await self._reservations()
+        reserved, _, by_others = await self._reservations()
         self._fixed = fixed = {
             load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))
         }
@@ -379,8 +379,8 @@ class SlurmNodesSession(Session):
             said = ": no job starts there" if is_late else f"{when}: only jobs that end by then start there"
             self._log.info("%s: reserved %s%s", self._target.name, hostlist.fold(nodes), said)
 
-    async def _reservations(self) -> tuple[frozenset[str], dict[str, str]]:
-        """The nodes that are reserved for the shift, and those of others while the nodes that go would be away."""
+    async def _reservations(self) -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
+        """Nodes that are reserved for the shift, for any, and by others while the nodes that go would be away."""
         return await self._reservation.see(self._context.until or datetime.now(timezone.utc) + _HORIZON)
 
     def _untouchable(self, node: Node, reserved: Mapping[str, str]) -> str:

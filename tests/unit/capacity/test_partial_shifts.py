@@ -118,7 +118,7 @@ def test_jobs_are_waited_for_as_long_as_the_window_lasts(cloud: Cloud) -> None:
 def test_a_shift_stops_where_it_is_when_its_window_is_over(cloud: Cloud) -> None:
     cloud.targets["training"].pace = Pace(work=lambda unit: 50 * unit)
     outcome = carry(cloud, replace(ORDER, stops_at=START + 75 * SECOND, rollback="all"))
-    assert (outcome.state, outcome.missing[-1]) == ("partial", "its time was over")
+    assert (outcome.state, outcome.missing[-1]) == ("partial", "the window of the shift was over at 21 Nov 20:01 UTC")
     assert cloud.ready()["inference"] == 2
     assert cloud.now < 85
     assert cloud.reservations.known == {}
@@ -199,7 +199,7 @@ def test_what_others_hold_of_the_block_is_told_before_and_what_is_left_is_shared
         return str(await one.plan(await one.check()))
 
     said = asyncio.run(planned())
-    assert "inference goes from 0 to 3 replicas, of which 2 are possible" in said
+    assert "inference goes from 0 to 2 replicas (3 desired)" in said
     assert "8 GPUs of the block belong to others" in said
     outcome = carry(cloud, order)
     assert outcome.state == "partial"

@@ -51,9 +51,9 @@ def test_there() -> None:
     assert [line.partition(". ")[0] for line in lines[3:]] == ["1", "2", "3", "4"]
     leaves, wanted = "21 Nov 19:45:00 UTC", "21 Nov 20:00:00 UTC"
     assert found.steps[0].startswith(f"until {leaves}: jobs that would run longer are kept off")
-    assert found.steps[1].startswith(f"at {leaves}: training releases idle units")
+    assert found.steps[1].startswith(f"at {leaves}: training releases idle nodes, and busy ones")
     assert found.steps[2].endswith("inference gets one more")
-    assert found.steps[3].startswith(f"by {wanted}: inference")
+    assert found.steps[3] == f"by {wanted}: inference gets the last replica"
 
 
 def test_idle_nodes_only_need_nothing_ahead() -> None:
@@ -92,14 +92,29 @@ def test_what_is_possible_is_told_unit_by_unit() -> None:
     world = World(CapacityBlock(id="b", limit=64, usage=56), holdings, {"training": 8, "inference": 8})
     found = plan(world, replace(ORDER, desired={"training": 1, "inference": 7}), {"training": {"worker-0": "idle"}})
     assert str(found).split("\n")[:5] == [
-        "training goes from 6 to 1 nodes, but keeps 2, 0 of them ready",
+        "training goes from 6 to 2 nodes (1 desired), 0 of them ready",
         "    worker-0 will go: idle",
         "    worker-[3-4] is left as it is, as it is drained: disk",
-        "inference goes from 0 to 7 replicas, of which 5 are possible",
+        "inference goes from 0 to 5 replicas (7 desired)",
         "8 GPUs of the block belong to others, or to machines on their way out",
     ]
     assert found.describe()["possible"] == {"training": 2, "inference": 5}
     assert found.describe()["gpus_of_others"] == 8
+
+
+def test_what_cannot_move_is_kept() -> None:
+    holdings = {
+        "training": Holding(allowed=1, held=1, ready=1, stuck={"worker-0": "is drained: disk"}),
+        "inference": Holding(allowed=1, held=1, ready=1),
+    }
+    world = World(CapacityBlock(id="b", limit=16, usage=16), holdings, {"training": 8, "inference": 8})
+    found = plan(world, replace(ORDER, desired={"training": 0, "inference": 2}), {})
+    assert str(found).split("\n") == [
+        "training keeps its 1 node (0 desired)",
+        "    worker-0 is left as it is, as it is drained: disk",
+        "inference keeps its 1 replica (2 desired)",
+        "1. nothing to do",
+    ]
 
 
 def test_nothing() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, Variable
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_provider_soperator.errors import CapacityBusy
@@ -19,6 +21,16 @@ FIGURES = {
     "idle_gpu_seconds": 7200.0,
     "target_gpu_seconds": {"training": 10.0, "inference": 5.0},
     "bought_gpus": None,
+}
+REPORT = {
+    "seconds": 120.4,
+    "gpu_hours": {"training": 0.01, "inference": 0.0},
+    "idle_gpu_hours": 2.0,
+    "limbo_gpu_hours": 0.5,
+    "lost_gpu_hours": None,
+    "bought_gpus": None,
+    "jobs": {"ended": 2, "requeued": None, "killed": None},
+    "figures": FIGURES,
 }
 DONE = {"state": "done", "allocation": {}, "missing": [], "figures": FIGURES}
 
@@ -61,7 +73,7 @@ def test_however_a_shift_ends_its_figures_are_told(
 ) -> None:
     pushed: dict[str, Any] = {}
     context: Any = {"ti": SimpleNamespace(xcom_push=pushed.__setitem__)}
-    report = {"state": state, "figures": dict(FIGURES)}
+    report = {"state": state, **REPORT}
     operator = shift()
     if error:
         with pytest.raises(error):
@@ -89,8 +101,24 @@ def test_what_is_unknown_is_said_in_the_log(metrics: Metrics, monkeypatch: pytes
     said: list[str] = []
     log = SimpleNamespace(info=lambda line, *words: said.append(line % words))
     monkeypatch.setattr(ShiftCapacityOperator, "log", log)
-    shift()._tell({"state": "done", "figures": FIGURES})
+    shift()._tell({"state": "done", **REPORT})
     assert said == [
-        "Figures: late_seconds 60.0, idle_gpu_seconds 7200.0, target_gpu_seconds {'training': 10.0, 'inference': 5.0}, "
-        "bought_gpus unknown"
+        "It took 0:02:00\n"
+        "GPU-hours: training 0.01, inference 0.0, idle 2.0, limbo 0.5\n"
+        "Jobs on nodes that left: 2 ended\n"
+        "GPUs bought beside the block: unknown"
     ]
+
+
+def test_the_shift_of_a_capacity_dag_reports_the_window_before(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed: dict[str, Any] = {}
+    windows = [{"window": "night", "gpu_hours": {"training": 768.0}}, {"window": "day"}]
+    monkeypatch.setattr(Variable, "get", lambda key, default: {"shifts_windows": json.dumps(windows)}.get(key, default))
+    context: Any = {"ti": SimpleNamespace(xcom_push=pushed.__setitem__)}
+    end = {"status": "success", "result": DONE, "report": {"state": "done", **REPORT}}
+    with DAG("shifts", schedule=None):
+        operator = shift(overrides_variable="shifts_overrides")
+    operator.execute_complete(context, end)
+    assert pushed["report"]["window"] == {"window": "day"}

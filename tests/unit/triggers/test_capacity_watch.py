@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -57,6 +58,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.variables, self.runs, self.reads = NOON, dict[str, str](), 0, 0
+        self.gauges = dict[tuple[str, str, str], float]()
         self.has, self.drained = {"training": 4, "inference": 4}, list[str]()
 
         class Clock(datetime):
@@ -76,11 +78,18 @@ class World:
         monkeypatch.setattr(shift, "_LOOK", 0)
         monkeypatch.setattr("airflow_provider_soperator.capacity.reconciliation.look", look)
         monkeypatch.setattr(Variable, "get", self._read)
+        monkeypatch.setattr(Variable, "set", self.variables.__setitem__)
+        monkeypatch.setattr(capacity_watch, "emit", self._emit)
         monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", staticmethod(self._count))
 
     def _read(self, key: str, default: Any) -> Any:
         self.reads += 1
         return self.variables.get(key, default)
+
+    def _emit(self, gauges: Iterable[Any], dag_id: str) -> None:
+        assert dag_id == "shifts"
+        for name, value, tags in gauges:
+            self.gauges[name, tags["window"], tags.get("target", "")] = value
 
     def _count(self, dag_id: str, states: list[str]) -> int:
         assert (dag_id, states) == ("shifts", ["queued", "running"])
@@ -169,13 +178,43 @@ def test_an_edited_schedule_is_not_another_watcher_and_a_pause_is_told_from_an_o
     assert world.looks(paused, 60) == []
 
 
+def test_a_window_that_is_over_is_told_also_after_a_restart(world: World) -> None:
+    trigger, store = watcher(), Store()
+    trigger.asset_state_store = store  # type: ignore[assignment]
+    world.looks(trigger, 7 * 60)
+    asyncio.run(trigger.on_kill())
+    [memory] = store.kept.values()
+    trigger = watcher()
+    trigger.remember(memory)
+    world.looks(trigger, 60)
+    assert world.gauges == {}
+    world.looks(trigger, 2)
+    assert world.gauges == {
+        ("window.measured_hours", "otherwise", ""): 8.0,
+        ("window.target_gpu_hours", "otherwise", "training"): 256.0,
+        ("window.target_gpu_hours", "otherwise", "inference"): 256.0,
+        ("window.idle_gpu_hours", "otherwise", ""): 0.0,
+        ("window.limbo_gpu_hours", "otherwise", ""): 0.0,
+        ("window.unused_gpu_hours", "otherwise", ""): 0.0,
+    }
+    [report] = json.loads(world.variables["shifts_windows"])
+    assert (report["window"], report["since"], report["until"]) == (
+        "otherwise",
+        "2026-11-23T08:00:00+00:00",
+        "2026-11-23T20:00:00+00:00",
+    )
+
+
 # A shift that is under way
 
 
-def stopped(world: World, order_for: dict[str, int], kept: list[dict[str, Any]], **wish: Any) -> Any:
+def stopped(
+    world: World, order_for: dict[str, int], kept: list[dict[str, Any]], until: datetime | None = None, **wish: Any
+) -> Any:
     """The event of a shift that looks at what is wished for, and whether it has given the block back."""
     trigger = ShiftTrigger(
-        order(desired=order_for).write(), wish={"schedule": SCHEDULE.describe(), "overrides": KEY, **wish}
+        order(desired=order_for, stops_at=until).write(),
+        wish={"schedule": SCHEDULE.describe(), "overrides": KEY, **wish},
     )
     world.variables[KEY], world.reads = json.dumps(kept), 0
     left = []
@@ -223,3 +262,13 @@ def test_a_shift_goes_on_while_it_is_wished_for(world: World) -> None:
     )
     event, _ = stopped(world, {"training": 3, "inference": 4}, [], schedule=ranged.describe())
     assert event["result"]["allocation"] == {"training": 3, "inference": 4}
+
+
+def test_a_shift_whose_window_is_over_is_left_to_tell_what_it_has_moved(world: World) -> None:
+    goal = {"training": 8, "inference": 0}
+    event, has_left = stopped(world, goal, [], until=world.now)
+    assert event["result"]["allocation"] == goal
+    assert not has_left
+    # It has not ended in time, so it waits for something.
+    event, _ = stopped(world, goal, [], until=world.now - MINUTE)
+    assert event["report"] == {"state": "superseded"}

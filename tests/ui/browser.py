@@ -1,0 +1,34 @@
+"""A real browser, for tests that click through Airflow's pages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from selenium import webdriver
+
+STANDSTILL = """
+addEventListener("DOMContentLoaded", () => {
+  const style = document.createElement("style");
+  style.textContent = "* { animation: none !important; transition: none !important; }";
+  document.head.append(style);
+});
+"""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[webdriver.Chrome]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    # The form is high; and root, as whom a sandbox runs, gets no sandbox of Chromium's own.
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,2600"):
+        options.add_argument(argument)
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    # What moves cannot be clicked, or takes a click for another.
+    browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": STANDSTILL})
+    yield browser
+    browser.quit()
