@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.airflow.beside import DAGS
+from tests.ui.browser import browser  # noqa: F401
 
 
 @pytest.fixture(scope="session")
