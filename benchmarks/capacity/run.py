@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.capacity.shape import FULL, GPUS, MOVED, NODES, QUICK, Shape
+from benchmarks.capacity.shape import FULL, GPUS, MOVED, NODES, QUICK, SLOW_BOOTS, Shape
 from benchmarks.capacity.stage import Stage, Toll, stage
 from benchmarks.capacity.watch import watching
 from benchmarks.capacity.ways import AHEAD, ASAP, QUICK_WAYS, WAYS, WHOLE_LEAD, Way, power_down
@@ -62,22 +62,28 @@ class Trial:
 
 def run(*, quick: bool = False) -> list[Row]:
     """``quick``: two of the ways, under shorter jobs."""
-    shape, ways = (QUICK, QUICK_WAYS) if quick else (FULL, WAYS)
-    took = _alone()
-    alone = statistics.median(took)
-    floor = MOVED * GPUS * alone
-    rows = [
-        Row(
-            "capacity", f"the floor: {MOVED} times what a node takes that is idle", f"{spread(took)}, {floor:.0f} GPU-s"
-        )
-    ]
+    if quick:
+        return _tried(QUICK, QUICK_WAYS)
+    return _tried(FULL, WAYS) + _tried(SLOW_BOOTS, [AHEAD], alone=1)
+
+
+def _tried(shape: Shape, ways: Sequence[Way], alone: int = _ALONE) -> list[Row]:
+    """The rows of some ways, and of the floor under them: what so many nodes took that had nothing to do."""
+    took = _alone(shape, alone)
+    typical = statistics.median(took)
+    floor = MOVED * GPUS * typical
+    boots = f", boots of {shape.boot:.0f} s" if shape is SLOW_BOOTS else ""
+    what = f"the floor: {MOVED} times what a node takes that is idle{boots}"
+    rows = [Row("capacity", what, f"{spread(took)}, {floor:.0f} GPU-s")]
     tried = {}
     for way in ways:
-        trial = tried[way] = _try(way, shape, _TRANSFER * alone)
+        trial = tried[way] = _try(way, shape, _TRANSFER * typical)
         promised = f"all come, none killed, in limbo {_MOST_LIMBO} times the floor" if way.is_promised else ""
         met = trial.is_as_promised(floor) if way.is_promised else None
-        rows.append(Row("capacity", f"{MOVED} of {NODES} nodes at T: {way.name}", trial.describe(floor), promised, met))
-    return [*rows, *_compared(tried[AHEAD], tried[WHOLE_LEAD], tried[ASAP])]
+        rows.append(
+            Row("capacity", f"{MOVED} of {NODES} nodes at T: {way.name}{boots}", trial.describe(floor), promised, met)
+        )
+    return [*rows, *(_compared(tried[AHEAD], tried[WHOLE_LEAD], tried[ASAP]) if ASAP in tried else [])]
 
 
 def _compared(ahead: Trial, whole_lead: Trial, asap: Trial) -> list[Row]:
@@ -91,22 +97,22 @@ def _compared(ahead: Trial, whole_lead: Trial, asap: Trial) -> list[Row]:
     ]
 
 
-def _alone() -> list[float]:
+def _alone(shape: Shape, nodes: int) -> list[float]:
     """How long nodes take from Slurm to inference, one after the other, with nobody else there."""
     took = []
-    with stage() as here:
-        for number in range(_ALONE):
+    with stage(shape.boot) as here:
+        for number in range(nodes):
             started = time.monotonic()
             power_down(here, [f"{EPHEMERAL_SET}-{number}"], "asap")
             _wait("a machine has gone", lambda: here.free() >= GPUS, 60)
             here.resize(number + 1)
-            _wait("a machine has come", lambda number=number: here.ready() > number, 60)  # type: ignore[misc]
+            _wait("a machine has come", lambda number=number: here.ready() > number, 60 + shape.boot)  # type: ignore[misc]
             took.append(time.monotonic() - started)
     return took
 
 
 def _try(way: Way, shape: Shape, transfer: float) -> Trial:
-    with stage() as here:
+    with stage(shape.boot) as here:
         here.submit(shape.queue())
         _wait("all nodes have jobs", lambda: not any(node.is_idle for node in here.nodes()), 60)
         begin = time.time()

@@ -34,6 +34,8 @@ class Shape:
     lead: float = 240.0
     #: So many that some wait at any time.
     jobs: int = 200
+    #: Seconds that a machine takes to boot.
+    boot: float = 1.0
 
     def queue(self) -> list[Job]:
         """The same each time."""
@@ -44,3 +46,5 @@ class Shape:
 
 FULL = Shape()
 QUICK = Shape(limits=(1, 1, 2), lead=120.0)
+#: Nearer to real machines, at which looks a second apart weigh little.
+SLOW_BOOTS = Shape(boot=90.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nebius.api.nebius.common.v1 import ResourceMetadata
@@ -140,11 +140,12 @@ class Stage:
 
 
 @contextmanager
-def stage() -> Iterator[Stage]:
+def stage(boot: float) -> Iterator[Stage]:
     """A new sandbox, whose block is all in the hands of Slurm."""
     # No node has to be waited for.
     conf = ["PrologSlurmctld=/bin/true"]
-    sandbox = Sandbox(Settings(name="bench-capacity", workers=NODES, initial=NODES, static=0, slurm_conf=conf))
+    size = Settings(name="bench-capacity", workers=NODES, initial=NODES, static=0)
+    sandbox = Sandbox(replace(size, slurm_conf=conf, vm_boot=boot))
     try:
         sandbox.up()
         with closing(Stage(sandbox)) as here:
