@@ -37,7 +37,9 @@ def main() -> int:
     parser.add_argument(
         "--tasks", type=int, default=tasks.TASKS, metavar="N", help=f"how many wait at once in `tasks` ({tasks.TASKS})"
     )
-    parser.add_argument("--full", action="store_true", help="all ways in `capacity`, under longer jobs, and with slow boots: 35 minutes")
+    parser.add_argument(
+        "--full", action="store_true", help="all ways in `capacity`, under longer jobs, and with slow boots: 35 minutes"
+    )
     given = parser.parse_args()
     names = given.names or list(BENCHMARKS)
     if unknown := set(names) - BENCHMARKS.keys():
