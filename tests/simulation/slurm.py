@@ -54,6 +54,7 @@ _AWAY = b"slurm_load_jobs error: Unable to contact slurm controller (connect fai
 _SBATCH_AWAY = b"sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n"
 #: The reply to what slurmctld has carried out came too late.
 _SBATCH_LATE = b"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+_VAIN = b"sbatch: error: Batch job submission failed: Job dependency problem\n"
 _NO_DBD = b"sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host\n"
 _GONE = "scancel: error: Kill job error on job id {}: Invalid job id specified\n"
 _ENDED = "scancel: error: Kill job error on job id {}: Job/step already completing or completed\n"
@@ -278,6 +279,10 @@ class Cluster:
                     part.reason = NEVER if is_unmet else NOT_YET
                 return False
         return True
+
+    def _is_vain(self, kind: str, number: int) -> bool:
+        """True if a new job may not wait for this: for itself, or for the success of one that nobody knows."""
+        return number == self._next or (kind in ("afterok", "afternotok") and self._known(number) is None)
 
     def _known(self, number: int, element: int | None = None) -> SlurmJob | None:
         """The job that slurmctld has by this number, even if it has ended long ago."""
@@ -537,6 +542,8 @@ class Cluster:
             self._learn(known, (row[0] for row in self._accounted(mine=True, since=since)))
         begun, lines, is_refused = time.monotonic(), [], False
         submitted: list[tuple[str, str, JobId]] = []
+        new: set[str] = set()
+        adopted: list[tuple[str, BatchJob]] = []
         keys = request.submission_keys()
         for number, call in enumerate(request.calls):
             due: dict[int | None, tuple[str, str]] = {}
@@ -549,6 +556,7 @@ class Cluster:
                 self._withdrawn.pop(key, None)
                 if key in known:
                     lines.append(f"{item} adopted {known[key]}")
+                    adopted.append((key, call.job))
                 elif request.together is None and submitted and time.monotonic() - begun >= 60:
                     lines.append(f"{item} left -")
                 else:
@@ -561,10 +569,22 @@ class Cluster:
             for item, key in due.values():
                 if key in known:
                     submitted.append((item, key, known[key]))
+                    new.add(key)
                 if error:
                     lines.append(f"{item} failed 1 {base64.b64encode(error).decode()}")
                 else:
                     lines.append(f"{item} submitted {known[key]}")
+        if request.together:
+            there: dict[str, JobId] = {}
+            self._learn(there, (job for job, _ in self.queue() if job.user == OURS))
+            if not new <= there.keys():
+                return CommandOutput(69, b"", b"slurmctld has forgotten jobs that it had accepted\n")
+        for key, one in adopted:
+            waits = dependency_of(one)
+            if new.intersection(other.text for other in waits.keys):
+                job = self._known(known[key].job)
+                assert job
+                job.dependency = waits.resolve(lambda key: known[key.text].job)
         for item, key, job_id in submitted:
             line = f"{item} submitted {job_id}"
             if request.together is None and line in lines and self._withdrawn.get(key, 0.0) > program_begun:
@@ -598,6 +618,8 @@ class Cluster:
         indices = None if array is None else array_indices(array_text(array))
         wanted = dependency_of(job)
         dependency = wanted.resolve(lambda key: known[key.text].job) if wanted.text else ""
+        if any(self._is_vain(kind, number) for kind, number in _terms(dependency)):
+            return _VAIN
         if indices_of_tasks := [element for element in elements if element is not None]:
             made = self.submit_elements(job.name or "", OURS, indices_of_tasks)
         else:
