@@ -8,7 +8,7 @@ it has been missing in both for a while.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_soperator.slurm.job_description import array_text
@@ -153,9 +153,10 @@ class TrackedJob:
         before = self._missing_for
         self._missing_for = {key: before[key] + spent if key in before else 0.0 for key in missing or {_PLAIN}}
         if stale := missing & self._stale.keys():
-            if self._gone_for(patience.runaway) & stale and self._have_ended_without(missing):
-                states = ", ".join(sorted({str(self._stale[key].state) for key in stale}))
-                self._lost = f"accounting has it as {states}, but slurmctld does not know it"
+            gone = self._gone_for(patience.runaway)
+            self._gone |= {key: _runaway([self._stale[key]]) for key in stale & gone}
+            if self._have_ended_without(gone):
+                self._lost = _runaway(self._stale[key] for key in stale)
         elif gone := self._gone_for(patience.unknown):
             self._complete = True
             self._give_up(missing & gone)
@@ -164,8 +165,8 @@ class TrackedJob:
         return {key for key, seconds in self._missing_for.items() if seconds >= patience}
 
     def _have_ended_without(self, missing: Set[_Key]) -> bool:
-        """True if all other parts have ended: while one runs, the job must be followed."""
-        return all(job.state.is_finished for key, job in self._known.items() if job and key not in missing)
+        """True if all other parts are known to have ended: while one may run, the job must be followed."""
+        return all(job and job.state.is_finished for key, job in self._known.items() if key not in missing)
 
     def parts(self) -> tuple[Job, ...]:
         """The newest record of each part."""
@@ -270,6 +271,11 @@ class TrackedJob:
             self._lost = "it is in neither the queue nor accounting"
         if self._stranger and (self._lost or not self._known):
             self._lost = f"Slurm lost it and reused its id for a job named {self._stranger}"
+
+
+def _runaway(parts: Iterable[Job]) -> str:
+    states = ", ".join(sorted({str(part.state) for part in parts}))
+    return f"accounting has it as {states}, but slurmctld does not know it"
 
 
 def _keys(job: JobId) -> Iterator[_Key]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from airflow_provider_soperator.slurm.dependencies import Unmet
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, JobFinished, SlurmError, UnknownJob
@@ -198,9 +198,9 @@ def _updates(whole: JobId, parts: Iterable[Job], change: Callable[[Unmet], Unmet
 def unfinished(jobs: Mapping[JobId, SubmissionKey]) -> Steps[tuple[JobId, ...]]:
     """Those of these jobs that have not ended: ask right before a change of jobs that were submitted long ago.
 
-    A slurmctld that was killed forgets its last jobs, and gives their numbers to others, which have other keys.
+    A slurmctld that was killed forgets its last jobs, and gives their numbers to others, of other keys or users.
     """
-    listed: tuple[Job, ...] = (yield ListJobs(ids=tuple(jobs))) if jobs else ()
+    listed = (yield from _own(ids=tuple(jobs))) if jobs else ()
     keys = Keys(jobs.values())
     there: dict[JobId, list[Job]] = {}
     for job in listed:
@@ -223,12 +223,7 @@ def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tup
     keys = tuple(dict.fromkeys(key for some in batch.values() for key in some))
     wanted = Keys(keys)
     yield Withdraw(keys)
-    listed: tuple[Job, ...]
-    try:
-        listed = yield ListJobs(mine=True, name_suffixes=wanted.suffixes)
-    except NotSupported:
-        # The token names no user.
-        listed = yield ListJobs(name_suffixes=wanted.suffixes)
+    listed = yield from _own(name_suffixes=wanted.suffixes)
     ended: dict[SubmissionKey, dict[JobId, None]] = {}
     for job in sorted(listed, key=lambda job: job.id):
         if not job.state.is_finished:
@@ -236,6 +231,15 @@ def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tup
                 ended.setdefault(key, {})[own] = None
     yield from cancel_many(job for jobs in ended.values() for job in jobs)
     return {which: tuple(job for key in some for job in ended.get(key, ())) for which, some in batch.items()}
+
+
+def _own(**conditions: Any) -> Steps[tuple[Job, ...]]:
+    """The user's own jobs in the queue: a number may be another's by now, and anybody can give a job any name."""
+    try:
+        return (yield ListJobs(mine=True, **conditions))  # type: ignore[no-any-return]
+    except NotSupported:
+        # The token names no user.
+        return (yield ListJobs(**conditions))  # type: ignore[no-any-return]
 
 
 def cancel_many(jobs: Iterable[JobId]) -> Steps[None]:

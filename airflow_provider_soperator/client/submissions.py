@@ -170,9 +170,12 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
         return dict.fromkeys(batch)
     # A process that was told to cancel one of them has not done it yet, and from here on it is this try's.
     yield Withdraw(tuple(key for key in newest.values() if key), is_void=True)
+    # Without accounting the queue may have forgotten one since.
     found_as = yield from statuses(wanted)
     return {
-        which: Submitted(known[key], adopted=True, key=key) if key and _goes_on(found_as[known[key]]) else None
+        which: Submitted(known[key], adopted=True, key=key)
+        if key and _goes_on(found_as.get(known[key], jobs[key]))
+        else None
         for which, key in newest.items()
     }
 

@@ -89,7 +89,7 @@ MENDS = (
         "client/job_tracker.py",
         (
             (
-                "return all(job.state.is_finished for key, job in self._known.items() if job and key not in missing)",
+                "return all(job and job.state.is_finished for key, job in self._known.items() if key not in missing)",
                 "return True",
             ),
         ),

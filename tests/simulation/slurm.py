@@ -54,6 +54,7 @@ _AWAY = b"slurm_load_jobs error: Unable to contact slurm controller (connect fai
 _SBATCH_AWAY = b"sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n"
 #: The reply to what slurmctld has carried out came too late.
 _SBATCH_LATE = b"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n"
+_VAIN = b"sbatch: error: Batch job submission failed: Job dependency problem\n"
 _NO_DBD = b"sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host\n"
 _GONE = "scancel: error: Kill job error on job id {}: Invalid job id specified\n"
 _ENDED = "scancel: error: Kill job error on job id {}: Job/step already completing or completed\n"
@@ -126,6 +127,8 @@ class SlurmJob:
     #: Somebody has cancelled it.
     is_cancelled: bool = False
     is_element: bool = False
+    #: It waits until all that is submitted with it is there; accounting knows no job that was never eligible.
+    is_held: bool = False
 
     @property
     def id(self) -> JobId:
@@ -206,9 +209,12 @@ class Cluster:
                 part.history = [known for known in part.history if known[0] <= now]
             self._checks.note("  slurmctld has forgotten %s", job)
 
-    def submit(self, name: str, user: str, indices: list[int] | None = None, dependency: str = "") -> SlurmJob:
+    def submit(
+        self, name: str, user: str, indices: list[int] | None = None, dependency: str = "", is_held: bool = False
+    ) -> SlurmJob:
         parts = [Part(index) for index in indices] if indices else [Part(None)]
         job = SlurmJob(self._next, name, user, time.monotonic(), self._checks.fate_of(name), parts, dependency)
+        job.is_held = is_held
         self._next += 1
         self._accept(job)
         return job
@@ -227,7 +233,7 @@ class Cluster:
     def _accept(self, job: SlurmJob) -> None:
         self.jobs.append(job)
         self._checks.note("  %s of %s is submitted", job, job.user)
-        if not job.dependency:
+        if not job.dependency and not job.is_held:
             for part in job.parts:
                 self._tell_accounting(part, self.habits.start_lag)
         outside(self._live(job))
@@ -267,7 +273,14 @@ class Cluster:
         known_at = time.monotonic() + self._dice.uniform(0.5, 1.0) * lag
         part.history.append((known_at, part.state, part.started, part.ended))
 
+    def _release(self, job: SlurmJob) -> None:
+        job.is_held = False
+        for part in job.parts:
+            self._tell_accounting(part, self.habits.start_lag)
+
     def _may_start(self, job: SlurmJob) -> bool:
+        if job.is_held:
+            return False
         for kind, number in _terms(job.dependency):
             other = self._known(number)
             if other is None:
@@ -278,6 +291,10 @@ class Cluster:
                     part.reason = NEVER if is_unmet else NOT_YET
                 return False
         return True
+
+    def _is_vain(self, kind: str, number: int) -> bool:
+        """True if a new job may not wait for this: for itself, or for the success of one that nobody knows."""
+        return number == self._next or (kind in ("afterok", "afternotok") and self._known(number) is None)
 
     def _known(self, number: int, element: int | None = None) -> SlurmJob | None:
         """The job that slurmctld has by this number, even if it has ended long ago."""
@@ -537,6 +554,8 @@ class Cluster:
             self._learn(known, (row[0] for row in self._accounted(mine=True, since=since)))
         begun, lines, is_refused = time.monotonic(), [], False
         submitted: list[tuple[str, str, JobId]] = []
+        new: set[str] = set()
+        adopted: list[tuple[str, BatchJob]] = []
         keys = request.submission_keys()
         for number, call in enumerate(request.calls):
             due: dict[int | None, tuple[str, str]] = {}
@@ -549,22 +568,39 @@ class Cluster:
                 self._withdrawn.pop(key, None)
                 if key in known:
                     lines.append(f"{item} adopted {known[key]}")
+                    adopted.append((key, call.job))
                 elif request.together is None and submitted and time.monotonic() - begun >= 60:
                     lines.append(f"{item} left -")
                 else:
                     due[element] = item, key
             if not due or is_refused or request.together is Together.END:
                 continue
-            error = await self._sbatch(call.job, [*due], known)
+            is_first = bool(request.together) and not set(dependency_of(call.job).keys) & set(keys)
+            error = await self._sbatch(call.job, [*due], known, is_first)
             if error and request.together:
                 return CommandOutput(1, b"", error)
             for item, key in due.values():
                 if key in known:
                     submitted.append((item, key, known[key]))
+                    new.add(key)
                 if error:
                     lines.append(f"{item} failed 1 {base64.b64encode(error).decode()}")
                 else:
                     lines.append(f"{item} submitted {known[key]}")
+        if request.together:
+            there: dict[str, JobId] = {}
+            self._learn(there, (job for job, _ in self.queue() if job.user == OURS))
+            if not new <= there.keys():
+                return CommandOutput(69, b"", b"slurmctld has forgotten jobs that it had accepted\n")
+        for key, one in adopted:
+            waits = dependency_of(one)
+            job = self._known(known[key].job)
+            if job and new.intersection(other.text for other in waits.keys):
+                job.dependency = waits.resolve(lambda key: known[key.text].job)
+        if request.together is Together.START:
+            for job, _ in self.queue():
+                if job.is_held and job.user == OURS and job.key in keys:
+                    self._release(job)
         for item, key, job_id in submitted:
             line = f"{item} submitted {job_id}"
             if request.together is None and line in lines and self._withdrawn.get(key, 0.0) > program_begun:
@@ -589,7 +625,7 @@ class Cluster:
             if job.key:
                 known[job.key.text] = min(job.id, known.get(job.key.text, job.id))
 
-    async def _sbatch(self, job: BatchJob, elements: list[int | None], known: dict[str, JobId]) -> bytes:
+    async def _sbatch(self, job: BatchJob, elements: list[int | None], known: dict[str, JobId], is_held: bool) -> bytes:
         """The error, if there is one; the number of the job goes to those that are known."""
         await asyncio.sleep(self._dice.uniform(0.5, 1.5) * self.habits.slowness)
         if not await self._reached(1):
@@ -598,10 +634,12 @@ class Cluster:
         indices = None if array is None else array_indices(array_text(array))
         wanted = dependency_of(job)
         dependency = wanted.resolve(lambda key: known[key.text].job) if wanted.text else ""
+        if any(self._is_vain(kind, number) for kind, number in _terms(dependency)):
+            return _VAIN
         if indices_of_tasks := [element for element in elements if element is not None]:
             made = self.submit_elements(job.name or "", OURS, indices_of_tasks)
         else:
-            made = [self.submit(job.name or "", OURS, indices, dependency)]
+            made = [self.submit(job.name or "", OURS, indices, dependency, is_held)]
         for one in made:
             self._checks.submitted(one)
         if self._dice.random() < self.habits.late_replies:

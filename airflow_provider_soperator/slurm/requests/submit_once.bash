@@ -95,6 +95,8 @@ fi
 
 # A few at a time: most of a submission is waiting, here for sbatch to start and there for slurmctld.
 submitted=() under_way=() refused=
+# By key: the ids of jobs that were submitted here.
+declare -A new
 [ "$together" != end ] || refused=yes
 settle() {
     local one item key process status said
@@ -107,7 +109,7 @@ settle() {
             mapfile -t said <"$files/out.$item"
             known[$key]=${said[-1]%%;*}
             alike["=${names[$item]}"]+=:${known[$key]}
-            submitted+=("$item $key ${known[$key]}")
+            submitted+=("$item $key ${known[$key]}") new[$key]=${known[$key]}
         elif [ -n "$together" ] && grep -Eiq -- "$passing" "$files/err.$item"; then
             # Not rejected: the next try continues from here.
             cat "$files/err.$item" >&2
@@ -120,6 +122,17 @@ settle() {
     under_way=()
 }
 refuse() { echo "$1 failed $2 $(base64 -w0 <"$3")"; refused=yes; }
+# True if slurmctld was killed since, and has forgotten a job: another may have its number now, even one of these.
+is_forgotten() {
+    local line key
+    local -A known=()
+    learn "$work/queue"
+    for line in "${submitted[@]}"; do
+        read -r _ key _ <<<"$line"
+        [ -n "${known[$key]}" ] || return 0
+    done
+    return 1
+}
 # Replaces keys by ids.
 resolve() {
     local key
@@ -197,6 +210,7 @@ for ((item = 0; item < count; item++)); do
     field priority; fields; printf -v "restore[item]" '%s\n' "$priority" "${list[@]}"
     fields; argv=("${list[@]}"); field array_place; fields; elements=("${list[@]}"); field form; field body
     keys+=("$key") names+=("$name")
+    [ "$singleton" = yes ] || waits[item]=$text waits_for[item]=$needed
     if [ -n "$array_place" ]; then
         left=()
         for one in "${elements[@]}"; do is_settled "${item}_$one" "${key}_$one" || left+=("$one"); done
@@ -236,6 +250,10 @@ for ((item = 0; item < count; item++)); do
     [ ${#under_way[@]} -lt 4 ] || settle
 done
 settle
+if [[ -n $together && -n ${submitted[*]} ]]; then
+    queue || { cat "$work/err" >&2; exit 69; }
+    if is_forgotten; then echo "slurmctld has forgotten jobs that it had accepted" >&2; exit 69; fi
+fi
 
 if [[ -n $together && -n $refused ]]; then
     withdrawn=()
@@ -257,9 +275,7 @@ fi
 
 # The file system may not lock across login nodes. If another login node has submitted the same jobs, the lower id
 # stays: the other one decides the same.
-if [ ${#submitted[@]} -gt 0 ]; then
-    if queue; then learn "$work/queue"; elif [ -n "$together" ]; then cat "$work/err" >&2; exit 69; fi
-fi
+if [ ${#submitted[@]} -gt 0 ] && { [ -n "$together" ] || queue; }; then learn "$work/queue"; fi
 lost=() taken_back=()
 for line in "${submitted[@]}"; do
     read -r which key id <<<"$line"
@@ -274,16 +290,18 @@ for line in "${submitted[@]}"; do
     fi
 done
 [ ${#taken_back[@]} -eq 0 ] || change scancel "${taken_back[@]}"
-if [ ${#lost[@]} -gt 0 ]; then
-    # Jobs that stay must not wait for cancelled ones.
-    for line in "${submitted[@]}"; do
-        read -r item key id <<<"$line"
-        [[ $item != *_* && ${known[$key]} == "$id" && -n ${waits_for[item]} ]] || continue
+# Jobs that stay must not wait for cancelled ones; and those that were there, for forgotten ones that are submitted anew.
+for ((item = 0; item < count; item++)); do
+    id=${known[${keys[item]}]} own=${new[${keys[item]}]}
+    for other in ${waits_for[item]}; do
+        [[ -n $id && -n ${new[$other]} && ${own:-$id} == "$id" ]] || continue
+        [[ -z $own || ${known[$other]} != "${new[$other]}" ]] || continue
         resolve "${waits[item]}" "${waits_for[item]}"
         change scontrol update JobId="$id" Dependency="$resolved"
+        break
     done
-    change scancel "${lost[@]}"
-fi
+done
+[ ${#lost[@]} -eq 0 ] || change scancel "${lost[@]}"
 
 if [ "$together" = start ]; then
     learn_held

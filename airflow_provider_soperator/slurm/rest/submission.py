@@ -89,7 +89,10 @@ def submit_once(request: submission.SubmitOnce, site: Site) -> Steps[tuple[submi
             alike.setdefault(item.name, []).append(job.job)
     others_too = False
     if mine or look_again or _is_over(request, refused):
-        for key, seen in (yield from _in_queue(keys, site)).items():
+        there = yield from _in_queue(keys, site)
+        if request.together and mine.keys() - there.keys():
+            raise errors.TryAgain("slurmctld has forgotten jobs that it had accepted", "sbatch")
+        for key, seen in there.items():
             before = known.get(key)
             others_too = others_too or before is None or seen.lowest < before.lowest
             seen.lowest = min(seen.lowest, before.lowest if before else seen.lowest)
@@ -103,7 +106,9 @@ def submit_once(request: submission.SubmitOnce, site: Site) -> Steps[tuple[submi
         surplus = {job for key in keys if key in known for job in known[key].unfinished - {known[key].lowest}}
         for item in items:
             if item.key not in refused and known[item.key].lowest in known[item.key].held:
-                yield from _let_go(item, known, surplus, alike.get(item.name, ()))
+                # One that was there may wait for a forgotten job that was submitted anew.
+                is_outdated = item.key not in mine and not mine.keys().isdisjoint(item.waits.keys)
+                yield from _let_go(item, known, surplus, alike.get(item.name, ()), is_outdated)
         if surplus:
             yield from cancel(requests.CancelJobs(ids=tuple(sorted(surplus))), site)
     return tuple(
@@ -203,12 +208,16 @@ def _add_past(known: dict[SubmissionKey, _KnownJob], request: submission.SubmitO
 
 
 def _let_go(
-    item: _Item, known: dict[SubmissionKey, _KnownJob], surplus: set[JobId], same_name: Iterable[int]
+    item: _Item,
+    known: dict[SubmissionKey, _KnownJob],
+    surplus: set[JobId],
+    same_name: Iterable[int],
+    is_outdated: bool,
 ) -> Steps[None]:
     job = known[item.key].lowest
     of_others = {}
     numbers = {other.job for other in surplus}
-    if numbers & set(map(int, re.findall(r"[0-9]+", known[item.key].dependency))):
+    if is_outdated or numbers & set(map(int, re.findall(r"[0-9]+", known[item.key].dependency))):
         before = [other for other in same_name if other < job.job and other not in numbers]
         of_others = {"dependency": item.waits.resolve(_ids(known), before)}
     yield from _change(job, [[changes[0] | of_others, *changes[1:]] for changes in item.changes])

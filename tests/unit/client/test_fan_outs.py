@@ -143,6 +143,21 @@ def test_the_first_number_counts_however_it_was_submitted(monkeypatch: pytest.Mo
     assert ids(submitted(slurm, [4], monkeypatch, tries=2)) == ["39_4"]
 
 
+def test_an_element_that_the_queue_forgets_between_two_looks_has_ended_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [queued("41_4", "FAILED", name=array_name()), queued("41_5", "RUNNING", name=array_name())]
+    slurm = Slurm(*rows, accounting=None)
+    slurm.next_id = 50
+
+    def before_look() -> None:
+        if slurm.count(ListJobs) == 2:
+            del slurm.queue[0]
+
+    slurm.before_look = before_look
+    assert ids(submitted(slurm, [4], monkeypatch, tries=2)) == ["50"]
+
+
 def test_a_kill_ends_its_own_element(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [queued("41_1", "RUNNING", name=array_name()), queued("41_[2-9]", "PENDING", name=array_name())]
     slurm = Slurm(*rows, accounting=[])

@@ -33,10 +33,10 @@ class Seen:
             self.job.look_at_accounting(accounting)
         self.job.judge(self.now, PATIENCE)
 
-    def look_until_over(self, queue: list[Job], accounting: list[AccountingJob]) -> float:
-        """Seconds from now until it is over, when nothing changes any more."""
+    def look_until_over(self, queue: list[Job], accounting: list[AccountingJob], job: str = "") -> float:
+        """Seconds from now until it, or a part of it, is over, when nothing changes any more."""
         started = self.now
-        while not self.status.is_over:
+        while not self.is_over(job or str(self.job.number)):
             assert self.now < started + 1000, "it is never over"
             self.look(queue, accounting)
         return self.now - started
@@ -44,6 +44,10 @@ class Seen:
     @property
     def status(self) -> JobStatus:
         return self.status_of(str(self.job.number)) or JobStatus(id=JobId(self.job.number))
+
+    def is_over(self, job: str) -> bool:
+        status = self.status_of(job)
+        return status is not None and status.is_over
 
     def status_of(self, job: str) -> JobStatus | None:
         return self.job.status_of(JobId.parse(job), self.job.parts(), "")
@@ -265,6 +269,35 @@ def test_an_array_is_not_lost_while_other_elements_of_it_run(accounting: str) ->
         assert not seen.status.is_over
     seen.look([queued("9_2", "COMPLETED")], rows)
     assert seen.status.lost
+
+
+def test_an_element_that_has_just_left_the_queue_is_not_lost_with_one_that_was_missed_before() -> None:
+    seen = Seen(9)
+    seen.look([queued("9_1", "RUNNING"), queued("9_2", "RUNNING")])
+    running = [past("9_1", "RUNNING"), past("9_2", "RUNNING")]
+    assert seen.look_until_over([queued("9_2", "RUNNING")], running, "9_1") == PATIENCE.runaway + 10
+    assert not seen.status.is_over
+    # Accounting does not know of its end yet.
+    seen.look([], running)
+    assert not seen.is_over("9_2")
+    assert not seen.status.is_over
+    seen.look([], [past("9_1", "RUNNING"), past("9_2", "COMPLETED")])
+    assert states(seen.status_of("9_2")) == {"9_2": "COMPLETED"}
+    assert seen.status.lost == "accounting has it as RUNNING, but slurmctld does not know it"
+
+
+def test_an_element_that_is_looked_for_later_is_not_lost_with_one_that_was_missed_before() -> None:
+    name = "fit.af-aaaaaaaaaaaa"
+    seen = Seen(9, name)
+    seen.job.expect(JobId(9, 1), ())
+    seen.look([queued("9_1", "RUNNING", name)])
+    for _ in range(4):
+        seen.look([], [])
+    seen.job.expect(JobId(9, 2), ())
+    assert seen.look_until_over([], [], "9_1") == 30
+    assert not seen.is_over("9_2")
+    seen.look([], [past("9_2", "COMPLETED", name)])
+    assert states(seen.status_of("9_2")) == {"9_2": "COMPLETED"}
 
 
 def test_one_element_is_told_of_alone() -> None:

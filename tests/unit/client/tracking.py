@@ -32,9 +32,12 @@ from airflow_provider_soperator.slurm.states import JobState
 
 T = TypeVar("T")
 
+#: The user of the connection.
+USER = "alice"
+
 
 def queued(job: str, state: str, name: str = "train", **fields: Any) -> Job:
-    return Job(id=JobId.parse(job), state=JobState.parse(state), name=name, user="alice", **fields)
+    return Job(id=JobId.parse(job), state=JobState.parse(state), name=name, **{"user": USER, **fields})
 
 
 def past(job: str, state: str, name: str = "train", submit_line: str = "") -> AccountingJob:
@@ -90,7 +93,8 @@ class Slurm:
         if isinstance(request, ListJobs):
             self.before_look()
             self.asked_at.append(time.monotonic())
-            return tuple(job for job in self.queue if request.admits(job))
+            there = [job for job in self.queue if not request.mine or job.user == USER]
+            return tuple(job for job in there if request.admits(job))
         if isinstance(request, Accounting):
             if self.accounting is None:
                 raise AccountingDisabled("Slurm accounting storage is disabled")

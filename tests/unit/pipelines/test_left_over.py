@@ -29,16 +29,18 @@ from airflow_provider_soperator.transports.transport_errors import Unreachable
 from tests.unit.client.tracking import Slurm, queued
 
 OURS, THEIRS = (SubmissionKey(letter * 12) for letter in "az")
-AHEAD = Ahead(0, {"fit": {index: AheadJob(str(8 + index), OURS.text) for index in range(3)}})
+AHEAD = Ahead(0, {"fit": {index: AheadJob(str(8 + index), OURS.text) for index in range(4)}})
 
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    """One job is there, another was given the number of the second, and the third has ended."""
+    """One job is there, others were given the numbers of the second and the fourth, and the third has ended."""
     slurm = Slurm(
         queued("8", "PENDING", OURS.name("fit")),
         queued("9", "PENDING", THEIRS.name("fit")),
         queued("10", "COMPLETED", OURS.name("fit")),
+        # Anybody can give a job this name.
+        queued("11", "PENDING", OURS.name("fit"), user="mallory"),
     )
 
     class Hook:
@@ -49,7 +51,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
             yield SlurmClient(AsyncSlurmClient(slurm))
 
     monkeypatch.setattr("airflow_provider_soperator.hooks.slurm.SlurmHook", Hook)
-    monkeypatch.setattr(submit, "states_of", lambda ti, tasks: {task: dict.fromkeys(range(3)) for task in tasks})
+    monkeypatch.setattr(submit, "states_of", lambda ti, tasks: {task: dict.fromkeys(range(4)) for task in tasks})
     return slurm
 
 

@@ -1,16 +1,21 @@
-"""Submission exactly once over slurmrestd: whose jobs are looked at."""
+"""Submission exactly once over slurmrestd: whose jobs are looked at, and what slurmctld may have forgotten."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.slurm.errors import TryAgain
 from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import Accounting
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Withdraw
+from airflow_provider_soperator.slurm.requests.submission import HELD, SubmitOnce, Submitted, Together, Withdraw
+from airflow_provider_soperator.slurm.rest import submission
 from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site, Unsupported, steps
-from tests.submissions import new_jobs
+from airflow_provider_soperator.slurm.states import JobState
+from tests.submissions import after, new_jobs
 
 
 class Slurmrestd:
@@ -42,13 +47,17 @@ class Slurmrestd:
         }
 
     def run(self, request: Any, user: str) -> Any:
-        calls = steps(request, Site(VERSIONS[-1], user, "/root"))
-        try:
-            call = next(calls)
-            while True:
-                call = calls.send(self(call))
-        except StopIteration as end:
-            return end.value
+        return run(request, self, user)
+
+
+def run(request: Any, answer: Callable[[RestCall], RestAnswer], user: str) -> Any:
+    calls = steps(request, Site(VERSIONS[-1], user, "/root"))
+    try:
+        call = next(calls)
+        while True:
+            call = calls.send(answer(call))
+    except StopIteration as end:
+        return end.value
 
 
 def test_a_job_of_another_user_with_the_same_name_is_not_adopted() -> None:
@@ -76,3 +85,47 @@ def test_there_is_nothing_to_withdraw_where_a_submission_ends_with_its_process()
     keys = SubmitOnce(jobs=new_jobs()).submission_keys()
     calls = steps(Withdraw(keys), Site(VERSIONS[-1], "root"))
     assert list(calls) == []
+
+
+class Slurmctld:
+    """A queue; it is killed before the third submission, and has forgotten the second job."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        self.jobs: list[Job] = []
+        self.dependencies: dict[str, str] = {}
+        self._refuses, self._submissions = refuses, 0
+
+    def list_jobs(self, request: Any, site: Site) -> Iterator[RestCall]:
+        yield from ()
+        return tuple(job for job in self.jobs if request.admits(job))  # type: ignore[return-value]
+
+    def __call__(self, call: RestCall) -> RestAnswer:
+        if call.path.removeprefix("slurm/job/").isdigit():
+            if "dependency" in call.body:
+                self.dependencies[call.path] = call.body["dependency"]
+            return RestAnswer(200, {})
+        assert call.path == "slurm/job/submit"
+        self._submissions += 1
+        if self._submissions == 3:
+            del self.jobs[1]
+            if self._refuses:
+                return RestAnswer(500, {"errors": [{"error_number": 2033, "error": "Job dependency problem"}]})
+        said, number = call.body["job"], 40 + self._submissions
+        self.jobs.append(Job(id=JobId(number), name=said["name"], comment=HELD, state=JobState.parse("PENDING")))
+        self.dependencies[f"slurm/job/{number}"] = said.get("dependency", "")
+        return RestAnswer(200, {"job_id": number})
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_what_slurmctld_forgets_in_the_midst_is_submitted_anew(refuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses a job that waits for one that it has forgotten, unless that number is another's by now."""
+    slurmctld = Slurmctld(refuses=refuses)
+    monkeypatch.setattr(submission, "list_jobs", slurmctld.list_jobs)
+    first, second, third = new_jobs(3)
+    jobs = (first, after(second, first), after(third, second, kind="afterany"))
+    request = SubmitOnce(jobs=jobs, fresh=True, together=Together.START)
+    with pytest.raises(TryAgain, match="has forgotten jobs"):
+        run(request, slurmctld, "alice")
+    answers = run(request, slurmctld, "alice")
+    assert [one.adopted for one in answers] == [True, False, not refuses]
+    assert slurmctld.dependencies[f"slurm/job/{answers[2].id}"] == f"afterany:{answers[1].id}"

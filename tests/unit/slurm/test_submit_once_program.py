@@ -29,8 +29,14 @@ from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
 from airflow_provider_soperator.slurm.requests import CommandOutput, Request, submission
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
-from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn, SubmitOnce, Submitted, Withdraw
-from tests.submissions import new_jobs
+from airflow_provider_soperator.slurm.requests.submission import (
+    CancelWithdrawn,
+    SubmitOnce,
+    Submitted,
+    Together,
+    Withdraw,
+)
+from tests.submissions import after, new_jobs
 
 T = TypeVar("T")
 
@@ -69,6 +75,7 @@ done <"$SLURM_STATE/past"
     "scancel": """
 for word; do sed -i "s/^$word [A-Z]* /$word CANCELLED /" "$SLURM_STATE/queue"; done
 """,
+    "scontrol": "",
     # Refuses a partition, and more jobs than there is room for, and gives out numbers.
     "sbatch": """
 array=
@@ -421,6 +428,54 @@ def test_there_may_be_nothing_to_withdraw_or_to_take_back(slurm: Slurm) -> None:
     slurm.take(Withdraw(keys_of(job)))
     slurm.take(Withdraw(keys_of(job), is_void=True))
     assert slurm.withdrawn() == set()
+
+
+# Jobs that are submitted together
+
+
+def chain() -> tuple[BatchJob, ...]:
+    first, second, third = new_jobs(3)
+    return first, after(second, first), after(third, second, kind="afterany")
+
+
+def killed_during(slurm: Slurm, name: str, *, refuses: bool) -> None:
+    """slurmctld is killed before the sbatch of this job, and forgets the job before it."""
+    said = "Batch job submission failed: Job dependency problem"
+    words = f"""case "$*" in *--job-name={name}*)
+        rm "$SLURM_STATE/sbatch.meanwhile"
+        sed -i '$d' "$SLURM_STATE/queue"
+        {f'echo "sbatch: error: {said}" >&2; exit 1' if refuses else ""} ;;
+    esac
+    """
+    (slurm.state / "sbatch.meanwhile").write_text(words)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_what_slurmctld_forgets_in_the_midst_is_submitted_anew(slurm: Slurm, refuses: bool) -> None:
+    """It refuses a job that waits for one that it has forgotten, unless that number is another's by now."""
+    jobs = chain()
+    killed_during(slurm, jobs[2].name or "", refuses=refuses)
+    request = SubmitOnce(jobs=jobs, together=Together.START)
+    with pytest.raises(SubmitIncomplete, match="has forgotten jobs") as caught:
+        slurm.take(request)
+    assert caught.value.retryable
+    answers = slurm.take(request)
+    assert [one.adopted for one in answers] == [True, False, not refuses]
+    assert set(slurm.states()) == {job.name for job in jobs}
+    [second, third] = [str(one.id) for one in answers[1:]]
+    update = f"update JobId={third} Dependency=afterany:{second}\n"
+    # A job that was there waited for the number of the forgotten one.
+    assert (update in slurm.calls("scontrol")) == (not refuses)
+    assert (f"--dependency=afterany:{second}\n" in slurm.calls("sbatch")) == refuses
+    slurm.take(request)
+    assert slurm.calls("scontrol").count("Dependency=") == (not refuses)
+
+
+def test_a_dependency_that_slurm_refuses_otherwise_is_refused(slurm: Slurm) -> None:
+    jobs = chain()
+    slurm.fail("sbatch", "sbatch: error: Batch job submission failed: Job dependency problem")
+    answers = slurm.take(SubmitOnce(jobs=jobs, together=Together.START))
+    assert isinstance(answers[0].error, SubmitRefused)
 
 
 # Arrays of mapped tasks
