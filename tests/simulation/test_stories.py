@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
 from airflow_provider_soperator.client import job_tracker
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.requests import ListJobs
+from tests.simulation.clock import Process, virtual_time
 from tests.simulation.story import Violated, play, played
 from tests.simulation.world import World
 
@@ -34,3 +39,21 @@ def test_a_job_is_known_by_its_name_or_the_stories_show_it(monkeypatch: pytest.M
     monkeypatch.setattr(job_tracker.TrackedJob, "_is_named", lambda job, name: True)
     with pytest.raises(Violated, match=r"of the task's own job"):
         play(World, range(500))
+
+
+@pytest.mark.parametrize(("clears", "most"), [([], 30), ([0.0], 30), ([0.0, 40.0], 60), ([-90.0, 40.0], 30)])
+def test_a_process_looks_for_jobs_by_what_is_cleared_together_and_not_by_tasks(clears: list[float], most: int) -> None:
+    world, process = World(1), Process("triggerer", None)
+
+    async def look() -> None:
+        begun = time.monotonic()
+        world._all_cleared = [begun + pause for pause in clears]
+        await asyncio.sleep(45)
+        for _ in range(most):
+            world.asked(ListJobs(mine=True), process, 1)
+        assert world.broken is None
+        world.asked(ListJobs(mine=True), process, 1)
+
+    with virtual_time() as run:
+        run(look())
+    assert world.broken == ("there is one question for all", f"triggerer: {most + 1} lookups in a minute")

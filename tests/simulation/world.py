@@ -49,9 +49,12 @@ NOT_YET = frozenset(
 GONE_WITHIN = 180.0
 #: Virtual seconds after which a story is not about waiting any more.
 TOO_LONG = 12 * 3600.0
-#: Requests of one process in a minute: polls are a second apart at least.
+#: Requests of one process in a minute: polls are a second apart at least, and of lookups one is under way at a time as
+#: long as tasks that were cleared together end and begin again, however many they are.
 MOST_POLLS = 70
 MOST_LOOKUPS = 30
+#: Virtual seconds within which they all have begun again.
+BEGUN_WITHIN = 10.0
 
 
 @dataclass
@@ -75,6 +78,8 @@ class World(Story):
         self._away: list[tuple[float, float]] = []
         self._unwatched: list[tuple[float, float]] = []
         self._asked: dict[tuple[Process, str], deque[float]] = {}
+        #: When all tasks were cleared at once.
+        self._all_cleared: list[float] = []
         self.airflows: list[Airflow] = []
 
     # ----------------------------------------------------------------------------------------------------- the story
@@ -240,6 +245,8 @@ class World(Story):
 
     async def _cleared(self) -> None:
         is_wide = self.dice.random() < 0.2
+        if is_wide:
+            self._all_cleared.append(time.monotonic())
         for one in self._all() if is_wide else filter(None, [self._any(lambda one: True)]):
             may = one.state in ENDS or one.state in ("running", "deferred")
             is_running = any(other.state == "running" for other in one.downstream)
@@ -320,7 +327,8 @@ class World(Story):
         if isinstance(request, ListJobs) and request.ids and not request.names:
             self._count(process, "polls", MOST_POLLS)
         elif isinstance(request, (ListJobs, CancelJobs)):
-            self._count(process, "lookups", MOST_LOOKUPS)
+            clears = sum(when > time.monotonic() - 60 - BEGUN_WITHIN for when in self._all_cleared)
+            self._count(process, "lookups", MOST_LOOKUPS * max(1, clears))
 
     def _count(self, process: Process, what: str, most: int) -> None:
         times = self._asked.setdefault((process, what), deque())
