@@ -150,10 +150,15 @@ class AsyncSlurmClient:
         return dataclasses.replace(submitted, key=key)
 
     async def find(
-        self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None
+        self,
+        job: BatchJob,
+        keys: Sequence[SubmissionKey],
+        *,
+        since: datetime | None = None,
+        own: SubmissionKey | None = None,
     ) -> Submitted | None:
-        """The newest of several tries of a job, unless it has failed or was cancelled."""
-        return await self._lookups.get(tuple(keys), Earlier(job, tuple(keys), since), self._log)
+        """The newest of several tries of a job, unless it has failed or was cancelled, or a job has the key ``own``."""
+        return await self._lookups.get(tuple(keys), Earlier(job, tuple(keys), since, own), self._log)
 
     async def submit_many(
         self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False

@@ -169,7 +169,7 @@ class JobRun:
         self.ended = await self._patient.cancel_keys(self._replaced)
         *earlier, own = self._keys
         if earlier:
-            adopted = await self._patient.find(self._job, earlier, since=self._since)
+            adopted = await self._patient.find(self._job, earlier, since=self._since, own=own)
             if adopted:
                 return adopted
         return await self._patient.submit(self._job, own, since=self._since, gather=self._gather)

@@ -154,10 +154,12 @@ class Earlier:
     job: BatchJob
     keys: tuple[SubmissionKey, ...]
     since: datetime | None = None
+    #: The key of this try, which may have its job from another process.
+    own: SubmissionKey | None = None
 
 
 def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
-    """For each job the newest of its tries, unless that has failed or was cancelled.
+    """For each job the newest of its tries, unless that has failed or was cancelled, or this try has one of its own.
 
     A job that has left the queue while accounting lags looks lost, and may have succeeded: its watch finds out.
     """
@@ -172,12 +174,17 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     yield Withdraw(tuple(key for key in newest.values() if key), is_void=True)
     # Without accounting the queue may have forgotten one since.
     found_as = yield from statuses(wanted)
-    return {
+    going_on = {which: key for which, key in newest.items() if key and _goes_on(found_as.get(known[key], jobs[key]))}
+    # Slurm may have forgotten that one has failed, as of an element of an array, after another process has submitted
+    # the job of this try.
+    own = {one.own: one.job for which, one in batch.items() if which in going_on and one.own}
+    begun = (yield from _jobs_of(own, since)) if own else {}
+    adopted = {
         which: Submitted(known[key], adopted=True, key=key)
-        if key and _goes_on(found_as.get(known[key], jobs[key]))
-        else None
-        for which, key in newest.items()
+        for which, key in going_on.items()
+        if batch[which].own not in begun
     }
+    return {which: adopted.get(which) for which in batch}
 
 
 def earlier_jobs(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[list[JobStatus | None]]:

@@ -161,6 +161,8 @@ class Judge(Protocol):
 
     def gap(self, name: str, instance: Instance) -> None: ...
 
+    def escalated(self, instance: Instance) -> None: ...
+
 
 #: The task instance for which a process works, and how often it had been cleared when that began.
 ACTING: ContextVar[tuple[Instance, int]] = ContextVar("ACTING")
@@ -340,6 +342,7 @@ class Airflow:
                 await asyncio.wait([work], timeout=ESCALATION)
             if not work.done():
                 self._judge.note("%s is killed, as it does not end", worker.name)
+                self._judge.escalated(one)
                 worker.die()
             if not worker.is_alive:
                 if not one.ordered.is_set():

@@ -310,6 +310,9 @@ class Cluster:
                 if parts:
                     yield job, parts
 
+    def is_withdrawn(self, key: SubmissionKey) -> bool:
+        return key.text in self._withdrawn
+
     # -------------------------------------------------------------------------------------------------- its commands
 
     async def serve(self, request: Request[Any], process: Process, alike: int = 1) -> Any:

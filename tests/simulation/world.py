@@ -49,9 +49,12 @@ NOT_YET = frozenset(
 GONE_WITHIN = 180.0
 #: Virtual seconds after which a story is not about waiting any more.
 TOO_LONG = 12 * 3600.0
-#: Requests of one process in a minute: polls are a second apart at least.
+#: Requests of one process in a minute: polls are a second apart at least, and of lookups one is under way at a time as
+#: long as tasks that were cleared together end and begin again, however many they are.
 MOST_POLLS = 70
 MOST_LOOKUPS = 30
+#: Virtual seconds within which they all have begun again.
+BEGUN_WITHIN = 10.0
 
 
 @dataclass
@@ -71,10 +74,16 @@ class World(Story):
         #: Keys of submissions whose answer has reached a process, and when.
         self._answered: dict[str, float] = {}
         self._gaps: dict[Instance, set[str]] = {}
+        #: Tasks that were marked, and when, whose workers were killed before they could log in to end their jobs.
+        self._unheard: set[tuple[Instance, float]] = set()
+        #: Since when one can log in.
+        self._reachable_since = 0.0
         #: When something of the cluster was away, and when a process of Airflow's was.
         self._away: list[tuple[float, float]] = []
         self._unwatched: list[tuple[float, float]] = []
         self._asked: dict[tuple[Process, str], deque[float]] = {}
+        #: When all tasks were cleared at once.
+        self._all_cleared: list[float] = []
         self.airflows: list[Airflow] = []
 
     # ----------------------------------------------------------------------------------------------------- the story
@@ -198,6 +207,7 @@ class World(Story):
         self.cluster.is_reachable = False
         self.note("the login node is away")
         await self._back("is_reachable", "the login node", self.dice.choice((2.0, 60.0, 600.0)))
+        self._reachable_since = time.monotonic()
 
     async def _accounting_away(self) -> None:
         self.cluster.is_accounting_up = False
@@ -240,6 +250,8 @@ class World(Story):
 
     async def _cleared(self) -> None:
         is_wide = self.dice.random() < 0.2
+        if is_wide:
+            self._all_cleared.append(time.monotonic())
         for one in self._all() if is_wide else filter(None, [self._any(lambda one: True)]):
             may = one.state in ENDS or one.state in ("running", "deferred")
             is_running = any(other.state == "running" for other in one.downstream)
@@ -276,6 +288,17 @@ class World(Story):
 
     def _is_excused(self, one: Instance) -> bool:
         return any(self._gaps.get(other, set()) & self.not_yet for other in one.siblings)
+
+    def escalated(self, one: Instance) -> None:
+        """Its worker is killed before it has done what it was told: without a login there is no withdrawal."""
+        could_not = not self.cluster.is_reachable or self._reachable_since > one.ordered_at
+        if one.state in ENDS and could_not:
+            self._unheard.add((one, one.ordered_at))
+
+    def _is_left(self, job: SlurmJob, one: Instance, ordered_at: float) -> bool:
+        """Nobody was left who knew that the job was to be ended, as the docs say."""
+        withdrawn = job.key is not None and self.cluster.is_withdrawn(job.key)
+        return (one, ordered_at) in self._unheard and not withdrawn
 
     def _is_hasty(self, one: Instance) -> bool:
         """Somebody has marked a task of its pipeline whose turn had not come: the others go past it."""
@@ -320,7 +343,8 @@ class World(Story):
         if isinstance(request, ListJobs) and request.ids and not request.names:
             self._count(process, "polls", MOST_POLLS)
         elif isinstance(request, (ListJobs, CancelJobs)):
-            self._count(process, "lookups", MOST_LOOKUPS)
+            clears = sum(when > time.monotonic() - 60 - BEGUN_WITHIN for when in self._all_cleared)
+            self._count(process, "lookups", MOST_LOOKUPS * max(1, clears))
 
     def _count(self, process: Process, what: str, most: int) -> None:
         times = self._asked.setdefault((process, what), deque())
@@ -420,9 +444,9 @@ class World(Story):
     def _watch_jobs_of(self, one: Instance) -> None:
         """Somebody has ended the task: the jobs that it has had so far must go."""
         epoch = one.epoch - (one.state not in ENDS)
-        outside(self._check_gone(one, epoch))
+        outside(self._check_gone(one, epoch, one.ordered_at))
 
-    async def _check_gone(self, one: Instance, epoch: int) -> None:
+    async def _check_gone(self, one: Instance, epoch: int, ordered_at: float) -> None:
         # A site's limit of calls, or a shaky connection, makes all take longer.
         await asyncio.sleep(GONE_WITHIN * (10 if self._is_shaky else 1))
         # Whoever waits for a cluster looks ever more rarely.
@@ -431,7 +455,7 @@ class World(Story):
         ):
             await asyncio.sleep(GONE_WITHIN)
         for job in self._jobs_of(one, epoch):
-            if not job.is_finished and not self._is_excused(one):
+            if not (job.is_finished or self._is_excused(one) or self._is_left(job, one, ordered_at)):
                 self._break("a task that was ended leaves no job", f"{one}: {job}")
 
     def _check_rest(self) -> None:
@@ -439,8 +463,9 @@ class World(Story):
             owner = self._owner(job)
             if owner and not job.is_finished and not self._is_excused(owner[0]):
                 one, epoch = owner
-                # As the docs say of a worker that dies without retries.
-                if epoch == one.epoch and not one.is_orphaned:
+                # As the docs say of a worker that dies without retries, too.
+                is_left = one.is_orphaned or self._is_left(job, one, one.ordered_at)
+                if epoch == one.epoch and not is_left:
                     self._break("a task leaves no job behind", f"{one} is {one.state}: {job}")
 
 

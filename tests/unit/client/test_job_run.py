@@ -146,6 +146,36 @@ def test_elements_that_the_queue_has_forgotten_before_the_first_look_are_missed(
     assert not status.succeeded
 
 
+def test_a_try_goes_on_with_its_own_job_when_the_queue_has_forgotten_how_the_earlier_one_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Element 7_0 has failed. Another process has submitted the job of the second try then.
+    earlier = [queued(f"7_{index}", "COMPLETED", name=FIRST.name("train")) for index in (1, 2, 3)]
+    slurm = Slurm(*earlier, queued("8_[0-3]", "PENDING", name=SECOND.name("train")))
+    slurm.next_id = 9
+    submitted = run_without_waiting(job_run(slurm, FIRST, SECOND, job=ARRAYS[0]).submit(), monkeypatch)
+    assert (submitted.id, submitted.adopted, submitted.key) == (JobId(8), True, SECOND)
+
+
+def test_a_try_goes_on_with_its_own_job_while_accounting_lags_about_the_earlier_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The earlier job has failed and left the queue.
+    slurm = Slurm(
+        queued("8", "RUNNING", name=SECOND.name("train")), accounting=[past("7", "RUNNING", name=FIRST.name("train"))]
+    )
+    submitted = run_without_waiting(job_run(slurm, FIRST, SECOND).submit(), monkeypatch)
+    assert (submitted.id, submitted.adopted, slurm.calls) == (JobId(8), True, 0)
+
+
+def test_a_try_does_not_go_back_to_an_earlier_job_once_its_own_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier = [queued(f"7_{index}", "COMPLETED", name=FIRST.name("train")) for index in (1, 2, 3)]
+    slurm = Slurm(*earlier, *(queued(f"8_{index}", "FAILED", name=SECOND.name("train")) for index in range(4)))
+    slurm.next_id = 9
+    submitted = run_without_waiting(job_run(slurm, FIRST, SECOND, job=ARRAYS[0]).submit(), monkeypatch)
+    assert (submitted.id, submitted.adopted, slurm.calls) == (JobId(8), True, 0)
+
+
 @pytest.mark.parametrize("job", ARRAYS)
 def test_an_array_whose_elements_are_all_seen_succeeds_without_accounting(
     job: BatchJob, monkeypatch: pytest.MonkeyPatch
