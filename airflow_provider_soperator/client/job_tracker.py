@@ -33,6 +33,8 @@ class LossLimits:
     unknown: float = 60.0
     #: Accounting has it as pending or running, and slurmctld does not know it.
     runaway: float = 300.0
+    #: Seconds for which the queue has a job that has ended (MinJobAge).
+    remembered: float = 300.0
 
 
 @dataclass(slots=True)
@@ -54,6 +56,9 @@ class TrackedJob:
     _stale: dict[_Key, Job] = field(default_factory=dict)
     #: True if the cluster has no accounting.
     _is_unaccounted: bool = False
+    #: Without accounting: parts that may have run and been forgotten between two looks; and when the last one was.
+    _overlooked: set[_Key] = field(default_factory=set)
+    _looked_at: float | None = None
     #: True if all parts are known, even those that had left the queue before the first look.
     _complete: bool = False
     #: Seconds for which each part was missing while both could be asked, and when that was last seen.
@@ -143,6 +148,10 @@ class TrackedJob:
             self._missed_at = None
             return
         missing = self._missing()
+        if self._is_unaccounted and self._looked_at is not None and now - self._looked_at > patience.remembered:
+            self._overlooked |= missing
+        self._overlooked &= missing
+        self._looked_at = now
         if self._known and self._complete and not missing:
             self._missing_for, self._missed_at, self._lost, self._gone = {}, None, "", {}
             return
@@ -249,13 +258,13 @@ class TrackedJob:
     def _give_up(self, missing: set[_Key]) -> None:
         others = [job for key, job in self._known.items() if job and key not in missing]
         have_ended = self._have_ended_without(missing)
-        unseen = [key[0] for key in missing if key[0] is not None and not self._known[key]]
+        unseen = {key for key in missing if key[0] is not None and (not self._known[key] or key in self._overlooked)}
         if self._is_unaccounted and unseen:
             # They have ended, how is unknown.
             if have_ended:
-                said = array_text(unseen)
+                said = array_text(key[0] for key in unseen if key[0] is not None)
                 self._lost = f"elements {said} are not in the queue, and without accounting nobody knows how they ended"
-            missing = {key for key in missing if self._known[key]}
+            missing = missing - unseen
         for key in missing:
             last, was_submitted = self._known[key], key[0] in self._submitted
             if others and key[0] is not None and not was_submitted and (last is None or last.state.is_pending):

@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from async_timeout import timeout
@@ -93,6 +93,10 @@ class WatchList(Generic[W]):
         entry.waiters[id(waiter)] = waiter
         entry.job.expect(waiter.job, waiter.indices)
         self._not_mine += not waiter.mine
+
+    def respect(self, config: ClusterConfig) -> None:
+        """Know for how long the queue has jobs that have ended."""
+        self._patience = replace(self._patience, remembered=config.min_job_age.total_seconds())
 
     def remove(self, waiter: W) -> None:
         place = (waiter.job.job, waiter.name)
@@ -380,5 +384,7 @@ class Poller:
 
     def _learn_pace(self) -> Steps[None]:
         with contextlib.suppress(NotSupported):
-            self._pace.respect((yield ShowConfig()))
+            config = yield ShowConfig()
+            self._pace.respect(config)
+            self._book.respect(config)
         self._paced = True

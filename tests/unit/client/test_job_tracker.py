@@ -344,6 +344,22 @@ def test_without_accounting_an_array_is_what_the_queue_has() -> None:
     assert status.succeeded
 
 
+@pytest.mark.parametrize(("pause", "lost"), [(250.0, False), (600.0, True)])
+def test_without_accounting_elements_that_waited_may_have_run_and_been_forgotten_since(
+    pause: float, lost: bool
+) -> None:
+    job, at = TrackedJob(9), 0.0
+    for rows, after in [(["9_0 RUNNING", "9_1 PENDING"], 10.0), (["9_0 COMPLETED"], pause), (["9_0 COMPLETED"], 100.0)]:
+        at += after
+        job.look_at_queue([queued(*row.split()) for row in rows])
+        job.do_without_accounting()
+        job.judge(at, PATIENCE)
+    status = job.status_of(JobId(9), job.parts(), "")
+    assert status is not None
+    assert bool(status.lost) is lost
+    assert ("CANCELLED" in states(status).values()) is not lost
+
+
 def test_without_accounting_indices_that_do_not_fit_what_is_seen_are_not_believed() -> None:
     job = TrackedJob(9)
     job.expect(JobId(9), {1, 2, 3})
