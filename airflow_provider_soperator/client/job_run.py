@@ -175,9 +175,12 @@ class JobRun:
         return await self._patient.submit(self._job, own, since=self._since, gather=self._gather)
 
     async def cancel(self) -> None:
-        """Cancel the job, even while its submission is under way, here or in a process that this one took over from."""
+        """Cancel the job, even while its submission is under way, here or in a process that this one took over from.
+
+        And those of replaced tries: whoever was told to end these may have left them to this one.
+        """
         is_under_way = self._take_back()
-        self.cancelled = await self._patient.cancel_keys(self._keys)
+        self.cancelled = await self._patient.cancel_keys((*self._replaced, *self._keys))
         if is_under_way and self._submission:
             # What was under way has its answer then, and where nothing could withdraw it there is a job now.
             await asyncio.wait([self._submission])

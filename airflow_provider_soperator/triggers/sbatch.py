@@ -206,6 +206,7 @@ class SbatchStartTrigger(SbatchTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         ti: Any = self.task_instance
         if ti.try_number > 1:
+            self._is_over = True
             yield TriggerEvent({"start": True})  # type: ignore[no-untyped-call]
             return
         try:
@@ -218,10 +219,9 @@ class SbatchStartTrigger(SbatchTrigger):
             yield event
 
     async def on_kill(self) -> None:
-        ti: Any = self.task_instance
-        if ti.try_number == 1:
-            self._begin()
-            await super().on_kill()
+        # Whoever was told to end an earlier try leaves its job to this one.
+        self._begin()
+        await super().on_kill()
 
     def _begin(self) -> None:
         """Make the job and its key, as an operator does in an Airflow worker."""
@@ -232,4 +232,4 @@ class SbatchStartTrigger(SbatchTrigger):
             self.job = fields_of(job_for(ti, self.script, self.job))
             since = submitted_since(begun)
             self.since = since.isoformat() if since else None
-            self.keys = [key_of_try(ti, begun, 1).text]
+            self.keys = [key_of_try(ti, begun, number).text for number in range(1, ti.try_number + 1)]

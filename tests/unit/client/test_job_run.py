@@ -280,3 +280,12 @@ def test_what_was_read_is_shown_even_if_files_cannot_be_read_any_more(
     *lines, note = run_without_waiting(printed(slurm, pause=15), monkeypatch)
     assert lines == read.decode().splitlines()
     assert note.startswith("(Not shown of /out: ")
+
+
+def test_a_try_that_is_ended_before_it_has_ended_those_that_it_replaces_ends_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(queued("7", "RUNNING", name=FIRST.name("train")), accounting=[])
+    run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="train", name="train"), [SECOND], replaced=[FIRST])
+    run_without_waiting(run.cancel(), monkeypatch)
+    assert run.cancelled == (JobId(7),)

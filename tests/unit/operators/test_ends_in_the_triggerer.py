@@ -208,3 +208,26 @@ def test_what_no_worker_came_before_waits_for_none(monkeypatch: pytest.MonkeyPat
         return time.monotonic() - began
 
     assert run_without_waiting(seconds(), monkeypatch) == 0
+
+
+def test_a_later_try_that_is_handed_to_a_worker_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = SbatchOperator(task_id="fit", command="true", start_from_trigger=True)
+    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings(is_last_try=False))
+    run, killed = TaskRun("fit"), list[bool]()
+    run.begin_in_the_triggerer()
+    trigger.task_instance = run.begin_in_the_triggerer()
+
+    async def kill() -> None:
+        killed.append(True)
+
+    monkeypatch.setattr(trigger, "_kill", kill)
+
+    async def events() -> Any:
+        found = []
+        async for one in trigger.run():
+            found.append(one)
+            await trigger.on_kill()
+        return found
+
+    [end] = run_without_waiting(events(), monkeypatch)
+    assert (end.payload, killed) == ({"start": True}, [])

@@ -62,6 +62,12 @@ def test_a_retry_goes_on_with_the_job_of_any_try_before_it(airflow: str) -> None
     assert not second.replaced | third.replaced
 
 
+def test_a_later_try_that_is_ended_before_a_worker_begins_it_ends_the_jobs_of_all_before() -> None:
+    run = TaskRun()
+    first, second = begin_in_the_triggerer(run), begin_in_the_triggerer(run)
+    assert first.all < second.all
+
+
 @EACH_AIRFLOW
 def test_a_run_that_is_made_again_under_its_id_has_nothing_of_the_one_before(airflow: str) -> None:
     deleted, made_again = (TaskRun(airflow=airflow) for _ in range(2))
