@@ -76,6 +76,8 @@ class World(Story):
         self._gaps: dict[Instance, set[str]] = {}
         #: Tasks that were marked, and when, whose workers were killed before they could log in to end their jobs.
         self._unheard: set[tuple[Instance, float]] = set()
+        #: When a process last submitted or polled while the cluster was well.
+        self._reached = 0.0
         #: Since when one can log in.
         self._reachable_since = 0.0
         #: When something of the cluster was away, and when a process of Airflow's was.
@@ -296,9 +298,10 @@ class World(Story):
             self._unheard.add((one, one.ordered_at))
 
     def _is_left(self, job: SlurmJob, one: Instance, ordered_at: float) -> bool:
-        """Nobody was left who knew that the job was to be ended, as the docs say."""
-        withdrawn = job.key is not None and self.cluster.is_withdrawn(job.key)
-        return (one, ordered_at) in self._unheard and not withdrawn
+        """As the docs say: none was left that knew that it was to end, or none has come since the cluster is back."""
+        if job.key is not None and self.cluster.is_withdrawn(job.key):
+            return self._reached < max((back for _, back in self._away), default=0.0)
+        return (one, ordered_at) in self._unheard
 
     def _is_hasty(self, one: Instance) -> bool:
         """Somebody has marked a task of its pipeline whose turn had not come: the others go past it."""
@@ -325,6 +328,9 @@ class World(Story):
             self._break("a key belongs to one task of one run", f"{key} of {instance} is that of {owner[0]}, too")
 
     def asked(self, request: Request[Any], process: Process, alike: int) -> None:
+        is_poll = isinstance(request, ListJobs) and bool(request.ids and not request.names)
+        if (is_poll or isinstance(request, SubmitOnce)) and self.cluster.is_well:
+            self._reached = time.monotonic()
         if isinstance(request, SubmitOnce):
             if alike > 1:
                 self._break("one submission is under way at a time", process.name)
@@ -340,7 +346,7 @@ class World(Story):
                 self.keys.setdefault(key.text, (stage, stage.epoch))
         if not is_bounded:
             self._break("nobody reads all of accounting", str(request)[:300])
-        if isinstance(request, ListJobs) and request.ids and not request.names:
+        if is_poll:
             self._count(process, "polls", MOST_POLLS)
         elif isinstance(request, (ListJobs, CancelJobs)):
             clears = sum(when > time.monotonic() - 60 - BEGUN_WITHIN for when in self._all_cleared)
