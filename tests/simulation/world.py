@@ -258,8 +258,10 @@ class World(Story):
             may = one.state in ENDS or one.state in ("running", "deferred")
             is_running = any(other.state == "running" for other in one.downstream)
             if may and not (is_running and "cleared in a worker" in self.not_yet):
+                # One that has not begun has nobody to end its job until its turn comes, unless all are submitted anew.
+                ended = [each for each in one.downstream if each.state is not None or one is one.siblings[0]]
                 one.airflow.clear(one)
-                for cleared in one.downstream:
+                for cleared in ended:
                     self._watch_jobs_of(cleared)
                 if "retries that change" not in self.not_yet:
                     # A new version of the DAG comes before the task begins again.
