@@ -182,6 +182,11 @@ def _limit(sandbox: Sandbox, options: Options) -> str:
     return f"the block {when}"
 
 
+def _allowance(sandbox: Sandbox, options: Options) -> str:
+    _cloud(sandbox, "allowance", project=options.project, gpus=options.gpus)
+    return f"{options.project} may have {options.gpus} GPUs of the block now"
+
+
 def _usage_unknown(sandbox: Sandbox, options: Options) -> str:
     _cloud(sandbox, "usage_unknown")
     return "the block's usage is reported as unknown"
@@ -311,6 +316,15 @@ FAULTS = [
         [
             (("gpus",), {"type": int, "help": "the new limit"}),
             (("--after",), {"type": float, "default": 0, "help": "seconds until then, for which it is announced"}),
+        ],
+    ),
+    Fault(
+        "allowance",
+        "limit what a project may have of the capacity block",
+        _allowance,
+        [
+            (("project",), {"help": "the project of the node groups, as project-e00sandbox"}),
+            (("gpus",), {"type": int, "help": "GPUs that it may have"}),
         ],
     ),
     Fault("block-unknown", "report the block's usage as unknown", _usage_unknown),

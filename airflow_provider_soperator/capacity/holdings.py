@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -96,6 +96,47 @@ class Goal:
 
 
 @dataclass(frozen=True)
+class Share:
+    """The part of a block that one project may have, and the targets whose machines are in that project.
+
+    >>> print(Share("project-e00serving", frozenset({"inference"}), limit=16, usage=8))
+    project-e00serving may have 16 GPUs of the block, and has 8
+    """
+
+    project: str
+    targets: frozenset[str]
+    limit: int
+    #: GPUs of the block that the project has; None if that is unknown.
+    usage: int | None
+
+    def __str__(self) -> str:
+        has = "an unknown number" if self.usage is None else self.usage
+        return f"{self.project} may have {self.limit} GPUs of the block, and has {has}"
+
+
+class _Left:
+    """GPUs that are left of a block, and of the parts that projects may have of it, while they are given out."""
+
+    def __init__(self, world: World, back: Allocation, if_unknown: int) -> None:
+        self._gpus = world.gpus
+        self._left: list[tuple[Collection[str], int]] = []
+        parts = [(world.holdings.keys(), world.block.limit, world.block.usage)]
+        for names, limit, usage in [*parts, *((one.targets, one.limit, one.usage) for one in world.shares)]:
+            # Either may count a new machine first.
+            held = sum(world.holdings[name].held * world.gpus[name] for name in names)
+            free = if_unknown if usage is None else max(0, limit - max(usage, held))
+            self._left.append((names, free + sum(back.get(name, 0) * world.gpus[name] for name in names)))
+
+    def units(self, name: str) -> int:
+        """The number of units of a target that there is room for."""
+        return min(left for names, left in self._left if name in names) // self._gpus[name]
+
+    def take(self, name: str, units: int) -> None:
+        gpus = units * self._gpus[name]
+        self._left = [(names, max(0, left - gpus) if name in names else left) for names, left in self._left]
+
+
+@dataclass(frozen=True)
 class World:
     """A block, and what each target holds of it, at one moment."""
 
@@ -103,6 +144,8 @@ class World:
     holdings: Mapping[str, Holding]
     #: GPUs of one unit of each target.
     gpus: Mapping[str, int]
+    #: Parts of the block that are all that the projects of some targets may have.
+    shares: Sequence[Share] = ()
 
     def receivers(self, desired: Allocation, ready: Allocation | None = None) -> list[str]:
         """Targets below their desired size, or with fewer units ready than ``ready`` (default: all)."""
@@ -123,6 +166,11 @@ class World:
         """GPUs of the block that no target holds: those of others, and of machines that have not gone yet."""
         return None if self.block.usage is None else self.block.usage - self.held
 
+    def full(self, name: str) -> list[Share]:
+        """The shares of a target's project that have no room for another unit of it."""
+        shares = [one for one in self.shares if name in one.targets]
+        return [one for one in shares if one.usage is None or one.limit - one.usage < self.gpus[name]]
+
     def goal(self, desired: Allocation) -> Goal:
         """What is possible of an allocation without the units that may not be touched.
 
@@ -131,27 +179,26 @@ class World:
         units = {name: seen.possible(desired[name]) for name, seen in self.holdings.items()}
         # What stays where it shall not be is missing elsewhere.
         fits = max(self.block.limit, sum(desired[name] * self.gpus[name] for name in units))
-        over = sum(units[name] * self.gpus[name] for name in units) - fits
-        for name in self.receivers(desired):
-            may_lack = max(0, units[name] - max(self.holdings[name].allowed, len(self.holdings[name].stuck)))
-            lacks = min(may_lack, math.ceil(max(0, over) / self.gpus[name]))
-            units[name] -= lacks
-            over -= lacks * self.gpus[name]
+        for names, limit in [(units.keys(), fits), *((one.targets, one.limit) for one in self.shares)]:
+            over = sum(units[name] * self.gpus[name] for name in names) - limit
+            for name in [name for name in self.receivers(desired) if name in names]:
+                may_lack = max(0, units[name] - max(self.holdings[name].allowed, len(self.holdings[name].stuck)))
+                lacks = min(may_lack, math.ceil(max(0, over) / self.gpus[name]))
+                units[name] -= lacks
+                over -= lacks * self.gpus[name]
         ready = {name: max(0, count - self.holdings[name].broken) for name, count in units.items()}
         return Goal(units, ready)
 
     def possible(self, desired: Allocation) -> Goal:
         """What is possible of an allocation if others keep the GPUs that they have of the block."""
         goal = self.goal(desired)
-        if self.block.usage is None:
-            return goal
-        given = sum(max(0, seen.held - goal.units[name]) * self.gpus[name] for name, seen in self.holdings.items())
-        left = max(0, self.block.limit - max(self.block.usage, self.held)) + given
+        back = {name: max(0, seen.held - goal.units[name]) for name, seen in self.holdings.items()}
+        left = _Left(self, back, if_unknown=sum(goal.units[name] * self.gpus[name] for name in goal.units))
         units = dict(goal.units)
         for name, seen in self.holdings.items():
-            more = min(max(0, goal.units[name] - seen.held), left // self.gpus[name])
+            more = min(max(0, goal.units[name] - seen.held), left.units(name))
             units[name] = min(goal.units[name], seen.held + more)
-            left -= more * self.gpus[name]
+            left.take(name, more)
         lacks = {name: goal.units[name] - units[name] for name in units}
         return Goal(units, {name: max(0, count - lacks[name]) for name, count in goal.ready.items()})
 
@@ -171,21 +218,16 @@ def may_have(world: World, desired: Allocation) -> dict[str, int]:
     >>> may_have(World(block, seen, {"training": 8, "inference": 8}), {"training": 4, "inference": 4})
     {'training': 4, 'inference': 3}
     """
-    left = 0
-    if world.block.usage is not None:
-        # Either may count a new machine first.
-        left = max(0, world.block.limit - max(world.block.usage, world.held))
-    may = {}
+    may, left = {}, _Left(world, {}, if_unknown=0)
     # Promises come first, because they cannot be revoked.
     for name, seen in world.holdings.items():
-        kept = min(seen.promised, left // world.gpus[name])
-        may[name] = min(seen.held, seen.allowed) + kept
-        left = max(0, left - seen.promised * world.gpus[name])
+        may[name] = min(seen.held, seen.allowed) + min(seen.promised, left.units(name))
+        left.take(name, seen.promised)
     for name in world.receivers(desired):
-        more = min(desired[name] - world.holdings[name].allowed, left // world.gpus[name])
+        more = min(desired[name] - world.holdings[name].allowed, left.units(name))
         if more > 0:
             may[name] = world.holdings[name].allowed + more
-            left -= more * world.gpus[name]
+            left.take(name, more)
     return may
 
 

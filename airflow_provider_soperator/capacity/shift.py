@@ -100,7 +100,8 @@ class Shift:
         await self._connect()
         seen = await asyncio.gather(*(session.look() for session in self._sessions.values()))
         # The block last: it then accounts for all that a target was seen to hold.
-        return World(await self._block(), dict(zip(self._sessions, seen, strict=True)), self._gpus)
+        shares = await self._connections.machines.shares(self._sessions)
+        return World(await self._block(), dict(zip(self._sessions, seen, strict=True)), self._gpus, shares)
 
     async def check(self) -> World:
         """Return the present world, or raise ``CapacityMistake`` if the order could never be carried out."""

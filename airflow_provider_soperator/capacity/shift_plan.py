@@ -137,7 +137,9 @@ def plan(
     donors = [move for move in moves if move.target in world.donors(possible.units)]
     receivers = [move for move in moves if move.target in world.receivers(possible.units, possible.ready)]
     steps = tuple(_steps(order, donors, receivers))
-    return ShiftPlan(moves, steps, world.block.free, world.others, jobs, tuple(notes), back)
+    lacking = {move.target for move in moves if move.possible < move.then}
+    shares = (str(one) for one in world.shares if one.targets & lacking)
+    return ShiftPlan(moves, steps, world.block.free, world.others, jobs, (*notes, *shares), back)
 
 
 def shift_state(world: World, record: ShiftRecord, order: ShiftOrder, more: Iterable[str]) -> dict[str, Any]:
@@ -174,7 +176,7 @@ def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:
             )
         else:
             continue
-        why = dict.fromkeys([*seen.problems, *in_lines(fixed)])
+        why = dict.fromkeys([*seen.problems, *in_lines(fixed), *(map(str, world.full(name)) if has < wanted else ())])
         lines.append(f"{line}: {'; '.join(why)}" if why else line)
     return tuple(lines)
 

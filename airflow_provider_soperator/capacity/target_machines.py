@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
+from airflow_provider_soperator.capacity.holdings import Share
 from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.api import NebiusDenied, NebiusMissing
-from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.nebius.api import NebiusDenied, NebiusError, NebiusMissing, NebiusUnauthenticated
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, read_allowances
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
@@ -31,8 +32,10 @@ class TargetMachines:
     def __init__(self, open_sdk: SdkOpener | None = None, block_id: str = "", log: Logger | None = None) -> None:
         self._open, self._block, self._log = open_sdk, block_id, log or logging.getLogger(__name__)
         self._unchecked: list[str] = []
-        #: The node groups under each target, as far as they were found.
+        #: The node groups under each target, as far as they were found, and the projects of these.
         self._groups: dict[str, frozenset[str]] = {}
+        self._projects: dict[str, str] = {}
+        self._is_unlimited = open_sdk is None
 
     async def check(self, sessions: Mapping[str, Session], gpus: Mapping[str, int], block: CapacityBlock) -> None:
         """Raise ``CapacityMistake`` if a node group under a target could buy."""
@@ -55,6 +58,31 @@ class TargetMachines:
             except (NebiusDenied, NebiusMissing) as error:
                 why = error.what
             notes.append(f"it is unknown if machines of {name} can be bought: their node groups are unknown, {why}")
+
+    async def shares(self, sessions: Mapping[str, Session]) -> list[Share]:
+        """The parts of the block that are all that the projects of targets may have."""
+        from airflow_provider_soperator.nebius.machines import project_of
+
+        if self._open is None or self._is_unlimited:
+            return []
+        try:
+            async with self._open() as sdk:
+                allowances = await read_allowances(sdk, self._block)
+                for name in sessions if allowances else ():
+                    if name not in self._projects:
+                        groups = self._groups.get(name) or await self._find(sdk, name, await sessions[name].machines())
+                        self._projects[name] = await project_of(sdk, min(groups)) if groups else ""
+        except NebiusError as error:
+            if error.retryable or isinstance(error, NebiusUnauthenticated):
+                raise
+            # Moving capacity does not need the right to read them.
+            self._log.info("It is unknown how much of the block each project may have: %s", error)
+            self._is_unlimited = True
+            return []
+        of = {
+            project: frozenset(one for one, its in self._projects.items() if its == project) for project in allowances
+        }
+        return [Share(one, of[one], said.limit, said.usage) for one, said in allowances.items() if of[one]]
 
     async def notes(self, sessions: Mapping[str, Session]) -> list[str]:
         """What could not be checked, and what was bought, as lines for a plan."""

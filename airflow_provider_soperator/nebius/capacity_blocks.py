@@ -55,6 +55,31 @@ async def read_block(sdk: SDK, block_id: str) -> CapacityBlock:
     return _block_of(await _get(sdk, block_id))
 
 
+@dataclass(frozen=True)
+class Allowance:
+    """The part of a block that a project may have."""
+
+    limit: int
+    #: GPUs of the block that the project has; None if that is unknown.
+    usage: int | None
+
+
+async def read_allowances(sdk: SDK, block_id: str) -> dict[str, Allowance]:
+    """Read the parts of a block that projects may have, by project; those that may have all of it are left out."""
+    from nebius.api.nebius.capacity.v1 import CapacityAllowanceServiceClient, CapacityAllowanceStatus
+    from nebius.api.nebius.capacity.v1 import ListCapacityAllowancesByCapacityBlockGroupRequest as ListRequest
+
+    request, usage = ListRequest(capacity_block_group_id=block_id), CapacityAllowanceStatus.UsageState
+    client = CapacityAllowanceServiceClient(sdk)
+    listed = await pages(client.list_by_capacity_block_group, request, f"allowances of capacity block {block_id}")
+    found = {}
+    for one in (one for page in listed for one in page.items if one.spec.limit is not None):
+        is_known = one.status.usage_state in (usage.USAGE_STATE_USED, usage.USAGE_STATE_NOT_USED)
+        known = one.status.usage if is_known and not one.status.reconciling else None
+        found[one.metadata.parent_id] = Allowance(one.spec.limit, known)
+    return found
+
+
 async def rivals(sdk: SDK, block_id: str) -> list[str]:
     """Other blocks of the same tenant with machines of the same kind."""
     from nebius.api.nebius.capacity.v1 import CapacityBlockGroupServiceClient, ListCapacityBlockGroupsRequest

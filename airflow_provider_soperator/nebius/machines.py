@@ -52,13 +52,18 @@ async def find_groups(
     return frozenset(found - {""})
 
 
+async def project_of(sdk: SDK, group: str) -> str:
+    """Read the id of the project that the machines of a node group are in."""
+    client = NodeGroupClient(sdk, group)
+    return await client.project(await client.read())
+
+
 async def bought_gpus(sdk: SDK, block_id: str, groups: Collection[str]) -> tuple[int, int]:
     """Count the GPUs of node groups' machines that the block does not hold, and all machines."""
     request = ListCapacityBlockGroupResourcesRequest(id=block_id)
     thing = f"machines of capacity block {block_id}"
     held = await answer(CapacityBlockGroupServiceClient(sdk).list_resources, request, "list", thing)
-    clients = [NodeGroupClient(sdk, group) for group in sorted(groups)]
-    projects = {await client.project(await client.read()) for client in clients}
+    projects = {await project_of(sdk, group) for group in sorted(groups)}
     machines = [
         one
         for project in projects

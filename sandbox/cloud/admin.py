@@ -14,10 +14,12 @@ from sandbox.cloud.faults import ApiFault
 from sandbox.cloud.metrics import GPU_METRICS
 from sandbox.cloud.soperator import Pinned, in_maintenance
 from sandbox.cloud.world import World
+from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT
 from sandbox.settings import CLUSTER, NAMESPACE
 
 #: Holds the GPUs that an "exhausted" block lacks.
 SOMEBODY_ELSE = "somebody-else"
+PROJECTS = (PROJECT, INFERENCE_PROJECT)
 
 
 class Admin:
@@ -65,6 +67,7 @@ class Admin:
                 "limit": world.block.limit,
                 "usage": world.block.usage,
                 "held": held,
+                "allowances": dict(world.block.allowances),
             },
             "groups": [
                 {
@@ -158,6 +161,12 @@ class Admin:
         else:
             self._world.block.set_limit(gpus)
 
+    async def do_allowance(self, project: str, gpus: int) -> None:
+        """Limit what a project may have of the block."""
+        if project not in PROJECTS:
+            raise ValueError(f"there is no project {project} (one of {', '.join(PROJECTS)})")
+        self._world.block.allow(project, gpus)
+
     async def do_usage_unknown(self) -> None:
         self._world.block.usage_known = False
 
@@ -175,6 +184,7 @@ class Admin:
         if in_maintenance(world.store):
             await self.do_maintenance("none")
         world.block.release(SOMEBODY_ELSE)
+        world.block.allowances.clear()
         world.block.usage_known = True
         world.block.next_change = None
         if world.block.limit != world.settings.block:

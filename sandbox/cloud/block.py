@@ -39,7 +39,11 @@ class CapacityBlock:
         #: True makes the API say that the limit is being moved now.
         self.reconciling = False
         self.next_change: LimitChange | None = None
+        #: The GPUs of it that projects may have, if that is not all of them.
+        self.allowances: dict[str, int] = {}
         self._holders: dict[str, int] = {}
+        #: The projects of holders that are in one.
+        self._projects: dict[str, str] = {}
         self._ledger = ledger
         self._now = now
 
@@ -56,7 +60,16 @@ class CapacityBlock:
     def holders(self) -> dict[str, int]:
         return dict(self._holders)
 
-    def claim(self, holder: str, gpus: int) -> None:
+    def usage_of(self, project: str) -> int:
+        return sum(gpus for holder, gpus in self._holders.items() if self._projects.get(holder) == project)
+
+    def allow(self, project: str, limit: int | None) -> None:
+        """Limit what a project may have from now on, or let it have all; what its holders have stays theirs."""
+        self.allowances.pop(project, None)
+        if limit is not None:
+            self.allowances[project] = limit
+
+    def claim(self, holder: str, gpus: int, project: str = "") -> None:
         """Take GPUs for a holder that has none yet, all or nothing."""
         if gpus < 1:
             raise ValueError(f"{holder} cannot hold {gpus} GPUs")
@@ -66,12 +79,21 @@ class CapacityBlock:
             raise CapacityExhausted(
                 f"capacity block {self.id} has {self.free} of {self.limit} GPUs free, {gpus} are needed"
             )
+        allowed = self.allowances.get(project)
+        if allowed is not None and self.usage_of(project) + gpus > allowed:
+            raise CapacityExhausted(
+                f"{project} may have {allowed} GPUs of capacity block {self.id} and has {self.usage_of(project)}, "
+                f"{gpus} more are needed"
+            )
         self._holders[holder] = gpus
+        if project:
+            self._projects[holder] = project
         self._record("claim", holder, gpus)
 
     def release(self, holder: str) -> None:
         """Give back all that a holder has; a holder that has nothing gives nothing back."""
         gpus = self._holders.pop(holder, None)
+        self._projects.pop(holder, None)
         if gpus is not None:
             self._record("release", holder, gpus)
 
@@ -113,6 +135,8 @@ class CapacityBlock:
             "reconciling": self.reconciling,
             "next_change": asdict(self.next_change) if self.next_change else None,
             "holders": self.holders,
+            "projects": dict(self._projects),
+            "allowances": dict(self.allowances),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -121,3 +145,5 @@ class CapacityBlock:
         self.reconciling = state["reconciling"]
         self.next_change = LimitChange(**state["next_change"]) if state["next_change"] else None
         self._holders = dict(state["holders"])
+        self._projects = dict(state["projects"])
+        self.allowances = dict(state["allowances"])

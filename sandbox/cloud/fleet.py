@@ -81,6 +81,7 @@ class NodeGroup:
     gpus_per_node: int
     size: Size
     labels: dict[str, str] = field(default_factory=dict)
+    project: str = "project-e00sandbox"
     reservation: Reservation = Reservation.STRICT
     #: Machines that the size and the Pods ask for now.
     target: int = 0
@@ -223,7 +224,7 @@ class Fleet:
                 now,
             )
             try:
-                machine.reserved = self._reserve(machine, group.reservation)
+                machine.reserved = self._reserve(machine, group)
             except CapacityExhausted as exhausted:
                 # It hangs rather than fails, as the real one does: each step tries again, with the same id.
                 self._serial -= 1
@@ -241,16 +242,16 @@ class Fleet:
             self.block.note_refused(group.id, group.gpus_per_node)
         group.refused = machines
 
-    def _reserve(self, machine: Machine, reservation: Reservation) -> bool:
+    def _reserve(self, machine: Machine, group: NodeGroup) -> bool:
         """Find the machine's GPUs; True if it is the block that gave them."""
         if not machine.gpus:
             return False
-        if reservation is not Reservation.FORBID:
+        if group.reservation is not Reservation.FORBID:
             try:
-                self.block.claim(machine.id, machine.gpus)
+                self.block.claim(machine.id, machine.gpus, group.project)
                 return True
             except CapacityExhausted:
-                if reservation is Reservation.STRICT:
+                if group.reservation is Reservation.STRICT:
                     raise
         self.payg += 1
         self.block.note_payg(machine.id, machine.gpus)

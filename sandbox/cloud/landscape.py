@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sandbox.cloud import active_checks
 from sandbox.cloud.fleet import Autoscaling, Fixed, NodeGroup
 from sandbox.kube.managers import Manager
+from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT
 from sandbox.settings import CLUSTER, EPHEMERAL_SET, LOOPBACK, MAX_STATIC, NAMESPACE, STATIC_SET, Settings
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def node_groups(settings: Settings) -> list[NodeGroup]:
 
     def group(group_id: str, name: str, cluster: str, gpus: int, size: Fixed | Autoscaling, role: str) -> NodeGroup:
         labels = {NODESET_NAME_LABEL: role, "nebius.com/node-group-id": group_id}
-        return NodeGroup(group_id, name, cluster, gpus, size, labels)
+        project = INFERENCE_PROJECT if cluster == INFERENCE_CLUSTER else PROJECT
+        return NodeGroup(group_id, name, cluster, gpus, size, labels, project)
 
     return [
         group(

@@ -1,4 +1,4 @@
-"""Who calls, and the project that everything is in."""
+"""Who calls, and the projects that there are."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Profiles:
 
 
 class Projects:
-    """ProjectService, the part that reads the one project."""
+    """ProjectService, the part that reads."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -40,7 +40,7 @@ class Projects:
 
     def get(self, request: GetProjectRequest, headers: Headers) -> Project:
         own = self._catalogue
-        if request.id != own.project:
+        if request.id not in own.projects:
             raise not_found(SERVICE, "project", request.id)
-        metadata = ResourceMetadata(id=own.project, parent_id=own.tenant, name="sandbox")
+        metadata = ResourceMetadata(id=request.id, parent_id=own.tenant, name=request.id.partition("-e00")[2])
         return Project(metadata=metadata, spec=ProjectSpec(region=own.region))

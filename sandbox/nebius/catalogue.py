@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+#: The project of all that is Soperator's, and the one that has inference in a cluster of its own.
+PROJECT = "project-e00sandbox"
+INFERENCE_PROJECT = "project-e00inference"
+
 
 @dataclass(frozen=True)
 class ClusterEntry:
@@ -12,6 +16,7 @@ class ClusterEntry:
 
     id: str
     name: str
+    project: str = PROJECT
     endpoint: str = ""
     ca_certificate: str = ""
     version: str = "1.33"
@@ -29,7 +34,7 @@ class GroupTemplate:
 
 CLUSTERS = (
     ClusterEntry("mk8scluster-e00soperator", "soperator"),
-    ClusterEntry("mk8scluster-e00inference", "inference"),
+    ClusterEntry("mk8scluster-e00inference", "inference", INFERENCE_PROJECT),
 )
 
 
@@ -38,7 +43,7 @@ class Catalogue:
     """Everything around the fleet. A group that ``templates`` does not name is of the default shape."""
 
     tenant: str = "tenant-e00sandbox"
-    project: str = "project-e00sandbox"
+    project: str = PROJECT
     region: str = "eu-north1"
     fabric: str = "fabric-2"
     platform: str = "gpu-h100-sxm"
@@ -50,6 +55,10 @@ class Catalogue:
 
     def template(self, group_id: str) -> GroupTemplate:
         return self.templates.get(group_id, GroupTemplate())
+
+    @property
+    def projects(self) -> list[str]:
+        return list(dict.fromkeys([self.project, *(cluster.project for cluster in self.clusters)]))
 
     def cluster(self, cluster_id: str) -> ClusterEntry | None:
         return next((cluster for cluster in self.clusters if cluster.id == cluster_id), None)

@@ -40,21 +40,19 @@ class Clusters:
 
     def get_by_name(self, request: GetByNameRequest, headers: Headers) -> Cluster:
         for cluster in self._catalogue.clusters:
-            if request.parent_id == self._catalogue.project and cluster.name == request.name:
+            if request.parent_id == cluster.project and cluster.name == request.name:
                 return self._message(cluster)
         raise not_found(SERVICE, "cluster", request.name)
 
     def list(self, request: ListClustersRequest, headers: Headers) -> ListClustersResponse:
-        clusters = self._catalogue.clusters if request.parent_id == self._catalogue.project else ()
+        clusters = [cluster for cluster in self._catalogue.clusters if cluster.project == request.parent_id]
         some, token = page(SERVICE, clusters, request.page_size, request.page_token)
         return ListClustersResponse(items=[self._message(entry) for entry in some], next_page_token=token)
 
     def _message(self, entry: ClusterEntry) -> Cluster:
         endpoints = ControlPlaneStatusEndpoints(public_endpoint=entry.endpoint, private_endpoint=entry.endpoint)
         return Cluster(
-            metadata=ResourceMetadata(
-                id=entry.id, parent_id=self._catalogue.project, name=entry.name, resource_version=1
-            ),
+            metadata=ResourceMetadata(id=entry.id, parent_id=entry.project, name=entry.name, resource_version=1),
             spec=ClusterSpec(control_plane=ControlPlaneSpec(version=entry.version)),
             status=ClusterStatus(
                 state=ClusterStatus.State.RUNNING,

@@ -47,8 +47,7 @@ class Instances:
         return self._found(request.name)
 
     def list(self, request: ListInstancesRequest, headers: Headers) -> ListInstancesResponse:
-        own = request.parent_id == self._catalogue.project
-        machines = list(self._fleet.machines.values()) if own else []
+        machines = [one for one in self._fleet.machines.values() if self._project(one) == request.parent_id]
         some, token = page(SERVICE, machines, request.page_size, request.page_token)
         return ListInstancesResponse(items=[self._message(m) for m in some], next_page_token=token)
 
@@ -58,12 +57,15 @@ class Instances:
             raise not_found(SERVICE, "instance", instance_id)
         return self._message(machine)
 
+    def _project(self, machine: Machine) -> str:
+        return self._fleet.groups[machine.group].project
+
     def _message(self, machine: Machine) -> Instance:
         shape = self._catalogue.template(machine.group)
         return Instance(
             metadata=ResourceMetadata(
                 id=machine.id,
-                parent_id=self._catalogue.project,
+                parent_id=self._project(machine),
                 name=machine.id,
                 resource_version=1,
                 updated_at=moment(machine.since),

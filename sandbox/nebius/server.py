@@ -9,6 +9,7 @@ import grpc
 from sandbox.cloud.faults import ApiFaults
 from sandbox.cloud.fleet import Fleet
 from sandbox.nebius.accounts import Profiles, Projects
+from sandbox.nebius.allowances import CapacityAllowances
 from sandbox.nebius.capacity import CapacityBlockGroups
 from sandbox.nebius.catalogue import Catalogue
 from sandbox.nebius.clusters import Clusters
@@ -46,6 +47,9 @@ class Server:
                     "nebius.capacity.v1.CapacityBlockGroupService",
                     CapacityBlockGroups(fleet.block, catalogue).methods(),
                     gate,
+                ),
+                service(
+                    "nebius.capacity.v1.CapacityAllowanceService", CapacityAllowances(fleet, catalogue).methods(), gate
                 ),
                 service("nebius.compute.v1.InstanceService", Instances(fleet, catalogue).methods(), gate),
                 service("nebius.iam.v1.TokenExchangeService", Tokens(gate).methods(), gate),

@@ -19,7 +19,8 @@ from nebius.api.nebius.mk8s.v1 import (
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.errors import CapacityBusy
 from airflow_provider_soperator.nebius import api
-from sandbox.cloud.landscape import BLOCK_ID, CPU_GROUP, INFERENCE_GROUP, TRAINING_GROUP
+from sandbox.cloud.landscape import BLOCK_ID, CPU_GROUP, INFERENCE_GROUP, REMOTE_INFERENCE_GROUP, TRAINING_GROUP
+from sandbox.nebius.catalogue import INFERENCE_PROJECT
 from tests.integration.cluster import check_ledger
 from tests.integration.shifts import PATIENT, WHOLE_NODE, Running, Shifts, at, is_dead
 
@@ -154,6 +155,25 @@ def test_capacity_that_others_take_meanwhile_never_comes(shifts: Shifts) -> None
     assert "it was rolled back. Now training may have 4 nodes, 4 ready" in said
     shifts.check_at_rest()
     check_ledger(cluster.ledger())
+
+
+def test_a_project_that_may_have_less_gets_what_it_may_have(shifts: Shifts) -> None:
+    cluster = shifts.cluster
+    targets = shifts.training(), shifts.inference(REMOTE_INFERENCE_GROUP)
+    cluster.fault("allowance", project=INFERENCE_PROJECT, gpus=8)
+    order = shifts.order(2, 2, targets=targets)
+    plan = str(shifts.accepted(order))
+    assert "inference goes from 0 to 1 node (2 desired)" in plan
+    assert f"{INFERENCE_PROJECT} may have 8 GPUs of the block, and has 0" in plan
+    outcome = shifts.run(order)
+    assert (outcome.state, outcome.allocation) == ("partial", {"training": 2, "inference": 1})
+    full = f"{INFERENCE_PROJECT} may have 8 GPUs of the block, and has 8"
+    assert outcome.missing == (f"inference has 1 of 2 nodes ready: {full}",)
+    assert not [entry for entry in cluster.ledger() if entry["entry"] == "refused"], "nothing was asked for in vain"
+    cluster.fault("clear")
+    assert shifts.run(order).state == "done"
+    shifts.run(shifts.order(4, 0, targets=targets))
+    shifts.check_at_rest()
 
 
 def test_a_block_that_shrinks_meanwhile_leaves_nothing_to_go_back_to(shifts: Shifts) -> None:

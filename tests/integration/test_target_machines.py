@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 from nebius.api.nebius.mk8s.v1 import ReservationPolicy
 
+from airflow_provider_soperator.capacity import target_machines
+from airflow_provider_soperator.capacity.holdings import Share
 from airflow_provider_soperator.capacity.target_machines import TargetMachines
 from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius import machines as nebius_machines
-from airflow_provider_soperator.nebius.api import NebiusDenied
+from airflow_provider_soperator.nebius.api import NebiusDenied, NebiusUnreachable
+from sandbox.cloud.faults import ApiFault
+from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT
 from tests.sandbox.nebius_world import BLOCK, INFERENCE, TOKEN, TRAINING, World, world
 
 GPUS = {"training": 8, "inference": 8}
@@ -63,6 +67,9 @@ class Seen:
 
     def bought(self) -> int | None:
         return asyncio.run(self._machines.bought(self._targets))
+
+    def shares(self) -> list[Share]:
+        return asyncio.run(self._machines.shares(self._targets))
 
     def check(self) -> list[str]:
         async def checked() -> list[str]:
@@ -208,3 +215,42 @@ def test_a_group_that_cannot_be_found_is_said(here: World, monkeypatch: pytest.M
     deny(monkeypatch, "answer")
     [note] = Seen(training=Target(machines=machines(here, TRAINING))).check()
     assert note.endswith("their node groups are unknown, the account may not list machines")
+
+
+# What their projects may have
+
+
+def test_targets_share_what_their_project_may_have(here: World) -> None:
+    here.block.allow(INFERENCE_PROJECT, 24)
+    inference = Target(groups=frozenset({INFERENCE}))
+    seen = Seen(training=Target(machines=machines(here, TRAINING)), inference=inference, other=inference)
+    assert seen.shares() == [Share(INFERENCE_PROJECT, frozenset({"inference", "other"}), limit=24, usage=16)]
+    here.block.allow(PROJECT, 16)
+    assert Share(PROJECT, frozenset({"training"}), limit=16, usage=16) in seen.shares()
+
+
+def test_of_a_target_whose_machines_nobody_knows_no_share_is_known(here: World) -> None:
+    here.block.allow(INFERENCE_PROJECT, 24)
+    seen = Seen(training=Target())
+    assert seen.shares() == []
+
+
+def test_who_may_not_read_them_moves_capacity_without(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def denied(sdk: object, block: str) -> None:
+        asked.append(block)
+        raise NebiusDenied("the account may not list allowances", "give it a role")
+
+    monkeypatch.setattr(target_machines, "read_allowances", denied)
+    seen = Seen(inference=Target(groups=frozenset({INFERENCE})))
+    assert (seen.shares(), seen.shares()) == ([], [])
+    assert asked == [BLOCK]
+    (said,) = seen.said
+    assert said.startswith("It is unknown how much of the block each project may have: the account may not list")
+
+
+def test_an_outage_is_not_taken_for_a_right_that_is_missing(here: World) -> None:
+    here.faults.add(ApiFault("nebius", "error", "CapacityAllowanceService/*", count=None))
+    with pytest.raises(NebiusUnreachable):
+        Seen(inference=Target(groups=frozenset({INFERENCE}))).shares()

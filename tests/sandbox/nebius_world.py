@@ -32,6 +32,7 @@ from sandbox.cloud.block import CapacityBlock
 from sandbox.cloud.faults import ApiFaults
 from sandbox.cloud.fleet import Autoscaling, Fixed, Fleet, Timing
 from sandbox.cloud.fleet import NodeGroup as FleetGroup
+from sandbox.nebius.catalogue import INFERENCE_PROJECT
 from sandbox.nebius.server import Server, serve
 
 TOKEN = "sandbox-token"
@@ -67,7 +68,7 @@ class World:
         self.fleet.add_group(FleetGroup(TRAINING, "worker-0", cluster, 8, Autoscaling(0, 4)))
         cluster = "mk8scluster-e00inference"
         labels = {"pool": "serving"}
-        self.fleet.add_group(FleetGroup(INFERENCE, "serving", cluster, 8, Fixed(2), labels))
+        self.fleet.add_group(FleetGroup(INFERENCE, "serving", cluster, 8, Fixed(2), labels, INFERENCE_PROJECT))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

@@ -44,7 +44,7 @@ from nebius.base.service_account.static import Reader
 
 from sandbox.cloud.faults import ApiFault
 from sandbox.cloud.fleet import Autoscaling
-from sandbox.nebius.catalogue import Catalogue
+from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT, Catalogue
 from tests.sandbox.nebius_world import BLOCK, BRIEF, INFERENCE, TRAINING, World, refusal, sdk_of, wire, world
 
 UsageState = CapacityBlockGroupStatus.UsageState
@@ -82,7 +82,9 @@ def test_an_autoscaled_group_shows_its_bounds_and_the_target_of_the_moment(here:
 
 def test_groups_and_clusters_are_found_by_parent_and_name(here: World) -> None:
     clusters = ClusterServiceClient(here.sdk)
-    found = clusters.list(ListClustersRequest(parent_id=Catalogue().project), **BRIEF).wait().items
+    projects = Catalogue().projects
+    found = [one for id in projects for one in clusters.list(ListClustersRequest(parent_id=id), **BRIEF).wait().items]
+    assert [cluster.metadata.parent_id for cluster in found] == projects == [PROJECT, INFERENCE_PROJECT]
     assert [cluster.metadata.name for cluster in found] == ["soperator", "inference"]
     assert wire(clusters.get(GetClusterRequest(id=found[0].metadata.id), **BRIEF).wait()) == wire(found[0])
     for cluster, name, group_id in zip(found, ("worker-0", "serving"), (TRAINING, INFERENCE), strict=True):
@@ -157,8 +159,10 @@ def test_an_instance_names_the_block_that_pays_for_it(here: World) -> None:
     here.pending = {TRAINING: 1}
     here.advance(0)
     client = InstanceServiceClient(here.sdk)
-    listed = client.list(ListInstancesRequest(parent_id=Catalogue().project), **BRIEF).wait().items
-    assert [instance.status.state for instance in listed] == [STATE.RUNNING, STATE.RUNNING, STATE.CREATING]
+    (made,) = client.list(ListInstancesRequest(parent_id=PROJECT), **BRIEF).wait().items
+    assert (made.status.state, made.metadata.labels["mk8s-node-group-id"]) == (STATE.CREATING, TRAINING)
+    listed = client.list(ListInstancesRequest(parent_id=INFERENCE_PROJECT), **BRIEF).wait().items
+    assert [instance.status.state for instance in listed] == [STATE.RUNNING, STATE.RUNNING]
     got = client.get(GetInstanceRequest(id=listed[0].metadata.id), **BRIEF).wait()
     assert got.status.reservation_id == BLOCK
     assert got.metadata.labels["mk8s-node-group-id"] == INFERENCE
@@ -169,7 +173,7 @@ def test_lists_come_in_pages(here: World) -> None:
     names: list[str] = []
     token, calls = "", 0
     while token or not calls:
-        request = ListInstancesRequest(parent_id=Catalogue().project, page_size=1, page_token=token)
+        request = ListInstancesRequest(parent_id=INFERENCE_PROJECT, page_size=1, page_token=token)
         answer = client.list(request, **BRIEF).wait()
         names += [instance.metadata.name for instance in answer.items]
         token, calls = answer.next_page_token, calls + 1

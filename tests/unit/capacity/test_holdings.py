@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.capacity.holdings import Holding, World, may_have
+from airflow_provider_soperator.capacity.holdings import Holding, Share, World, may_have
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from tests.unit.capacity.world import Cloud, Pace, State
@@ -52,6 +53,11 @@ def clouds(draw: st.DrawFn) -> tuple[Cloud, dict[str, int]]:
             sleeping=sleeping,
             off=max(0, desired[name] - before[name]),
         )
+    # A project has room for what its targets have, and for what they are to have.
+    of = draw(st.frozensets(st.sampled_from(names)), label="targets of a project that may not have all")
+    if of:
+        needs = max(sum(units[name] * gpus[name] for name in of) for units in (before, desired))
+        cloud.shares["project-e00serving"] = (of, needs + draw(st.integers(0, 8)))
     return cloud, desired
 
 
@@ -62,7 +68,8 @@ def step(cloud: Cloud, desired: Mapping[str, int], *, passes: int = 0) -> World:
         seen[name] = target.see()
         for _ in range(passes):
             cloud.tick()
-    world = World(cloud.block(), seen, {name: target.gpus for name, target in cloud.targets.items()})
+    shares = cloud.share()
+    world = World(cloud.block(), seen, {name: target.gpus for name, target in cloud.targets.items()}, shares)
     for _ in range(passes):
         cloud.tick()
     may = may_have(world, desired)
@@ -207,9 +214,46 @@ def test_what_others_have_of_the_block_is_not_possible(usage: int | None, infere
     assert possible.units == possible.ready == {"training": 2, "inference": inference}
 
 
+def serving(limit: int, usage: int | None, *targets: str) -> Share:
+    return Share("project-e00serving", frozenset(targets or ("inference",)), limit, usage)
+
+
+@pytest.mark.parametrize(
+    ("share", "goal", "possible"),
+    [
+        pytest.param(serving(64, 0), 6, 6, id="it may have all"),
+        pytest.param(serving(24, 0), 3, 3, id="it may have less than is desired"),
+        pytest.param(serving(24, 16), 3, 1, id="others of the project have some of it"),
+        pytest.param(serving(24, None), 3, 3, id="nobody knows how much it has"),
+        pytest.param(serving(48, 32, "training", "inference"), 4, 4, id="both are of one project"),
+        pytest.param(serving(48, 32, "training"), 6, 6, id="it is the other's project"),
+    ],
+)
+def test_more_than_a_project_may_have_is_not_possible(share: Share, goal: int, possible: int) -> None:
+    seen = world(32, training=Holding(allowed=4, held=4, ready=4), inference=Holding(**NONE))
+    seen = replace(seen, shares=[share])
+    assert seen.goal(GOAL).units == {"training": 2, "inference": goal}
+    assert seen.possible(GOAL).units == {"training": 2, "inference": possible}
+
+
+@pytest.mark.parametrize(("usage", "inference"), [(0, 3), (8, 2), (24, 0), (32, 0), (None, 0)])
+def test_no_more_is_given_than_the_project_has_left(usage: int | None, inference: int) -> None:
+    seen = replace(world(0, inference=Holding(**NONE)), shares=[serving(24, usage)])
+    assert may_have(seen, {"inference": 6}) == {"inference": inference}
+
+
 def test_the_world_that_claims_are_tried_in_does_refuse_them() -> None:
     cloud = Cloud(LIMIT)
     greedy = cloud.add("training", ready=8, off=1)
     greedy.grow(9)
+    cloud.tick()
+    assert (cloud.refused, greedy.count(State.ASKED)) == (1, 1)
+
+
+def test_it_refuses_what_a_project_may_not_have() -> None:
+    cloud = Cloud(LIMIT)
+    greedy = cloud.add("training", ready=2, off=1)
+    cloud.shares["project-e00training"] = (frozenset({"training"}), 16)
+    greedy.grow(3)
     cloud.tick()
     assert (cloud.refused, greedy.count(State.ASKED)) == (1, 1)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import Any
 
-from airflow_provider_soperator.capacity.holdings import Holding, Release
+from airflow_provider_soperator.capacity.holdings import Holding, Release, Share
 from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.capacity.targets.protocol import Session
@@ -221,7 +221,7 @@ class Units:
             elif unit.state is State.LINGERING:
                 self._set(number, State.OFF)
                 self.bought.discard(number)
-            elif unit.state is State.ASKED and (self.cloud.has_room_for(self.gpus) or self._buy(number)):
+            elif unit.state is State.ASKED and (self.cloud.has_room_for(self.gpus, self) or self._buy(number)):
                 self.come.append(self.cloud.now)
                 self._set(number, State.BOOTING, self.cloud.now + self.pace.boot(number))
             elif unit.state is State.BOOTING:
@@ -251,6 +251,8 @@ class Cloud:
         self.refused = 0
         #: GPUs that others have.
         self.foreign = 0
+        #: Targets whose project may have only so many GPUs of the block.
+        self.shares: dict[str, tuple[frozenset[str], int]] = {}
         #: From when to when nobody is told how many GPUs are taken; and nothing works at all, for this reason.
         self.unknown: Sequence[range] = ()
         self.trouble: Sequence[range] = ()
@@ -268,8 +270,17 @@ class Cloud:
     def taken(self) -> int:
         return self.foreign + sum(target.machines * target.gpus for target in self.targets.values())
 
-    def has_room_for(self, gpus: int) -> bool:
+    def _taken_by(self, names: Collection[str]) -> int:
+        return sum(self.targets[name].machines * self.targets[name].gpus for name in names)
+
+    def share(self) -> list[Share]:
+        return [Share(project, names, limit, self._taken_by(names)) for project, (names, limit) in self.shares.items()]
+
+    def has_room_for(self, gpus: int, target: Units | None = None) -> bool:
         fits = self.taken + gpus <= self.limit
+        for names, limit in self.shares.values():
+            is_in = any(self.targets[name] is target for name in names)
+            fits = fits and not (is_in and self._taken_by(names) + gpus > limit)
         self.refused += not fits
         return fits
 
