@@ -96,10 +96,10 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Share:
+class ProjectShare:
     """The part of a block that one project may have, and the targets whose machines are in that project.
 
-    >>> print(Share("project-e00serving", frozenset({"inference"}), limit=16, usage=8))
+    >>> print(ProjectShare("project-e00serving", frozenset({"inference"}), limit=16, usage=8))
     project-e00serving may have 16 GPUs of the block, and has 8
     """
 
@@ -145,7 +145,7 @@ class World:
     #: GPUs of one unit of each target.
     gpus: Mapping[str, int]
     #: Parts of the block that are all that the projects of some targets may have.
-    shares: Sequence[Share] = ()
+    shares: Sequence[ProjectShare] = ()
 
     def receivers(self, desired: Allocation, ready: Allocation | None = None) -> list[str]:
         """Targets below their desired size, or with fewer units ready than ``ready`` (default: all)."""
@@ -166,7 +166,7 @@ class World:
         """GPUs of the block that no target holds: those of others, and of machines that have not gone yet."""
         return None if self.block.usage is None else self.block.usage - self.held
 
-    def full(self, name: str) -> list[Share]:
+    def full(self, name: str) -> list[ProjectShare]:
         """The shares of a target's project that have no room for another unit of it."""
         shares = [one for one in self.shares if name in one.targets]
         return [one for one in shares if one.usage is None or one.limit - one.usage < self.gpus[name]]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.capacity.holdings import Share
+from airflow_provider_soperator.capacity.holdings import ProjectShare
 from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.logger import Logger
@@ -59,7 +59,7 @@ class TargetMachines:
                 why = error.what
             notes.append(f"it is unknown if machines of {name} can be bought: their node groups are unknown, {why}")
 
-    async def shares(self, sessions: Mapping[str, Session]) -> list[Share]:
+    async def shares(self, sessions: Mapping[str, Session]) -> list[ProjectShare]:
         """The parts of the block that are all that the projects of targets may have."""
         from airflow_provider_soperator.nebius.machines import project_of
 
@@ -82,7 +82,7 @@ class TargetMachines:
         of = {
             project: frozenset(one for one, its in self._projects.items() if its == project) for project in allowances
         }
-        return [Share(one, of[one], said.limit, said.usage) for one, said in allowances.items() if of[one]]
+        return [ProjectShare(one, of[one], said.limit, said.usage) for one, said in allowances.items() if of[one]]
 
     async def notes(self, sessions: Mapping[str, Session]) -> list[str]:
         """What could not be checked, and what was bought, as lines for a plan."""

@@ -13,7 +13,7 @@ import pytest
 from nebius.api.nebius.mk8s.v1 import ReservationPolicy
 
 from airflow_provider_soperator.capacity import target_machines
-from airflow_provider_soperator.capacity.holdings import Share
+from airflow_provider_soperator.capacity.holdings import ProjectShare
 from airflow_provider_soperator.capacity.target_machines import TargetMachines
 from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session
 from airflow_provider_soperator.errors import CapacityMistake
@@ -68,7 +68,7 @@ class Seen:
     def bought(self) -> int | None:
         return asyncio.run(self._machines.bought(self._targets))
 
-    def shares(self) -> list[Share]:
+    def shares(self) -> list[ProjectShare]:
         return asyncio.run(self._machines.shares(self._targets))
 
     def check(self) -> list[str]:
@@ -224,9 +224,9 @@ def test_targets_share_what_their_project_may_have(here: World) -> None:
     here.block.allow(INFERENCE_PROJECT, 24)
     inference = Target(groups=frozenset({INFERENCE}))
     seen = Seen(training=Target(machines=machines(here, TRAINING)), inference=inference, other=inference)
-    assert seen.shares() == [Share(INFERENCE_PROJECT, frozenset({"inference", "other"}), limit=24, usage=16)]
+    assert seen.shares() == [ProjectShare(INFERENCE_PROJECT, frozenset({"inference", "other"}), limit=24, usage=16)]
     here.block.allow(PROJECT, 16)
-    assert Share(PROJECT, frozenset({"training"}), limit=16, usage=16) in seen.shares()
+    assert ProjectShare(PROJECT, frozenset({"training"}), limit=16, usage=16) in seen.shares()
 
 
 def test_of_a_target_whose_machines_nobody_knows_no_share_is_known(here: World) -> None:

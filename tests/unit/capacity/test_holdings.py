@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.capacity.holdings import Holding, Share, World, may_have
+from airflow_provider_soperator.capacity.holdings import Holding, ProjectShare, World, may_have
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from tests.unit.capacity.world import Cloud, Pace, State
@@ -214,8 +214,8 @@ def test_what_others_have_of_the_block_is_not_possible(usage: int | None, infere
     assert possible.units == possible.ready == {"training": 2, "inference": inference}
 
 
-def serving(limit: int, usage: int | None, *targets: str) -> Share:
-    return Share("project-e00serving", frozenset(targets or ("inference",)), limit, usage)
+def serving(limit: int, usage: int | None, *targets: str) -> ProjectShare:
+    return ProjectShare("project-e00serving", frozenset(targets or ("inference",)), limit, usage)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def serving(limit: int, usage: int | None, *targets: str) -> Share:
         pytest.param(serving(48, 32, "training"), 6, 6, id="it is the other's project"),
     ],
 )
-def test_more_than_a_project_may_have_is_not_possible(share: Share, goal: int, possible: int) -> None:
+def test_more_than_a_project_may_have_is_not_possible(share: ProjectShare, goal: int, possible: int) -> None:
     seen = world(32, training=Holding(allowed=4, held=4, ready=4), inference=Holding(**NONE))
     seen = replace(seen, shares=[share])
     assert seen.goal(GOAL).units == {"training": 2, "inference": goal}

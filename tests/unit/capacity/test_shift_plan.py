@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.holdings import Holding, Share, World
+from airflow_provider_soperator.capacity.holdings import Holding, ProjectShare, World
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units, plan
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
@@ -120,7 +120,7 @@ def test_what_cannot_move_is_kept() -> None:
 @pytest.mark.parametrize(("limit", "is_told"), [(16, True), (24, False)])
 def test_the_part_of_the_block_that_a_project_may_have_is_told_where_it_is_too_small(limit: int, is_told: bool) -> None:
     holdings = {"training": Holding(allowed=5, held=5, ready=5), "inference": Holding(allowed=1, held=1, ready=1)}
-    share = Share("project-e00serving", frozenset({"inference"}), limit, 8)
+    share = ProjectShare("project-e00serving", frozenset({"inference"}), limit, 8)
     block = CapacityBlock(id="b", limit=48, usage=48)
     order = replace(ORDER, desired={"training": 3, "inference": 3})
     found = str(plan(World(block, holdings, {"training": 8, "inference": 8}, [share]), order, {}))
@@ -131,7 +131,7 @@ def test_the_part_of_the_block_that_a_project_may_have_is_told_where_it_is_too_s
 @pytest.mark.parametrize(("usage", "is_told"), [(16, True), (8, False), (None, True)])
 def test_and_in_what_is_missing_where_it_is_full(usage: int | None, is_told: bool) -> None:
     seen = {"training": Holding(allowed=3, held=3, ready=3), "inference": Holding(allowed=2, held=2, ready=2)}
-    share = Share("project-e00serving", frozenset({"inference"}), 16, usage)
+    share = ProjectShare("project-e00serving", frozenset({"inference"}), 16, usage)
     world = World(CapacityBlock(id="b", limit=48, usage=40), seen, {"training": 8, "inference": 8}, [share])
     (line,) = missing_units(world, replace(ORDER, desired={"training": 3, "inference": 3}))
     assert line == "inference has 2 of 3 replicas ready" + f": {share}" * is_told

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import Any
 
-from airflow_provider_soperator.capacity.holdings import Holding, Release, Share
+from airflow_provider_soperator.capacity.holdings import Holding, ProjectShare, Release
 from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.capacity.targets.protocol import Session
@@ -273,8 +273,11 @@ class Cloud:
     def _taken_by(self, names: Collection[str]) -> int:
         return sum(self.targets[name].machines * self.targets[name].gpus for name in names)
 
-    def share(self) -> list[Share]:
-        return [Share(project, names, limit, self._taken_by(names)) for project, (names, limit) in self.shares.items()]
+    def share(self) -> list[ProjectShare]:
+        return [
+            ProjectShare(project, names, limit, self._taken_by(names))
+            for project, (names, limit) in self.shares.items()
+        ]
 
     def has_room_for(self, gpus: int, target: Units | None = None) -> bool:
         fits = self.taken + gpus <= self.limit
