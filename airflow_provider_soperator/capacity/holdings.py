@@ -43,6 +43,8 @@ class Holding:
     away: Mapping[str, str] = field(default_factory=dict)
     size: int | None = None
 
+    #: Units beside the block, which are none of those above.
+    bought: int = 0
     #: Its size, if others put it back to that whatever is wished for.
     pinned: int | None = None
 

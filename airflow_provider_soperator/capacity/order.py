@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
-from airflow_provider_soperator.capacity.targets import Target
+from airflow_provider_soperator.capacity.targets import BoughtNodes, Target
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
@@ -196,6 +196,18 @@ class ShiftOrder:
 
     def units(self, name: str) -> str:
         return next(target.units for target in self.targets if target.name == name)
+
+    @property
+    def buys(self) -> dict[str, BoughtNodes]:
+        """What targets may buy while the block lacks it."""
+        found = {one.name: getattr(one, "fallback", None) for one in self.targets}
+        return {name: said for name, said in found.items() if said}
+
+    @property
+    def may_buy(self) -> bool:
+        """True unless a person has approved something else."""
+        said = {name: str(one) for name, one in self.buys.items()}
+        return self.approved is None or self.approved.get("buys", {}) == said
 
     @property
     def may_wait(self) -> bool:

@@ -94,6 +94,7 @@ def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:
         "goal": dict(order.desired),
         "nodes": nodes,
         "jobs": plan["jobs"],
+        "buys": {name: str(one) for name, one in order.buys.items()},
         "end": order.stops_at and order.stops_at.isoformat(),
     }
     return {**bounds, "digest": sha256(json.dumps(bounds, sort_keys=True).encode()).hexdigest()[:12]}

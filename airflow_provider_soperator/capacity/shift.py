@@ -125,6 +125,8 @@ class Shift:
         notes = [*await self._connections.machines.notes(self._sessions), *await self._lease.notes(now)]
         for name, session in self._sessions.items():
             notes += [f"{name}: {note}" for note in await session.notes(units[name])]
+        end = "" if order.until else "; nothing now, as the end of the window is unknown: set until"
+        notes += [f"{name}: {fallback}{end}" for name, fallback in order.buys.items()]
         if not self._connections.is_agreed and (world.others != 0 or not self._connections.stores):
             notes.append(
                 "others may move GPUs of the block at the same time: lease_conn_id of the connection "
@@ -244,7 +246,22 @@ class Shift:
             if order.rollback == "all":
                 raise
             return await self._end(world, now, str(error))
-        return await self._end(world, now) if is_there else None
+        return await self._end(world, now) if await self._buy(world, now) and is_there else None
+
+    async def _buy(self, world: World, now: datetime) -> bool:
+        """Buy what the block lacks after the handover, if the user allows it; True once nothing is to come."""
+        order, is_done = self._order, True
+        most = may_have(self._lease.counted(world), order.desired) if order.buys else {}
+        for name, fallback in order.buys.items():
+            seen, lacks = world.holdings[name], order.desired[name] - most[name] if order.may_buy else 0
+            is_time = now >= order.wanted_at + fallback.after
+            is_there = is_time or lacks <= 0
+            # What was bought in the window before is paid for until its end, as other units stay until they leave.
+            if now >= order.leaves_at:
+                to_buy, keeps = lacks if is_time else 0, order.desired[name] - seen.ready
+                is_there &= await self._sessions[name].buy(to_buy, keeps, now, order.until)
+            is_done &= is_there and (now >= order.leaves_at or not seen.bought)
+        return is_done
 
     async def _back(self, now: datetime, record: ShiftRecord) -> bool | None:
         """Take a step back: what serves goes only as the place of what went before it is taken."""

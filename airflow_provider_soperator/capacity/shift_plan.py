@@ -176,7 +176,9 @@ def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:
             )
         else:
             continue
-        why = dict.fromkeys([*seen.problems, *in_lines(fixed), *(map(str, world.full(name)) if has < wanted else ())])
+        bought = [f"{counted(seen.bought, units)} bought beside the block"] if seen.bought else []
+        shares = [str(one) for one in world.full(name) if has < wanted]
+        why = dict.fromkeys([*bought, *seen.problems, *in_lines(fixed), *shares])
         lines.append(f"{line}: {'; '.join(why)}" if why else line)
     return tuple(lines)
 

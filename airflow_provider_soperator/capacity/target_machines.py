@@ -101,7 +101,7 @@ class TargetMachines:
             async with self._open() as sdk:
                 for name, session in sessions.items():
                     clues = await session.machines()
-                    groups |= await self._find(sdk, name, clues)
+                    groups |= clues.beside | await self._find(sdk, name, clues)
                     there += clues.count
                 bought, known = await bought_gpus(sdk, self._block, groups)
         except (SlurmError, TransportError, ConnectionMistake) as error:

@@ -76,6 +76,8 @@ class CapacityDifferenceTrigger(EventTrigger):
         # What cannot be moved at present is no difference that a run could mend.
         possible = world.possible(goal)
         is_different = bool(world.donors(possible.units) or world.receivers(possible.units, possible.ready))
+        # And what was bought goes once the block has enough.
+        is_different |= any(seen.bought > max(0, goal[name] - seen.ready) for name, seen in world.holdings.items())
         runs = await call(RuntimeTaskInstance.get_dr_count, dag_id=self.dag_id, states=["queued", "running"])
         if not self._differences.look(wish.allocation, now, is_different=is_different, is_busy=runs > 0):
             return []

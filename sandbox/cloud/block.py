@@ -13,6 +13,14 @@ from typing import Any
 class CapacityExhausted(Exception):
     """The block has fewer GPUs free than were asked for."""
 
+    entry = "refused"
+
+
+class AllowanceExhausted(CapacityExhausted):
+    """The project has fewer GPUs of the block left than were asked for."""
+
+    entry = "barred"
+
 
 @dataclass(frozen=True)
 class LimitChange:
@@ -81,7 +89,7 @@ class CapacityBlock:
             )
         allowed = self.allowances.get(project)
         if allowed is not None and self.usage_of(project) + gpus > allowed:
-            raise CapacityExhausted(
+            raise AllowanceExhausted(
                 f"{project} may have {allowed} GPUs of capacity block {self.id} and has {self.usage_of(project)}, "
                 f"{gpus} more are needed"
             )
@@ -112,13 +120,16 @@ class CapacityBlock:
             limit, self.next_change = self.next_change.limit, None
             self.set_limit(limit)
 
-    def note_payg(self, holder: str, gpus: int) -> None:
-        """Write down GPUs that were bought beside the block, so that the ledger can prove that none were."""
-        self._record("payg", holder, gpus)
+    def note_payg(self, holder: str, gpus: int, *, is_declared: bool = False) -> None:
+        """Write down GPUs that were bought beside the block, so that the ledger can prove that none were.
 
-    def note_refused(self, holder: str, gpus: int) -> None:
+        Those of a group that never has any of the block are told apart: whoever makes it larger says that he buys.
+        """
+        self._record("declared" if is_declared else "payg", holder, gpus)
+
+    def note_refused(self, holder: str, gpus: int, why: type[CapacityExhausted] = CapacityExhausted) -> None:
         """Write down GPUs that were asked for and not there, so that the ledger can prove that nobody asked."""
-        self._record("refused", holder, gpus)
+        self._record(why.entry, holder, gpus)
 
     def _record(self, entry: str, holder: str, gpus: int) -> None:
         if self._ledger is None:

@@ -230,16 +230,16 @@ class Fleet:
                 self._serial -= 1
                 group.problem = f"NotEnoughResources: {exhausted}"
                 group.problem_since = now if group.problem_since is None else group.problem_since
-                self._note_refused(group, missing - made)
+                self._note_refused(group, missing - made, type(exhausted))
                 return
             self.machines[machine.id] = machine
         group.problem = group.problem_since = None
         group.refused = 0
 
-    def _note_refused(self, group: NodeGroup, machines: int) -> None:
+    def _note_refused(self, group: NodeGroup, machines: int, why: type[CapacityExhausted]) -> None:
         """Tell the ledger once of each machine that cannot be made, however often it is tried."""
         for _ in range(machines - group.refused):
-            self.block.note_refused(group.id, group.gpus_per_node)
+            self.block.note_refused(group.id, group.gpus_per_node, why)
         group.refused = machines
 
     def _reserve(self, machine: Machine, group: NodeGroup) -> bool:
@@ -254,7 +254,7 @@ class Fleet:
                 if group.reservation is Reservation.STRICT:
                     raise
         self.payg += 1
-        self.block.note_payg(machine.id, machine.gpus)
+        self.block.note_payg(machine.id, machine.gpus, is_declared=group.reservation is Reservation.FORBID)
         return False
 
     def _alive(self, group_id: str) -> list[Machine]:

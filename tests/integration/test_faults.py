@@ -304,6 +304,16 @@ def test_block_limit(cluster: Cluster) -> None:
     cluster.wait_node("worker-1", has={"IDLE"}, lacks=NOT_UP)
 
 
+def test_allowance(cluster: Cluster) -> None:
+    cluster.settle()
+    assert "project-e00sandbox may have 8 GPUs" in fault(cluster, "allowance", "project-e00sandbox", "8")
+    cluster.run("scontrol", "power", "up", "worker-1")
+    cluster.wait("Kubernetes says why", lambda: "may have 8 GPUs" in kubectl(cluster, "get", "events").stdout)
+    assert cluster.machine_of("worker-1") is None
+    fault(cluster, "clear")
+    cluster.wait_node("worker-1", has={"IDLE"}, lacks=NOT_UP)
+
+
 def test_block_unknown(cluster: Cluster) -> None:
     with Nebius(cluster) as nebius:
         assert nebius.block().status.usage_state.name == "USAGE_STATE_USED"

@@ -17,6 +17,7 @@ from nebius.api.nebius.mk8s.v1 import (
 )
 
 from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.targets import BoughtNodes
 from airflow_provider_soperator.errors import CapacityBusy
 from airflow_provider_soperator.nebius import api
 from sandbox.cloud.landscape import BLOCK_ID, CPU_GROUP, INFERENCE_GROUP, REMOTE_INFERENCE_GROUP, TRAINING_GROUP
@@ -99,7 +100,7 @@ def policy(group: str, policy: ReservationPolicy.Policy, shifts: Shifts) -> None
 @pytest.fixture
 def policies(shifts: Shifts) -> Iterator[None]:
     yield
-    for group in (INFERENCE_GROUP, TRAINING_GROUP):
+    for group in (INFERENCE_GROUP, TRAINING_GROUP, REMOTE_INFERENCE_GROUP):
         policy(group, ReservationPolicy.Policy.STRICT, shifts)
 
 
@@ -157,8 +158,33 @@ def test_capacity_that_others_take_meanwhile_never_comes(shifts: Shifts) -> None
     check_ledger(cluster.ledger())
 
 
+@pytest.mark.usefixtures("policies")
+def test_what_others_have_is_bought_where_the_user_says_so_until_the_block_has_it(shifts: Shifts) -> None:
+    cluster, before = shifts.cluster, len(shifts.cluster.ledger())
+    policy(REMOTE_INFERENCE_GROUP, ReservationPolicy.Policy.FORBID, shifts)
+    fallback = BoughtNodes(node_group=REMOTE_INFERENCE_GROUP, max_nodes=1, gpu_hours=8, after=timedelta(0))
+    targets = shifts.training(), shifts.inference(fallback=fallback)
+    cluster.fault("block-limit", gpus=40, after=0)
+    cluster.fault("block-exhausted", leave=0)
+    said: dict[str, Any] = {"targets": targets, "timeouts": replace(PATIENT, free=timedelta(seconds=3))}
+    order = shifts.order(3, 2, until=at(3000), **said)
+    assert f"up to 1 nodes of {REMOTE_INFERENCE_GROUP}, for up to 8 GPU-hours" in str(shifts.accepted(order))
+    outcome = shifts.run(order)
+    assert (outcome.state, outcome.allocation) == ("partial", {"training": 3, "inference": 1})
+    assert outcome.missing[0] == "inference has 1 of 2 nodes ready: 1 node bought beside the block"
+    cluster.wait("the bought node is there", lambda: shifts.machines(REMOTE_INFERENCE_GROUP) == 1)
+    cluster.fault("clear")
+    cluster.fault("block-limit", gpus=40, after=0)
+    outcome = shifts.run(shifts.order(3, 2, until=at(3000), **said))
+    assert (outcome.state, outcome.allocation) == ("done", {"training": 3, "inference": 2})
+    cluster.wait("it has gone", lambda: shifts.machines(REMOTE_INFERENCE_GROUP) == 0)
+    assert [entry["gpus"] for entry in cluster.ledger()[before:] if entry["entry"] == "declared"] == [8]
+    shifts.run(shifts.order(4, 0, targets=targets))
+    shifts.check_at_rest()
+
+
 def test_a_project_that_may_have_less_gets_what_it_may_have(shifts: Shifts) -> None:
-    cluster = shifts.cluster
+    cluster, before = shifts.cluster, len(shifts.cluster.ledger())
     targets = shifts.training(), shifts.inference(REMOTE_INFERENCE_GROUP)
     cluster.fault("allowance", project=INFERENCE_PROJECT, gpus=8)
     order = shifts.order(2, 2, targets=targets)
@@ -169,7 +195,8 @@ def test_a_project_that_may_have_less_gets_what_it_may_have(shifts: Shifts) -> N
     assert (outcome.state, outcome.allocation) == ("partial", {"training": 2, "inference": 1})
     full = f"{INFERENCE_PROJECT} may have 8 GPUs of the block, and has 8"
     assert outcome.missing == (f"inference has 1 of 2 nodes ready: {full}",)
-    assert not [entry for entry in cluster.ledger() if entry["entry"] == "refused"], "nothing was asked for in vain"
+    asked_in_vain = {"refused", "barred"} & {entry["entry"] for entry in cluster.ledger()[before:]}
+    assert not asked_in_vain
     cluster.fault("clear")
     assert shifts.run(order).state == "done"
     shifts.run(shifts.order(4, 0, targets=targets))

@@ -122,6 +122,12 @@ def test_machines_of_groups_that_are_no_target_do_not_count(here: World) -> None
     assert Seen(inference=Target(groups=frozenset({INFERENCE}), count=0)).bought() == 0
 
 
+def test_machines_that_a_target_buys_count(here: World) -> None:
+    buys(here, 2)
+    inference = Target(groups=frozenset({INFERENCE}), beside=frozenset({TRAINING}), count=0)
+    assert Seen(inference=inference).bought() == 16
+
+
 def test_groups_are_found_from_machines(here: World) -> None:
     buys(here, 2)
     one = next(iter(machines(here, TRAINING)))

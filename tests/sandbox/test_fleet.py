@@ -263,7 +263,9 @@ def test_only_a_strict_group_never_buys(
     site.after(0)
     assert (len(site.machines("serve")), site.fleet.payg, site.block.usage) == (machines, payg, usage)
     entries = [json.loads(line)["entry"] for line in ledger.read_text().splitlines()]
-    assert entries.count("payg") == payg
+    assert (entries.count("payg"), entries.count("declared")) == (
+        (0, payg) if reservation is Reservation.FORBID else (payg, 0)
+    )
     assert sum(not machine.reserved for machine in site.machines("serve")) == payg
     site.fleet.resize("serve", Fixed(0))
     site.after(0)

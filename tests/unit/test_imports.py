@@ -103,6 +103,7 @@ TABLE = (
         ACTS,
         but=(
             # This calls the cloud.
+            "capacity.targets.bought_nodes",
             "capacity.targets.nebius_session",
             # These make Airflow's tasks.
             "pipelines.group",
@@ -133,6 +134,7 @@ TABLE = (
         LATE | DATABASE,
         # These call the cloud, and are imported once there is something to call it for.
         but=(
+            "capacity.targets.bought_nodes",
             "capacity.targets.nebius_session",
             "nebius.machines",
             "nebius.node_groups",

@@ -19,7 +19,7 @@ PACKAGE = "airflow-provider-soperator"
 #: What DAGs import, which stays where it is.
 PUBLIC = {
     "capacity.schedule": ("CapacitySchedule", "Window"),
-    "capacity.targets": ("KubernetesScaleTarget", "NebiusNodeGroupTarget", "SlurmNodesTarget"),
+    "capacity.targets": ("BoughtNodes", "KubernetesScaleTarget", "NebiusNodeGroupTarget", "SlurmNodesTarget"),
     "hooks.cluster": ("SoperatorClusterHook",),
     "hooks.nebius": ("NebiusHook",),
     "hooks.slurm": ("SlurmHook",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow_provider_soperator.errors import CapacityMistake
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
     from airflow_provider_soperator.logger import Logger
 
-__all__ = ["KubernetesScaleTarget", "NebiusNodeGroupTarget", "SlurmNodesTarget"]
+__all__ = ["BoughtNodes", "KubernetesScaleTarget", "NebiusNodeGroupTarget", "SlurmNodesTarget"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,39 @@ class SlurmNodesTarget:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BoughtNodes:
+    """Nodes that are bought beside a block while it lacks them, within a budget.
+
+        BoughtNodes(node_group="mk8snodegroup-e00bought", max_nodes=2, gpu_hours=128)
+
+    They go as soon as the block has others in their place, or with the next handover.
+
+    :param node_group: id of a node group of fixed size with the reservation policy FORBID, for these nodes alone
+    :param max_nodes: nodes at a time
+    :param gpu_hours: GPU-hours that one window of the schedule may cost: a node is bought only if they last until the
+        end of the window
+    :param after: time from the handover until nodes are bought
+    """
+
+    node_group: str
+    max_nodes: int
+    gpu_hours: float
+    after: timedelta = timedelta(minutes=10)
+
+    def __post_init__(self) -> None:
+        if self.max_nodes < 1:
+            raise CapacityMistake(f"max_nodes must be >= 1, got {self.max_nodes}")
+        if self.gpu_hours <= 0:
+            raise CapacityMistake(f"gpu_hours must be > 0, got {self.gpu_hours}")
+
+    def __str__(self) -> str:
+        return (
+            f"what the block lacks {self.after} after the handover is bought: up to {self.max_nodes} nodes of "
+            f"{self.node_group}, for up to {self.gpu_hours:g} GPU-hours"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class NebiusNodeGroupTarget:
     """A Nebius node group that grows and shrinks within a capacity block, and never buys.
 
@@ -88,6 +122,7 @@ class NebiusNodeGroupTarget:
     :param nebius_conn_id: Airflow connection to the Nebius API
     :param min_nodes: with an autoscaler: its lower bound; a shrink below lowers it until the next growth
     :param kubernetes_conn_id: Airflow connection to the group's Kubernetes cluster, to evict Pods from nodes that go
+    :param fallback: nodes to buy while the block lacks them; without it nothing is ever bought
     """
 
     name: str
@@ -96,6 +131,7 @@ class NebiusNodeGroupTarget:
     nebius_conn_id: str = "nebius_default"
     min_nodes: int = 0
     kubernetes_conn_id: str | None = None
+    fallback: BoughtNodes | None = None
 
     def __post_init__(self) -> None:
         if self.gpus_per_unit < 1:
@@ -117,7 +153,12 @@ class NebiusNodeGroupTarget:
             if self.kubernetes_conn_id:
                 client = await opened.enter_async_context(clients.kubernetes(self.kubernetes_conn_id))
                 evictions = evictions_from(client, self.node_group, context, log)
-            yield NodeGroupSession(sdk, self.node_group, self.gpus_per_unit, self.min_nodes, context, log, evictions)
+            made = NodeGroupSession(sdk, self.node_group, self.gpus_per_unit, self.min_nodes, context, log, evictions)
+            if self.fallback:
+                from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup
+
+                made.bought = BoughtGroup(sdk, self.fallback, self.gpus_per_unit, context.key, log)
+            yield made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,4 +219,5 @@ def refuse_strangers(targets: Iterable[Any]) -> None:
     """Raise ``CapacityMistake`` if any of these is no target: another process could not read it."""
     for target in targets:
         if type(target) not in get_args(Target):
-            raise CapacityMistake(f"{target!r} is not a target", f"use {', '.join(__all__)}")
+            names = ", ".join(sorted(kind.__name__ for kind in get_args(Target)))
+            raise CapacityMistake(f"{target!r} is not a target", f"use {names}")

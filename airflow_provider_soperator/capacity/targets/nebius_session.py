@@ -46,6 +46,8 @@ from airflow_provider_soperator.soperator.objects import Objects
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
 
+    from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup
+
 _Policy = ReservationPolicy.Policy
 _SET_POLICY = "nebius mk8s node-group update --template-reservation-policy-policy strict"
 _KEYS = uuid.UUID("2b1a6a3e-7a0c-4c53-9d0e-6f4f1f2f3c55")
@@ -76,6 +78,8 @@ class NodeGroupSession(Session):
         self._context = context
         self._log = log
         self._evictions = evictions
+        #: Nodes beside the block, if the user has declared any.
+        self.bought: BoughtGroup | None = None
         self._client = NodeGroupClient(sdk, group_id)
         self._seen: GroupSize | None = None
         self._ordered: GroupSize | None = None
@@ -96,6 +100,8 @@ class NodeGroupSession(Session):
         await self._refuse_other_blocks(group, block)
         await self._refuse_other_region(group, block)
         await refuse_other_fabric(self._client, group, block)
+        if self.bought:
+            await self.bought.check()
         if group.status.strategy.drain_timeout == timedelta(0):
             self._log.warning(
                 "Node group %s has no drain timeout: set strategy.drain_timeout, or a PodDisruptionBudget can block "
@@ -127,6 +133,7 @@ class NodeGroupSession(Session):
             is_settled=is_settled(group, operation),
             problems=(*filter(None, [self._kept]), *waits, *problems(group, operation)),
             pinned=size.most if self._kept else None,
+            bought=await self.bought.count() if self.bought else 0,
         )
 
     async def explain(self, to: int, release: Release) -> Mapping[str, str]:
@@ -188,8 +195,12 @@ class NodeGroupSession(Session):
         if key != self._context.key:
             await self.finish()
 
+    async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
+        return await self.bought.bring(lacks, keeps, now, until) if self.bought else True
+
     async def machines(self) -> MachineClues:
-        return MachineClues(groups=frozenset({self._group_id}), count=0, are_units=True)
+        beside = frozenset({self.bought.group_id} if self.bought else ())
+        return MachineClues(groups=frozenset({self._group_id}), beside=beside, count=0, are_units=True)
 
     async def _see(self) -> tuple[NodeGroup, Operation | None, GroupSize]:
         """The group, its running operation, and its size."""

@@ -72,6 +72,8 @@ class MachineClues:
 
     #: Ids of their node groups, if the target names and checks them.
     groups: frozenset[str] = frozenset()
+    #: Ids of node groups whose nodes it buys.
+    beside: frozenset[str] = frozenset()
     #: Ids of machines: its own, and others of the same Kubernetes cluster.
     machines: frozenset[str] = frozenset()
     neighbours: tuple[str, ...] = ()
@@ -117,6 +119,10 @@ class Session(Protocol):
     async def allow(self, to: int) -> None:
         """Restore the permission for ``to`` units that the target takes by itself; they were not at work before."""
         await self.grow(to)
+
+    async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
+        """Buy units that the block lacks, and let bought ones go that ``keeps`` does not need; True if it has."""
+        return True
 
     async def finish(self) -> None:
         """Clean up what existed only for the shift, at its success or failure."""

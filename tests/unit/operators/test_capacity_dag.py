@@ -241,6 +241,7 @@ def test_a_shift_does_what_was_approved(airflow: Airflow) -> None:
         "goal": {"training": 3, "inference": 4},
         "nodes": {"training": ["worker-7"]},
         "jobs": {},
+        "buys": {},
         "end": str(NOON + 6 * HOUR).replace(" ", "T"),
         "digest": "",
     }
