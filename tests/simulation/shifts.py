@@ -15,6 +15,8 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any, cast, get_args
 from unittest import mock
 
+from nebius.api.nebius.mk8s.v1 import NodeGroup
+
 from airflow_provider_soperator.capacity import handover, shift
 from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.holdings import Holding, Release
@@ -24,7 +26,8 @@ from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import SteeringAction, SteeringCommand, steered
 from airflow_provider_soperator.capacity.targets import (
-    KubernetesScaleTarget,
+    BoughtNodes,
+    NebiusNodeGroupTarget,
     SlurmNodesTarget,
     jobs_in_the_way,
     slurm_session,
@@ -35,10 +38,12 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityError
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.nebius.node_groups import GroupSize
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations, PowerDown
 from airflow_provider_soperator.transports.transport_errors import ConnectionLost
 from tests.simulation.clock import outside
 from tests.simulation.story import Story
+from tests.unit.capacity.bought import Group
 from tests.unit.capacity.lease_places import KubernetesPlace
 from tests.unit.capacity.nodes import MINUTE, OURS, START, Nodes, SlurmJob
 from tests.unit.capacity.world import BLOCK, NEVER, Cloud, Pace, State, Units
@@ -208,10 +213,16 @@ class GroupSession(Session):
 
     def __init__(self, controller: Controller) -> None:
         self._world, self._name = controller.world, controller.name
+        self._key, self._fallback = controller.order.key, controller.order.buys.get("inference")
 
     async def look(self) -> Holding:
         seen: Holding = await self._do(self._world.block.inference.see)
-        return replace(seen, size=None)
+        return replace(seen, size=None, bought=self._world.bought.nodes)
+
+    async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
+        assert self._fallback
+        bought = self._world.bought.of(self._fallback, self._key, Log(self._world, self._name))
+        return await bought.bring(lacks, keeps, now, until)
 
     async def shrink(self, to: int, release: Release) -> None:
         if (mode := release.mode) is not None:
@@ -227,6 +238,45 @@ class GroupSession(Session):
         answer = deed()
         self._world.loses_an_answer()
         return answer
+
+
+class Bought(Group):
+    """Nodes beside the block, and what each window has paid for them."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self._cost: Counter[int] = Counter()
+        self._releases: Counter[int] = Counter()
+
+    async def read(self) -> NodeGroup:
+        await self._world.passes()
+        self._world.check_token()
+        return await super().read()
+
+    async def resize(self, group: NodeGroup, size: GroupSize, key: str) -> str:
+        await self._world.passes()
+        self._world.check_token()
+        before = self.nodes
+        answer = await super().resize(group, size, key)
+        self._world.note(f"{self.nodes} nodes beside the block, not {before}")
+        self._releases[self._window] += self.nodes < before
+        self._world.check_bought(self.nodes, before)
+        self._world.loses_an_answer()
+        return answer
+
+    @property
+    def _window(self) -> int:
+        return int(self.group.metadata.labels.get("soperator-window") or 0)
+
+    def pass_by(self) -> None:
+        """A tick has gone by; a release takes the minutes of a slow API."""
+        said, window = self._world.fallback, self._window
+        if said and self._world.now.timestamp() <= window:
+            self._cost[window] += self.nodes * 8 * int(TICK.total_seconds())
+            late = self._releases[window] * said.max_nodes * 8 * HEEDED * TICK.total_seconds() / 4
+            if self._cost[window] > said.gpu_hours * 3600 + late + 1:
+                self._world.break_rule("no window costs more than it may", f"{self._cost[window] / 3600:.1f} GPU-hours")
 
 
 class World(Story):
@@ -266,6 +316,17 @@ class World(Story):
         self.controllers: list[Controller] = []
         #: When something was done to a node by others.
         self._touched: dict[str, int] = {}
+        #: Some may buy; of dice of their own, as all else is as it is without.
+        extra = random.Random(f"bought {seed}")
+        self.fallback: BoughtNodes | None = None
+        if extra.random() < 0.4:
+            self.fallback = BoughtNodes(
+                node_group="bought",
+                max_nodes=extra.choice((1, 2)),
+                gpu_hours=extra.choice((4, 16, 100)),
+                after=extra.choice((0, 10)) * MINUTE,
+            )
+        self.bought = Bought(self)
         self._least = self.count
         self._events: list[asyncio.Task[Any]] = []
 
@@ -338,7 +399,7 @@ class World(Story):
             nebius_conn_id="nebius_default",
             targets=(
                 SlurmNodesTarget(name="training", nodes=self.slurm.names, order=pick(("end", "work"))),
-                KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8),
+                NebiusNodeGroupTarget(name="inference", node_group="serving", fallback=self.fallback),
             ),
             desired=desired,
             wanted_at=wanted_at,
@@ -380,6 +441,7 @@ class World(Story):
             self._submit()
             self.slurm.advance()
             self.block.tick()
+            self.bought.pass_by()
             self._check()
 
     def _submit(self) -> None:
@@ -390,6 +452,15 @@ class World(Story):
                 lasts = self.dice.randint(1, limit or 200) * MINUTE
                 may_requeue = self.dice.random() < 0.8
                 self.slurm.run(name, span, lasts=lasts, may_requeue=may_requeue, has_script=self.dice.random() < 0.9)
+
+    def check_bought(self, nodes: int, before: int) -> None:
+        orders = [one.order for one in self.controllers if not one.is_over]
+        if nodes > before and (self.fallback is None or nodes > self.fallback.max_nodes):
+            self._break("no more is bought than the user allows", f"{nodes} nodes")
+        if nodes > before and not any(self.now >= one.wanted_at + one.buys["inference"].after for one in orders):
+            self._break("nothing is bought before the block had its time", f"{nodes} nodes")
+        if nodes > before:
+            self.counts["bought"] += 1
 
     # What happens
 
@@ -554,6 +625,7 @@ class World(Story):
             for node in self.slurm.nodes.values()
             if node.power == "on" and node.drain.startswith("airflow:")
         ]
+        left += [f"{self.bought.nodes} nodes beside the block"] if self.bought.nodes else []
         left += [f"job {job.number}: {job.admin_comment}" for job in self.slurm.jobs.values() if _is_warned(job)]
         if left:
             self._break("nothing is left behind", ", ".join(left))

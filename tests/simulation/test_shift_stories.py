@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.capacity import holdings, shift
 from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.targets import slurm_session
+from airflow_provider_soperator.capacity.targets import bought_nodes, slurm_session
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from tests.simulation.shifts import World
 from tests.simulation.story import Violated, play, played
@@ -93,6 +94,29 @@ def leaves_its_comments_at_jobs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(slurm_session.SlurmNodesSession, "finish", finish)
 
 
+def buys_whatever_it_costs(patch: pytest.MonkeyPatch) -> None:
+    before = bought_nodes.BoughtGroup.bring
+
+    async def bring(group: bought_nodes.BoughtGroup, lacks: int, keeps: int, now: Any, until: Any) -> bool:
+        said = group._said
+        group._said = replace(said, gpu_hours=1000)
+        try:
+            return await before(group, lacks, keeps, now, until)
+        finally:
+            group._said = said
+
+    patch.setattr(bought_nodes.BoughtGroup, "bring", bring)
+
+
+def keeps_what_it_has_bought(patch: pytest.MonkeyPatch) -> None:
+    before = bought_nodes.BoughtGroup.bring
+
+    async def bring(group: bought_nodes.BoughtGroup, lacks: int, *more: Any) -> bool:
+        return await before(group, lacks, *more) if lacks > 0 else True
+
+    patch.setattr(bought_nodes.BoughtGroup, "bring", bring)
+
+
 @pytest.mark.parametrize(
     ("without", "rule"),
     [
@@ -105,6 +129,8 @@ def leaves_its_comments_at_jobs(patch: pytest.MonkeyPatch) -> None:
         (forgets_who_is_left_out, "a node that is left out stays"),
         (goes_on_when_it_is_told_to_stop, "a shift that was told to stop moves nothing"),
         (leaves_its_comments_at_jobs, "nothing is left behind"),
+        (buys_whatever_it_costs, "no window costs more than it may"),
+        (keeps_what_it_has_bought, "nothing is left behind"),
     ],
 )
 def test_a_rule_is_broken_without_what_keeps_it(

@@ -6,19 +6,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nebius.api.nebius.common.v1 import ResourceMetadata
 from nebius.api.nebius.mk8s.v1 import (
-    NodeGroup,
     NodeGroupAutoscalingSpec,
-    NodeGroupSpec,
-    NodeTemplate,
-    ReservationPolicy,
-    ResourcesSpec,
 )
 
 from airflow_provider_soperator.capacity.holdings import Holding
@@ -26,58 +20,12 @@ from airflow_provider_soperator.capacity.reconciliation import approval_of
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
 from airflow_provider_soperator.capacity.targets import BoughtNodes, NebiusNodeGroupTarget, SlurmNodesTarget
-from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup
 from airflow_provider_soperator.errors import CapacityMistake
-from airflow_provider_soperator.nebius.api import NebiusConflict
-from airflow_provider_soperator.nebius.node_groups import GroupSize, NodeGroupClient
+from tests.unit.capacity.bought import POLICY, Group
 from tests.unit.capacity.test_shift import ORDER, carry, made_cloud, shift
-from tests.unit.capacity.world import SECOND, START, Cloud, Log, Process, State, Unit, UnitsSession
+from tests.unit.capacity.world import SECOND, START, Cloud, Process, State, Unit, UnitsSession
 
 HOUR = timedelta(hours=1)
-POLICY = ReservationPolicy.Policy
-
-
-class Group:
-    """The group as the API has it, and how many GPU-hours its nodes have cost."""
-
-    def __init__(self, policy: ReservationPolicy.Policy = POLICY.FORBID, preset: str = "8gpu-128vcpu-1600gb") -> None:
-        template = NodeTemplate(
-            reservation_policy=ReservationPolicy(policy=policy), resources=ResourcesSpec(preset=preset)
-        )
-        self.group = NodeGroup(
-            metadata=ResourceMetadata(id="bought", resource_version=1, labels={"owner": "serving"}),
-            spec=NodeGroupSpec(fixed_node_count=0, template=template),
-        )
-        self.refuses = 0
-        self.keys: list[str] = []
-
-    @property
-    def nodes(self) -> int:
-        return self.group.spec.fixed_node_count or 0
-
-    async def read(self) -> NodeGroup:
-        return NodeGroup.FromString(self.group.SerializeToString())
-
-    async def resize(self, group: NodeGroup, size: GroupSize, key: str) -> str:
-        if self.refuses:
-            self.refuses -= 1
-            raise NebiusConflict("operation op-1 is running")
-        assert size.least is None
-        group.spec.fixed_node_count = size.most
-        group.metadata.resource_version += 1
-        self.group = group
-        self.keys.append(key)
-        return "op"
-
-    def session(self, max_nodes: int = 2, gpu_hours: float = 1000.0) -> BoughtGroup:
-        said = BoughtNodes(node_group="bought", max_nodes=max_nodes, gpu_hours=gpu_hours)
-        made = BoughtGroup(cast(Any, None), said, 8, "shift-1", Log())
-        made._client = cast(NodeGroupClient, self)
-        return made
-
-    def bring(self, lacks: int, keeps: int, now: datetime, until: datetime | None, **said: Any) -> int:
-        asyncio.run(self.session(**said).bring(lacks, keeps, now, until))
-        return self.nodes
 
 
 def test_what_is_lacking_is_bought_and_goes_once_others_are_ready() -> None:

@@ -60,6 +60,7 @@ class World:
         self.now, self.variables, self.runs, self.reads = NOON, dict[str, str](), 0, 0
         self.gauges = dict[tuple[str, str, str], float]()
         self.has, self.drained = {"training": 4, "inference": 4}, list[str]()
+        self.bought = 0
 
         class Clock(datetime):
             @classmethod
@@ -71,6 +72,7 @@ class World:
             holdings = {name: Holding(allowed=units, held=units, ready=units) for name, units in self.has.items()}
             fixed = dict.fromkeys(self.drained, "is drained by root")
             holdings["training"] = replace(holdings["training"], stuck=fixed)
+            holdings["inference"] = replace(holdings["inference"], bought=self.bought)
             return BlockWorld(CapacityBlock(id="b", limit=64, usage=64), holdings, {"training": 8, "inference": 8})
 
         monkeypatch.setattr(capacity_watch, "datetime", Clock)
@@ -139,6 +141,15 @@ def test_what_cannot_be_moved_is_no_difference_until_it_can(world: World) -> Non
     assert world.looks(trigger, 60) == []
     world.drained = []
     assert len(world.looks(trigger, 7)) == 1
+
+
+@pytest.mark.parametrize(("ready", "bought", "events"), [(4, 1, 1), (3, 1, 0), (4, 0, 0)])
+def test_what_was_bought_goes_once_the_block_has_enough(world: World, ready: int, bought: int, events: int) -> None:
+    trigger = watcher()
+    world.looks(trigger, 2)
+    # Others have what the block lacks for a fourth unit.
+    world.has, world.bought = {"training": 4, "inference": ready}, bought
+    assert len(world.looks(trigger, 7)) == events
 
 
 def test_a_run_that_is_under_way_is_left_to_mend_it(world: World) -> None:
