@@ -281,8 +281,8 @@ class Nodes:
         now = self.now()
         if node.drain and not node.drain.startswith("airflow:") and node.drained_at < now and not node.is_told:
             self.violated(f"{node.name}, which was drained by {node.drain!r}, is powered down", node.name)
-        # One that has not booted serves nobody.
-        for one in [] if node.is_down else self._reservations_of(node.name):
+        # One that has not booted serves nobody, and one that was told before goes in any case.
+        for one in [] if node.is_down or node.is_told else self._reservations_of(node.name):
             self.violated(f"{node.name}, which is reserved as {one.name}, is powered down", node.name)
         if node.power == "off":
             # The cycle begins again, and the drain is over.
