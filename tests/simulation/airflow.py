@@ -163,6 +163,8 @@ class Judge(Protocol):
 
     def escalated(self, instance: Instance) -> None: ...
 
+    def triggerer_ended(self, instance: Instance) -> None: ...
+
 
 #: The task instance for which a process works, and how often it had been cleared when that began.
 ACTING: ContextVar[tuple[Instance, int]] = ContextVar("ACTING")
@@ -240,6 +242,8 @@ class Airflow:
         for one in self.instances:
             if one.deferral is None and time.monotonic() - one.ordered_at < 2 * ON_KILL:
                 self._judge.gap("no triggerer", one)
+            if one.deferral is None:
+                self._judge.triggerer_ended(one)
         self.triggerer.die()
         await asyncio.sleep(pause)
         self.triggerer = self._process("triggerer")

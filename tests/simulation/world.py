@@ -47,6 +47,8 @@ NOT_YET = frozenset(
 
 #: Virtual seconds within which the job of a task that was ended is gone, once the cluster is well.
 GONE_WITHIN = 180.0
+#: Seconds within which a triggerer hears that a task was ended.
+HEARD_WITHIN = 5.0
 #: Virtual seconds after which a story is not about waiting any more.
 TOO_LONG = 12 * 3600.0
 #: Requests of one process in a minute: polls are a second apart at least, and of lookups one is under way at a time as
@@ -78,8 +80,8 @@ class World(Story):
         self._unheard: set[tuple[Instance, float]] = set()
         #: When a process last submitted or polled while the cluster was well.
         self._reached = 0.0
-        #: Since when one can log in.
-        self._reachable_since = 0.0
+        #: Since when one can log in, and since when one could not the last time.
+        self._reachable_since = self._unreachable_since = 0.0
         #: When something of the cluster was away, and when a process of Airflow's was.
         self._away: list[tuple[float, float]] = []
         self._unwatched: list[tuple[float, float]] = []
@@ -207,6 +209,7 @@ class World(Story):
 
     async def _login_node_away(self) -> None:
         self.cluster.is_reachable = False
+        self._unreachable_since = time.monotonic()
         self.note("the login node is away")
         await self._back("is_reachable", "the login node", self.dice.choice((2.0, 60.0, 600.0)))
         self._reachable_since = time.monotonic()
@@ -297,6 +300,12 @@ class World(Story):
         """Its worker is killed before it has done what it was told: without a login there is no withdrawal."""
         could_not = not self.cluster.is_reachable or self._reachable_since > one.ordered_at
         if one.state in ENDS and could_not:
+            self._unheard.add((one, one.ordered_at))
+
+    def triggerer_ended(self, one: Instance) -> None:
+        """As of a worker, if nobody could log in since its task was ended; it hears of that within seconds."""
+        is_away = not self.cluster.is_reachable and self._unreachable_since <= one.ordered_at + HEARD_WITHIN
+        if one.state in ENDS and is_away:
             self._unheard.add((one, one.ordered_at))
 
     def _is_left(self, job: SlurmJob, one: Instance, ordered_at: float) -> bool:
