@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
     from airflow_provider_soperator.terraform.workspace import Workspace
     from airflow_provider_soperator.work.clusters import ClusterStart
+
+
+#: In ``allow_destroy``: the data in the jail, and running jobs.
+JAIL, JOBS = "jail", "jobs"
 
 
 class _ProvisioningOperator(StrictOperator):
@@ -92,7 +97,7 @@ class _ProvisioningOperator(StrictOperator):
         self, context: Context, provisioner: Provisioner, owner: str, *, destroy: bool = False
     ) -> dict[str, Any]:
         """Plan, and apply the plan unless it is only asked for; returns what the task does."""
-        planned = provisioner.plan(destroy=destroy)
+        planned = self._planned(provisioner.plan(destroy=destroy))
         context["ti"].xcom_push("plan", planned.write())
         self._refuse(planned, provisioner, owner)
         if self._needs_consent:
@@ -104,6 +109,25 @@ class _ProvisioningOperator(StrictOperator):
         self.log.info("Done: %s.", done)
         self._conclude(provisioner)
         return {"plan": planned.write(), "done": done}
+
+    def _planned(self, planned: ProvisioningPlan) -> ProvisioningPlan:
+        return planned
+
+    def _refuse_jobs(self, provisioner: Provisioner, owner: str, remedy: str, *, waiting: bool = True) -> None:
+        """Raise if jobs run, or wait. An earlier try may have taken the login nodes away already."""
+        if provisioner.is_begun_by(owner):
+            return
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.slurm.requests import ListJobs
+
+        with SlurmHook(str(self.connections.slurm)).client() as client:
+            found = client.ask(ListJobs())
+        jobs = [job for job in found if (not job.state.is_finished if waiting else job.state.is_active)]
+        if jobs:
+            shown = ", ".join(f"{job.id} of {job.user}" for job in jobs[:5])
+            more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
+            where = "jobs in the queue" if waiting else "running jobs"
+            raise SpecMistake(f"there are {where} ({shown}{more}): wait for them, or {remedy}")
 
     @abstractmethod
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
@@ -137,7 +161,8 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
     Returns the ``plan``, and, without ``plan_only``, what was ``done``, the ``seconds`` it took to come up, and
     where it was ``tried``.
 
-    :param allow_destroy: addresses of what a plan may destroy; any other plan that destroys something is rejected
+    :param allow_destroy: addresses of what a plan may destroy, ``"jail"`` for a maintenance that overwrites it, and
+        ``"jobs"`` for one that ends them; any other plan that destroys something is rejected
     :param ready_timeout: time for the cluster to become ready and run the smoke job; None does not wait
     :param smoke_job: run a job on each node set at the end; a dict has parameters of ``SbatchOperator`` for it
     :param if_exists: ``"update"`` a cluster that exists, or ``"fail"``
@@ -197,7 +222,23 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         made = context["ti"].xcom_pull(task_ids=self.task_id, key="made", map_indexes=context["ti"].map_index)
         return {**made, **result}
 
+    def _planned(self, planned: ProvisioningPlan) -> ProvisioningPlan:
+        if not ClusterSpec.read(self.spec).overwrites_jail:
+            return planned
+        words = f"{planned.summary}; the jail is overwritten: all that is in it and not in its image is deleted"
+        self.log.warning("Plan: %s", words)
+        return replace(planned, summary=words, changes={**planned.changes, JAIL: "overwrite"})
+
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
+        if JAIL in planned.changes and JAIL not in self.allow_destroy:
+            raise SpecMistake(
+                f"rejected, nothing was changed: maintenance={self.spec['maintenance']!r} deletes all that users have "
+                'put into the jail; use "downscale", or set allow_destroy=["jail"] after a backup'
+            )
+        is_down = ClusterSpec.read(self.spec).is_taken_down and not is_on(self.plan_only)
+        if is_down and planned.exists and planned.changes and self.connections.slurm and JOBS not in self.allow_destroy:
+            remedy = f"set allow_destroy=[{JOBS!r}], as maintenance={self.spec['maintenance']!r} ends them"
+            self._refuse_jobs(provisioner, owner, remedy, waiting=False)
         if planned.exists and self.if_exists == "fail" and not provisioner.is_begun_by(owner):
             raise SpecMistake(
                 f"there is a cluster {self.spec['name']} already ({planned.summary}), and if_exists is 'fail': choose "
@@ -292,18 +333,8 @@ class DestroyClusterOperator(_ProvisioningOperator):
                 return self._carry_out(context, provisioner, f"destroy {task_name(context['ti'])}", destroy=True)
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
-        """Raise if jobs are in the queue. An earlier try may have taken the login nodes away already."""
-        if is_on(self.plan_only) or is_on(self.end_jobs) or not planned.changes or provisioner.is_begun_by(owner):
-            return
-        from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.slurm.requests import ListJobs
-
-        with SlurmHook(str(self.connections.slurm)).client() as client:
-            jobs = [job for job in client.ask(ListJobs()) if not job.state.is_finished]
-        if jobs:
-            shown = ", ".join(f"{job.id} of {job.user}" for job in jobs[:5])
-            more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
-            raise SpecMistake(f"there are jobs in the queue ({shown}{more}): wait for them, or set end_jobs=True")
+        if planned.changes and not is_on(self.plan_only) and not is_on(self.end_jobs):
+            self._refuse_jobs(provisioner, owner, "set end_jobs=True")
 
     def _conclude(self, provisioner: Provisioner) -> None:
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook

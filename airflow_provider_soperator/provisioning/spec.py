@@ -16,9 +16,9 @@ from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, P
 from airflow_provider_soperator.soperator.clusters import AT_WORK
 from airflow_provider_soperator.values import NAMESPACE, is_template
 
-MAINTENANCE = (
-    "none", "downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail", "skipPopulateJail",
-)  # fmt: skip
+#: The mode of maintenance that restores the jail to its image, and deletes everything else in it.
+OVERWRITING = "downscaleAndOverwritePopulateJail"
+MAINTENANCE = ("none", "downscale", "downscaleAndDeletePopulateJail", OVERWRITING, "skipPopulateJail")
 ACTIVE_CHECKS = ("dev", "testing", "prod_quick", "prod_acceptance", "essential")
 #: A release of Soperator, as in its image tags.
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
@@ -121,6 +121,11 @@ class ClusterSpec:
     def is_taken_down(self) -> bool:
         """True if it is in maintenance, with everything down."""
         return self.maintenance not in (None, *AT_WORK)
+
+    @property
+    def overwrites_jail(self) -> bool:
+        """True if all that users have put into the jail is deleted."""
+        return self.maintenance == OVERWRITING
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from airflow_provider_soperator.operators.cluster import DestroyClusterOperator,
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan
 from airflow_provider_soperator.provisioning.spec import Connections, KubernetesObjects, Recipe
+from airflow_provider_soperator.slurm.states import JobState
 from tests.unit.provisioning.clusters import cluster, workers
 
 RECIPE = Recipe("/opt/recipe")
@@ -61,6 +63,74 @@ def test_a_consent_that_has_not_come_is_none(given: Any) -> None:
     context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}
     with pytest.raises(SpecMistake, match="must be the result of a task with plan_only=True"):
         task._carry_out(context, provisioner, "owner")
+
+
+class Planned:
+    """A provisioner whose plan is known; it notes what is applied."""
+
+    def __init__(self, planned: ProvisioningPlan, begun_by: str = "") -> None:
+        self.planned, self.begun_by, self.done = planned, begun_by, 0
+
+    def plan(self, destroy: bool) -> ProvisioningPlan:
+        return self.planned
+
+    def guard(self, allowed: Any) -> None:
+        pass
+
+    def is_begun_by(self, owner: str) -> bool:
+        return owner == self.begun_by
+
+    def begin(self, owner: str) -> None:
+        pass
+
+    def apply(self) -> str:
+        self.done += 1
+        return "done"
+
+
+def carry_out(maintenance: str, begun_by: str = "", **options: Any) -> tuple[Any, Planned]:
+    """Of any source: what guards the jail and the jobs does not depend on it."""
+    spec = cluster(maintenance=maintenance)
+    task = ProvisionClusterOperator(task_id="task", spec=spec, source=options.pop("source", RECIPE), **options)
+    provisioner = Planned(ProvisioningPlan("1 to update", {"a": "update"}, exists=True), begun_by)
+    context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}
+    return task._carry_out(context, provisioner, "owner"), provisioner  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", [RECIPE, KubernetesObjects()])
+def test_the_jail_is_overwritten_only_where_that_is_allowed_by_name(source: Any) -> None:
+    overwriting = "downscaleAndOverwritePopulateJail"
+    with pytest.raises(SpecMistake, match=r'deletes all that users have put into the jail.*allow_destroy=\["jail"\]'):
+        carry_out(overwriting, source=source, allow_destroy=["module.*"])
+    done, provisioner = carry_out(overwriting, source=source, allow_destroy=["jail"])
+    assert provisioner.done == 1
+    assert "the jail is overwritten" in done["plan"]["summary"]
+    # Whoever has approved the same plan without it has not approved that.
+    with pytest.raises(SpecMistake, match=r"has changed since it was approved: jail \(overwrite\)"):
+        carry_out(overwriting, source=source, allow_destroy=["jail"], approved_plan={"changes": {"a": "update"}})
+    assert carry_out("downscale", source=source)[1].done == 1
+
+
+def test_a_maintenance_that_ends_jobs_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [
+        SimpleNamespace(id="7", user="ann", state=JobState.parse("RUNNING")),
+        SimpleNamespace(id="8", user="bob", state=JobState.parse("PENDING")),
+    ]
+    client = SimpleNamespace(ask=lambda request: jobs)
+    monkeypatch.setattr(
+        "airflow_provider_soperator.hooks.slurm.SlurmHook",
+        lambda conn_id: SimpleNamespace(client=lambda: nullcontext(client)),
+    )
+    known = Connections(slurm="research")
+    with pytest.raises(SpecMistake, match=r"there are running jobs \(7 of ann\).*allow_destroy=\['jobs'\]"):
+        carry_out("downscale", connections=known)
+    assert carry_out("downscale", connections=known, allow_destroy=["jobs"])[1].done == 1
+    # An earlier try may have taken the login nodes down already; modes in which all runs end nothing.
+    assert carry_out("downscale", begun_by="owner", connections=known)[1].done == 1
+    assert carry_out("skipPopulateJail", connections=known)[1].done == 1
+    # What waits in the queue waits on.
+    jobs.pop(0)
+    assert carry_out("downscale", connections=known)[1].done == 1
 
 
 def test_the_place_of_a_cluster_is_that_of_its_way() -> None:
