@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
+from airflow_provider_soperator.provisioning.object_limits import check_objects
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.values import is_on
@@ -57,8 +58,11 @@ class _ProvisioningOperator(StrictOperator):
         super().__init__(**kwargs)
         if not isinstance(source, (Recipe, KubernetesObjects)):
             raise SpecMistake(f"source is {source!r}: name a Recipe or KubernetesObjects")
+        said = spec if isinstance(spec, ClusterSpec) else ClusterSpec.read(spec)
+        if isinstance(source, KubernetesObjects):
+            check_objects(said, source.installation)
         # Airflow renders templates in plain data.
-        self.spec = spec.write() if isinstance(spec, ClusterSpec) else ClusterSpec.read(spec).write()
+        self.spec = said.write()
         self.source = source
         self.connections = connections or Connections()
         self.nebius_conn_id = nebius_conn_id
@@ -198,7 +202,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
     def execute(self, context: Context) -> Any:
         with _explained():
             spec = ClusterSpec.read(self.spec)
-            for warning in spec.warnings:
+            for warning in spec.warnings if isinstance(self.source, Recipe) else spec.own_warnings:
                 self.log.warning("%s", warning)
             self._check_connections()
             with self._open(spec) as provisioner:

@@ -113,6 +113,15 @@ def _switch(said: Any, where: str) -> Switch:
     return word in _ON
 
 
+def is_since(version: str, *release: int) -> bool:
+    """True for a release of Soperator from this one on.
+
+    >>> is_since("4.1.7", 4, 0), is_since("4.1.7", 5, 0)
+    (True, False)
+    """
+    return tuple(map(int, version.split("-")[0].split(".")[:2])) >= release
+
+
 def check_name(what: str, name: str, longest: int) -> None:
     """Raise ``SpecMistake`` for a name that Kubernetes rejects, or that is too long for Soperator's suffixes."""
     if is_template(name):

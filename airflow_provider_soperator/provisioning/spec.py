@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.provisioning import fields
-from airflow_provider_soperator.provisioning.fields import SpecMistake, Switch, check_key, check_name
+from airflow_provider_soperator.provisioning.fields import SpecMistake, Switch, check_key, check_name, is_since
 from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, PartitionSpec, ServiceNodes, Submount
 from airflow_provider_soperator.soperator.clusters import AT_WORK
 from airflow_provider_soperator.values import NAMESPACE, is_template
@@ -22,6 +22,8 @@ MAINTENANCE = ("none", "downscale", "downscaleAndDeletePopulateJail", OVERWRITIN
 ACTIVE_CHECKS = ("dev", "testing", "prod_quick", "prod_acceptance", "essential")
 #: A release of Soperator, as in its image tags.
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
+#: The releases from which on a node set has a field.
+_SINCE = {"initial": (4, 0), "auto_resume": (5, 0)}
 #: Prefixes of Nebius ids.
 _IDS = {"tenant": "tenant-", "project": "project-", "subnet": "vpcsubnet-"}
 
@@ -93,6 +95,17 @@ class ClusterSpec:
             )
         self._check_nodesets()
         self._check_partitions()
+        self._check_release()
+
+    def _check_release(self) -> None:
+        for one in self.nodesets if not is_template(self.operator_version) else ():
+            for name, since in _SINCE.items():
+                if getattr(one, name) is not None and not is_since(self.operator_version, *since):
+                    release = ".".join(map(str, since))
+                    raise SpecMistake(
+                        f"node set {one.name}: {name} needs Soperator {release}, and this is {self.operator_version}; "
+                        "omit it"
+                    )
 
     def _check_nodesets(self) -> None:
         if not self.nodesets:
@@ -129,7 +142,23 @@ class ClusterSpec:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return tuple(warning for one in self.nodesets for warning in one.warnings)
+        return (*self.own_warnings, *(warning for one in self.nodesets for warning in one.warnings))
+
+    @property
+    def own_warnings(self) -> tuple[str, ...]:
+        """Warnings that are not about machines."""
+        said = []
+        if self.partitions and all("hidden=yes" not in one.config.lower() for one in self.partitions):
+            said.append(
+                "no partition is hidden, and Soperator's checks run in the partition hidden: add "
+                'PartitionSpec("hidden", config="Hidden=YES State=UP")'
+            )
+        if self.accounting is False:
+            said.append(
+                "without accounting there is no slurmrestd, by which Soperator has Slurm read its changed files: new "
+                "nodes may be unknown to Slurm until `scontrol reconfigure`"
+            )
+        return tuple(said)
 
     def write(self) -> dict[str, Any]:
         return fields.write(self)  # type: ignore[no-any-return]
@@ -188,6 +217,14 @@ class Installation:
     #: The label of machines whose value is the name of a node set, or "system".
     node_label: str = "slurm.nebius.ai/nodeset-name"
     service_node_set: str = "system"
+    #: The ConfigMap with prolog, epilog and health checks; from 5.0 on the cluster's name is put in front of this
+    #: name. None mounts none, and Slurm then has none of them.
+    scripts: str | None = "slurm-scripts"
+    #: The PriorityClass of the nodes' Pods, which must exist.
+    priority_class: str | None = None
+    #: Run Soperator's exporter, which needs ``rest`` and the kind PodMonitor; by default on in a new cluster with both
+    #: accounting and ``rest``.
+    exporter: bool | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
 

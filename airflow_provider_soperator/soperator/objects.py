@@ -136,6 +136,30 @@ class Objects:
         call = partial(self._core.list_node, label_selector=selector)
         return await self.shared(("nodes", selector), partial(self._listed, "nodes", call))
 
+    async def operator_version(self) -> str | None:
+        """The release of Soperator's operator, by the image of its Deployment; None if it cannot be read."""
+        import kubernetes_asyncio.client
+
+        apps, labels = kubernetes_asyncio.client.AppsV1Api(self.client), "app.kubernetes.io/part-of=slurm-operator"
+        try:
+            found = await self._listed(
+                "deployments", partial(apps.list_deployment_for_all_namespaces, label_selector=labels)
+            )
+        except TransportError:
+            return None
+        images = [one["image"] for thing in found for one in thing["spec"]["template"]["spec"]["containers"]]
+        return next((tag for name, _, tag in (one.rpartition(":") for one in images) if "slurm-operator" in name), None)
+
+    async def has_config_map(self, name: str) -> bool:
+        try:
+            with self._explained(f"get the ConfigMap {name}"):
+                await _plain(self._core.read_namespaced_config_map(name, self.namespace, **_PLAIN))
+        except TransportError as error:
+            if is_missing(error):
+                return False
+            raise
+        return True
+
     async def _listed(self, what: str, call: Callable[..., Awaitable[Any]]) -> list[Object]:
         with kubernetes_errors(f"list {what}", self._rights, _FOR_NOW):
             return list((await _plain(call(**_PLAIN)))["items"])

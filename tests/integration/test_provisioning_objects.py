@@ -7,21 +7,36 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from kubernetes_asyncio.client import CoreV1Api
 
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.provisioning.parts import NodeSet
-from airflow_provider_soperator.provisioning.spec import KubernetesObjects
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation, KubernetesObjects
 from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER
 from airflow_provider_soperator.soperator.objects import Objects
+from tests.integration import provisioning
 from tests.integration.connections import Connections
-from tests.integration.provisioning import CPU, GPU, TaskInstance, destroy, provision, spec
+from tests.integration.provisioning import CPU, GPU, TaskInstance
+from tests.unit.provisioning.clusters import cluster
 
 pytestmark = pytest.mark.usefixtures("connections")
 
 #: Where the sandbox has no controllers.
 ELSEWHERE = "inference"
-OBJECTS = KubernetesObjects("kubernetes_default", ELSEWHERE)
+OBJECTS = KubernetesObjects("kubernetes_default", ELSEWHERE, Installation(scripts=None))
 WORKERS = NodeSet("worker", 8, ephemeral=True, initial=1, **GPU)
+
+
+def spec(cpus: int = 2, **changed: Any) -> ClusterSpec:
+    return cluster(**{"nodesets": (WORKERS, NodeSet("worker-cpu", cpus, **CPU)), **changed})
+
+
+def provision(source: Any, *args: Any, **options: Any) -> Any:
+    return provisioning.provision(source, *args, **{"spec": spec(), **options})
+
+
+def destroy(source: Any, **options: Any) -> Any:
+    return provisioning.destroy(source, **{"spec": spec(), **options})
 
 
 def seen(ask: Any) -> Any:
@@ -35,6 +50,18 @@ def seen(ask: Any) -> Any:
 def nodesets() -> dict[str, Any]:
     found = seen(lambda objects: Objects.list_all(objects, NODE_SET))
     return {one["metadata"]["name"]: one for one in found}
+
+
+async def run_node(objects: Objects, nodeset: str, ordinal: int) -> None:
+    """Nobody makes Pods in this namespace."""
+    labels = {"slurm.nebius.ai/nodeset": nodeset}
+    pod: Any = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{nodeset}-{ordinal}", "labels": labels},
+        "spec": {"containers": [{"name": "slurmd", "image": "slurmd"}]},
+    }
+    await CoreV1Api(objects.client).create_namespaced_pod(ELSEWHERE, pod)
 
 
 def test_objects_are_applied_once_changed_and_deleted(connections: Connections) -> None:
@@ -52,13 +79,17 @@ def test_objects_are_applied_once_changed_and_deleted(connections: Connections) 
     with pytest.raises(AirflowFailException, match="there is a cluster research already"):
         provision(OBJECTS, TaskInstance("another run"), if_exists="fail")
 
-    fewer = spec(nodesets=(WORKERS, NodeSet("worker-cpu", 1, **CPU)))
-    with pytest.raises(AirflowFailException, match=r"NodeSet/worker-cpu would shrink from 2 to 1 nodes.*ScaleNodeSet"):
+    # Where nothing runs nothing is lost.
+    fewer = spec(cpus=1)
+    assert provision(OBJECTS, spec=fewer, plan_only=True)["changes"] == {"NodeSet/worker-cpu": "update"}
+    seen(lambda objects: run_node(objects, "worker-cpu", 1))
+    with pytest.raises(AirflowFailException, match=r"worker-cpu would shrink to 1 nodes and lose worker-cpu-1.*ScaleN"):
         provision(OBJECTS, spec=fewer)
     assert nodesets()["worker-cpu"]["spec"]["replicas"] == 2
     provision(OBJECTS, spec=fewer, allow_destroy=["NodeSet/worker-cpu"])
     assert nodesets()["worker-cpu"]["spec"]["replicas"] == 1
 
+    seen(lambda objects: CoreV1Api(objects.client).delete_namespaced_pod("worker-cpu-1", ELSEWHERE))
     destroy(OBJECTS, end_jobs=True)
     assert nodesets() == {}
     assert seen(lambda objects: Objects.list_all(objects, SLURM_CLUSTER)) == []

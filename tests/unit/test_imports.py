@@ -78,6 +78,7 @@ TABLE = (
         ACTS | ALSO,
         # These call Kubernetes.
         but=(
+            "provisioning.manifests",
             "provisioning.objects",
             "soperator.active_checks",
             "soperator.cluster_objects",

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.operators.cluster import ProvisionClusterOperator
 from airflow_provider_soperator.provisioning.fields import SpecMistake
-from airflow_provider_soperator.provisioning.objects import objects_of
-from airflow_provider_soperator.provisioning.parts import PartitionSpec, ServiceNodes
-from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation
+from airflow_provider_soperator.provisioning.manifests import manifests_of
+from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
+from airflow_provider_soperator.provisioning.parts import (
+    Disk,
+    Filesystem,
+    LocalNvme,
+    PartitionSpec,
+    ServiceNodes,
+    Submount,
+)
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation, KubernetesObjects
+from sandbox.kube.catalogue import NODE_SET, SLURM_CLUSTER
+from sandbox.kube.schemas import shape_of
+from sandbox.kube.structure import check, unknown
 from tests.unit.provisioning.clusters import cluster, public_key, workers
+from tests.unit.provisioning.kubernetes import Namespace
 
 CPU = {"platform": "cpu-d3", "preset": "16vcpu-64gb"}
 
 
 def rendered(spec: ClusterSpec, **installation: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    return objects_of(spec, Installation(**installation))
+    made, *nodesets = (one.body for one in manifests_of(spec, Installation(**installation), {}))
+    return made, nodesets
+
+
+def provisioner(spec: ClusterSpec, there: Namespace, **source: Any) -> ObjectsProvisioner:
+    return ObjectsProvisioner(KubernetesObjects(**source), spec, there.open, logging.getLogger())  # type: ignore[arg-type]
+
+
+def provision(spec: ClusterSpec, there: Namespace, *allowed: str, **source: Any) -> dict[str, str]:
+    made = provisioner(spec, there, **source)
+    planned = made.plan()
+    made.guard(allowed)
+    made.apply()
+    return dict(planned.changes)
 
 
 def test_images_are_of_one_release() -> None:
@@ -46,32 +73,91 @@ def test_the_link_to_the_cluster_is_that_of_the_release() -> None:
     assert new["spec"]["clusterName"] == "research"
     assert new["spec"]["nodeConfig"]["autoResume"] is False
     assert "annotations" not in new["metadata"]
-    with pytest.raises(SpecMistake, match=r"auto_resume needs Soperator 5\.0"):
-        rendered(cluster(nodesets=(workers(auto_resume=False),)))
 
 
 def test_workers_with_and_without_gpus() -> None:
-    spec = cluster(nodesets=(workers(ephemeral=True, initial=1, features=("h100",)), workers("cpu", 3, **CPU)))
-    _, (gpu, cpu) = rendered(spec)
+    spec = cluster(nodesets=(workers(ephemeral=True, initial=1, features=("fast",)), workers("cpu", 3, **CPU)))
+    _, (gpu, cpu) = rendered(spec, priority_class="high")
     assert gpu["spec"]["slurmd"]["resources"] == {
         "cpu": "126",
         "memory": "1200Gi",
         "ephemeral-storage": "50Gi",
         "nvidia.com/gpu": "8",
     }
-    assert gpu["spec"]["nodeConfig"] == {"features": ["h100"], "gresConfig": ["AutoDetect=nvidia"]}
+    # Of CPUs and GPUs slurm.conf has what is said here and nothing else; gres.conf finds the devices by itself.
+    assert gpu["spec"]["nodeConfig"] == {
+        "features": ["gpu_h100_sxm", "fast"],
+        "static": "CPUs=128 Boards=1 SocketsPerBoard=2 CoresPerSocket=32 ThreadsPerCore=2 "
+        "Gres=gpu:nvidia_h100_80gb_hbm3:8",
+    }
     assert (gpu["spec"]["ephemeralNodes"], gpu["spec"]["initialNumberEphemeralNodes"]) == (True, 1)
+    assert (gpu["spec"]["priorityClass"], gpu["spec"]["slurmd"]["volumes"]["sharedMemorySize"]) == ("high", "800Gi")
     assert cpu["spec"]["gpu"]["enabled"] is False
+    assert cpu["spec"]["nodeConfig"] == {
+        "features": ["cpu_d3"],
+        "static": "CPUs=16 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=2",
+    }
     assert "nvidia.com/gpu" not in cpu["spec"]["slurmd"]["resources"]
     assert "initialNumberEphemeralNodes" not in cpu["spec"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "preset", "static"),
+    [
+        (
+            "gpu-h200-sxm",
+            "8gpu-128vcpu-1600gb",
+            "SocketsPerBoard=2 CoresPerSocket=32 ThreadsPerCore=2 Gres=gpu:nvidia_h200:8",
+        ),
+        (
+            "gpu-b200-sxm-a",
+            "1gpu-20vcpu-224gb",
+            "SocketsPerBoard=1 CoresPerSocket=10 ThreadsPerCore=2 Gres=gpu:nvidia_b200:1",
+        ),
+        (
+            "gpu-b300-sxm",
+            "8gpu-192vcpu-2768gb",
+            "SocketsPerBoard=2 CoresPerSocket=48 ThreadsPerCore=2 Gres=gpu:nvidia_b300:8",
+        ),
+        (
+            "gpu-gb300",
+            "4gpu-112vcpu-800gb",
+            "SocketsPerBoard=2 CoresPerSocket=56 ThreadsPerCore=1 Gres=gpu:nvidia_gb300:4",
+        ),
+        ("cpu-e2", "64vcpu-256gb", "SocketsPerBoard=2 CoresPerSocket=16 ThreadsPerCore=2"),
+        ("cpu-d3", "128vcpu-512gb", "SocketsPerBoard=1 CoresPerSocket=64 ThreadsPerCore=2"),
+        ("cpu-g1", "56vcpu-224gb", "SocketsPerBoard=1 CoresPerSocket=56 ThreadsPerCore=1"),
+    ],
+)
+def test_the_hardware_of_known_presets(platform: str, preset: str, static: str) -> None:
+    _, (made,) = rendered(cluster(nodesets=(workers(platform=platform, preset=preset),)))
+    assert made["spec"]["nodeConfig"]["static"].partition(" Boards=1 ")[2] == static
+
+
+def test_hardware_that_is_not_known_has_to_be_given() -> None:
+    other = cluster(nodesets=(workers(platform="gpu-l40s-a", preset="1gpu-8vcpu-32gb"),))
+    with pytest.raises(SpecMistake, match=r'gpu-l40s-a with 1gpu-8vcpu-32gb are not known.*"NodeSet/worker".*"static"'):
+        rendered(other)
+    given = {"NodeSet/worker": {"spec": {"nodeConfig": {"static": "CPUs=8 Gres=gpu:1"}}}}
+    _, (made,) = rendered(other, overrides=given)
+    assert made["spec"]["nodeConfig"]["static"] == "CPUs=8 Gres=gpu:1"
+
+
+def test_racks_are_node_sets_of_their_own() -> None:
+    racked = workers(size=30, platform="gpu-gb300", preset="4gpu-112vcpu-800gb", ephemeral=True, initial=20)
+    _, racks = rendered(cluster(nodesets=(racked,)))
+    assert [
+        (one["metadata"]["name"], one["spec"]["replicas"], one["spec"]["initialNumberEphemeralNodes"]) for one in racks
+    ] == [
+        ("worker-rack0", 18, 18),
+        ("worker-rack1", 12, 2),
+    ]
 
 
 def test_the_cluster_itself() -> None:
     spec = cluster(
         login=ServiceNodes(size=2),
         public_login=False,
-        accounting=True,
-        rest=True,
         maintenance="downscale",
         partitions=(PartitionSpec("main", config="Default=YES"), PartitionSpec("gpu", ("worker",))),
     )
@@ -79,8 +165,6 @@ def test_the_cluster_itself() -> None:
     nodes = made["spec"]["slurmNodes"]
     assert (nodes["login"]["size"], nodes["login"]["sshdServiceType"]) == (2, "NodePort")
     assert nodes["login"]["sshRootPublicKeys"] == [public_key()]
-    assert nodes["accounting"]["enabled"]
-    assert nodes["rest"]["enabled"]
     assert made["spec"]["maintenance"] == "downscale"
     assert made["spec"]["partitionConfiguration"] == {
         "configType": "structured",
@@ -89,17 +173,219 @@ def test_the_cluster_itself() -> None:
             {"name": "gpu", "config": "State=UP", "nodeSetRefs": ["worker"]},
         ],
     }
-    assert rendered(cluster())[0]["spec"]["partitionConfiguration"] == {"configType": "default"}
+
+
+def test_what_a_new_cluster_has_by_default() -> None:
+    """All without which no job would run on it, or no check."""
+    made, (nodeset,) = rendered(cluster())
+    spec, nodes = made["spec"], made["spec"]["slurmNodes"]
+    # Without slurmrestd, which needs accounting, Slurm never reads what Soperator has changed.
+    assert [nodes[part]["enabled"] for part in ("accounting", "rest", "exporter")] == [True] * 3
+    assert nodes["accounting"]["mariadbOperator"]["storage"] == {"ephemeral": False, "size": "64Gi"}
+    # No other type of partitions writes NodeName lines.
+    assert spec["partitionConfiguration"]["configType"] == "structured"
+    assert [(one["name"], one["isAll"]) for one in spec["partitionConfiguration"]["partitions"]] == [
+        ("main", True),
+        ("hidden", True),
+    ]
+    assert spec["slurmConfig"] == {
+        "prolog": "/opt/slurm_scripts/prolog.sh",
+        "epilog": "/opt/slurm_scripts/epilog.sh",
+    }
+    assert spec["healthCheckConfig"]["healthCheckProgram"] == "/opt/slurm_scripts/hc_program.sh"
+    mounts = nodeset["spec"]["slurmd"]["volumes"]["customVolumeMounts"]
+    assert [(one["mountPath"], one["volumeSource"]["configMap"]["name"]) for one in mounts] == [
+        ("/opt/slurm_scripts/", "slurm-scripts"),
+        ("/mnt/jail.upper/opt/slurm_scripts/", "slurm-scripts"),
+    ]
+    newer, (nodeset,) = rendered(cluster(operator_version="5.0.0", nodesets=(workers(fabric="fabric-3"),)))
+    assert newer["spec"]["slurmConfig"]["taskProlog"] == "/opt/slurm_scripts/task_prolog.sh"
+    (mount, _) = nodeset["spec"]["slurmd"]["volumes"]["customVolumeMounts"]
+    assert mount["volumeSource"]["configMap"]["name"] == "research-slurm-scripts"
+    assert nodeset["spec"]["topology"] == {"fabric": "fabric-3"}
+    without, (nodeset,) = rendered(cluster(accounting=False), scripts=None)
+    assert [without["spec"]["slurmNodes"][part]["enabled"] for part in ("accounting", "rest", "exporter")] == [
+        False
+    ] * 3
+    assert "mariadbOperator" not in without["spec"]["slurmNodes"]["accounting"]
+    assert "slurmConfig" not in without["spec"]
+    assert "customVolumeMounts" not in nodeset["spec"]["slurmd"]["volumes"]
+
+
+def test_claims_and_disks_are_mounted_in_the_jail() -> None:
+    spec = cluster(
+        jail=Filesystem(id="my-jail"),
+        submounts=(Submount("data", "/data", Filesystem(id="data-pvc")),),
+        accounting_filesystem=Filesystem(size_gib=200),
+        nodesets=(workers(local_nvme=LocalNvme(devices=8, device_gb=3840)),),
+    )
+    made, (nodeset,) = rendered(spec)
+    claims = {one["name"]: one["persistentVolumeClaim"]["claimName"] for one in made["spec"]["volumeSources"]}
+    assert claims == {"jail": "my-jail", "controller-spool": "controller-spool-pvc", "data": "data-pvc"}
+    login = made["spec"]["slurmNodes"]["login"]["volumes"]
+    assert login["jailSubMounts"] == [{"name": "data", "mountPath": "/data", "volumeSourceName": "data"}]
+    assert made["spec"]["slurmNodes"]["accounting"]["mariadbOperator"]["storage"]["size"] == "200Gi"
+    volumes = nodeset["spec"]["slurmd"]["volumes"]
+    assert volumes["jail"]["persistentVolumeClaim"]["claimName"] == "my-jail"
+    assert [(one["mountPath"], *one["volumeSource"]) for one in volumes["jailSubMounts"]] == [
+        ("/data", "persistentVolumeClaim"),
+        ("/mnt/local-nvme", "hostPath"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"region": "eu-north1"}, "the spec: region cannot be had by KubernetesObjects"),
+        ({"controller": ServiceNodes()}, "the spec: controller cannot"),
+        ({"extra": {"o11y_enabled": False}}, "the spec: extra cannot"),
+        ({"login": ServiceNodes(size=2, preset="16vcpu-64gb")}, "login, but for its size, cannot"),
+        ({"jail": Filesystem(size_gib=2048)}, "jail: objects cannot make a file system: create its PersistentVolumeCl"),
+        ({"submounts": (Submount("data", "/data", Filesystem(size_gib=1)),)}, "submount data: objects cannot make"),
+        ({"accounting_filesystem": Filesystem(id="claim")}, "accounting_filesystem, but for size_gib"),
+        ({"partitions": (PartitionSpec("a", topology="tree"),)}, "the topology of partition a cannot"),
+        ({"nodesets": (workers(blocks=("capacityblockgroup-a",)),)}, "node set worker: blocks cannot be had"),
+        ({"nodesets": (workers(min_size=0),)}, "node set worker: min_size cannot"),
+        ({"nodesets": (workers(boot_disk=Disk(size_gib=1024)),)}, "node set worker: boot_disk cannot"),
+        ({"nodesets": (workers(fabric="fabric-3"),)}, r"fabric is the machines' own before Soperator 5\.0"),
+    ],
+)
+def test_what_objects_cannot_have_is_refused_when_the_dag_is_parsed(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecMistake, match=said):
+        ProvisionClusterOperator(task_id="task", spec=cluster(**changed), source=KubernetesObjects())
+
+
+def test_templates_are_left_until_they_are_rendered() -> None:
+    spec = cluster(
+        operator_version="{{ version }}",
+        nodesets=(
+            workers(
+                platform="{{ platform }}",
+                preset="{{ preset }}",
+                fabric="{{ fabric }}",
+                ephemeral=True,
+                initial="{{ n }}",
+            ),
+        ),
+    )
+    ProvisionClusterOperator(task_id="task", spec=spec, source=KubernetesObjects())
+
+
+@pytest.mark.parametrize("version", ["3.0.8", "4.0.5", "4.1.7", "5.0.0"])
+def test_each_release_accepts_its_objects(version: str) -> None:
+    spec = cluster(operator_version=version, nodesets=(workers(), workers("cpu", **CPU)))
+    made, nodesets = rendered(spec)
+    for kind, things in ((SLURM_CLUSTER, [made]), (NODE_SET, nodesets)):
+        wanted = shape_of(kind)
+        assert wanted is not None
+        for thing in things:
+            check(kind, thing, wanted)
+            assert unknown(thing, wanted) == []
+
+
+# What is there
+
+
+def test_of_a_cluster_that_exists_what_is_not_said_stays() -> None:
+    there = Namespace()
+    said = {"accounting": True, "rest": True, "login": ServiceNodes(size=3), "maintenance": "none"}
+    provision(cluster(**said, partitions=(PartitionSpec("one", config="Hidden=YES"),)), there)
+    before = there.spec("SlurmCluster", "research")
+    assert provision(cluster(), there) == {}
+    assert there.spec("SlurmCluster", "research") == before
+    # What others have set is theirs: it is neither changed nor applied again.
+    there.put("NodeSet", "worker", {"nodeConfig": {"dynamic": "--extra"}, "replicas": 2}, "kubectl")
+    assert provision(cluster(operator_version="4.1.8"), there) == {
+        "SlurmCluster/research": "update",
+        "NodeSet/worker": "update",
+    }
+    nodeset = there.spec("NodeSet", "worker")
+    assert (nodeset["nodeConfig"]["dynamic"], nodeset["slurmd"]["image"]["tag"]) == ("--extra", "4.1.8-slurm25.11.3")
+    assert there.spec("SlurmCluster", "research")["slurmNodes"]["login"]["size"] == 3
+
+
+def test_of_a_helm_chart_only_what_is_said_is_taken_over() -> None:
+    there = Namespace()
+    tag = "4.1.7-slurm25.11.3"
+    theirs = {
+        "replicas": 2,
+        "nodeConfig": {"static": "CPUs=128 Boards=1 Gres=gpu:other:8 Weight=3", "gresConfig": ["AutoDetect=off"]},
+        "slurmd": {
+            "image": {"repository": "cr.eu-north1.nebius.cloud/soperator/worker_slurmd", "tag": tag},
+            "resources": {"memory": "1550Gi"},
+            "volumes": {"jailSubMounts": [{"name": "home"}], "sharedMemorySize": "1024Gi"},
+        },
+    }
+    there.put("SlurmCluster", "research", {"slurmNodes": {"accounting": {"enabled": True}}})
+    there.put("NodeSet", "worker", theirs)
+    provision(cluster(nodesets=(workers(size=4),)), there, force=True)
+    now = there.spec("NodeSet", "worker")
+    assert now["replicas"] == 4
+    assert now["nodeConfig"] == theirs["nodeConfig"]
+    assert now["slurmd"] == theirs["slurmd"]
+    # Machines of another kind have other CPUs and GPUs.
+    provision(cluster(nodesets=(workers(size=4, preset="1gpu-16vcpu-200gb"),)), there, force=True)
+    now = there.spec("NodeSet", "worker")
+    assert now["nodeConfig"]["static"].startswith("CPUs=16 ")
+    assert now["slurmd"]["resources"]["nvidia.com/gpu"] == "1"
+
+
+def test_the_scripts_are_mounted_under_the_name_of_the_release() -> None:
+    there = Namespace(config_maps=())
+    with pytest.raises(SpecMistake, match=r"there is no ConfigMap slurm-scripts.*Installation\(scripts=None\)"):
+        provision(cluster(), there)
+    there.config_maps = ("slurm-scripts", "research-slurm-scripts")
+    provision(cluster(), there)
+    provision(cluster(operator_version="5.0.0"), there)
+    mounts = there.spec("NodeSet", "worker")["slurmd"]["volumes"]["customVolumeMounts"]
+    assert [one["volumeSource"]["configMap"]["name"] for one in mounts] == ["research-slurm-scripts"] * 2
+
+
+def test_the_release_is_that_of_the_operator() -> None:
+    provision(cluster(), Namespace("4.1.7-5f1f0ab"))
+    with pytest.raises(SpecMistake, match=r"installed is Soperator 4\.0\.5, and operator_version is 4\.1\.7: install"):
+        provision(cluster(), Namespace("4.0.5"))
+
+
+@pytest.mark.parametrize(
+    ("before", "on", "after", "said"),
+    [
+        ({"size": 8}, range(8), {"size": 6}, r"shrink to 6 nodes and lose worker-\[6-7\]"),
+        ({"size": 8}, range(6), {"size": 6}, ""),
+        ({"size": 8}, range(8), {"size": 9}, ""),
+        ({"size": 8, "ephemeral": True}, [0, 7], {"size": 4, "ephemeral": True}, "shrink to 4 nodes and lose worker-7"),
+        ({"size": 8, "ephemeral": True}, [0, 3], {"size": 4, "ephemeral": True}, ""),
+        (
+            {"size": 8},
+            range(8),
+            {"size": 8, "ephemeral": True},
+            r"become ephemeral with 1 nodes and lose worker-\[1-7\]",
+        ),
+        ({"size": 8}, range(8), {"size": 8, "ephemeral": True, "initial": 8}, ""),
+        ({"size": 8, "ephemeral": True}, range(8), {"size": 8}, ""),
+    ],
+)
+def test_nodes_that_are_on_are_not_taken_away(before: Any, on: Any, after: Any, said: str) -> None:
+    there = Namespace()
+    provision(cluster(nodesets=(workers(**before),)), there)
+    there.run("worker", *on)
+    changed = cluster(nodesets=(workers(**after),))
+    if said:
+        with pytest.raises(SpecMistake, match=f"NodeSet/worker would {said}.*ScaleNodeSetOperator"):
+            provision(changed, there)
+        assert there.spec("NodeSet", "worker")["replicas"] == 8
+    assert provision(changed, there, "NodeSet/worker")["NodeSet/worker"] == "update" or not said
 
 
 def test_overrides_win_and_their_names_are_checked() -> None:
     more = {
-        "SlurmCluster": {"spec": {"slurmNodes": {"exporter": {"enabled": True}}}},
+        "SlurmCluster": {"spec": {"slurmNodes": {"exporter": {"size": 2}}}},
         "NodeSet": {"spec": {"maxUnavailable": "10%"}},
         "NodeSet/worker": {"spec": {"slurmd": {"resources": {"cpu": "100"}}}},
     }
     made, (nodeset,) = rendered(cluster(), overrides=more)
-    assert made["spec"]["slurmNodes"]["exporter"] == {"enabled": True, "k8sNodeFilterName": "service"}
+    exporter = made["spec"]["slurmNodes"]["exporter"]
+    assert (exporter["size"], exporter["k8sNodeFilterName"]) == (2, "service")
     assert nodeset["spec"]["maxUnavailable"] == "10%"
     assert nodeset["spec"]["slurmd"]["resources"]["cpu"] == "100"
     assert nodeset["spec"]["slurmd"]["resources"]["nvidia.com/gpu"] == "8"

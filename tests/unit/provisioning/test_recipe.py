@@ -31,6 +31,7 @@ def test_only_what_was_said() -> None:
 def test_all_that_can_be_said_of_workers() -> None:
     (found,) = variables(
         cluster(
+            operator_version="5.0.0",
             nodesets=(
                 workers(
                     fabric="fabric-3",
@@ -46,7 +47,7 @@ def test_all_that_can_be_said_of_workers() -> None:
                     local_nvme=LocalNvme(devices=8, device_gb=3840),
                     extra={"extra_labels": {"team": "a"}, "node_local_image_disk": {"enabled": True}},
                 ),
-            )
+            ),
         )
     )["slurm_nodeset_workers"]
     del found["boot_disk"], found["resource"]

@@ -32,6 +32,11 @@ from tests.unit.provisioning.clusters import cluster, public_key, workers
         ({"maintenance": "downscal"}, "did you mean 'downscale'"),
         ({"active_checks_scope": "prod-quick"}, "did you mean 'prod_quick'"),
         ({"partitions": (PartitionSpec("gpu", ("workers",)),)}, "there is no node set workers: did you mean 'worker'"),
+        (
+            {"operator_version": "3.0.8", "nodesets": (workers(ephemeral=True, initial=1),)},
+            r"node set worker: initial needs Soperator 4\.0, and this is 3\.0\.8; omit it",
+        ),
+        ({"nodesets": (workers(auto_resume=False),)}, r"auto_resume needs Soperator 5\.0, and this is 4\.1\.7"),
         ({"partitions": (PartitionSpec("a"), PartitionSpec("a"))}, "partitions must be unique, got a twice"),
     ],
 )
@@ -106,6 +111,13 @@ def test_machines_that_stay_behind_ephemeral_nodes_are_warned_of(keeps: dict[str
     (warning,) = cluster(nodesets=(workers(ephemeral=True, **keeps),)).warnings
     assert "the machines stay and hold their GPUs" in warning
     assert cluster(nodesets=(workers(ephemeral=True, min_size=0),)).warnings == ()
+
+
+def test_a_cluster_on_which_checks_or_changes_would_not_work_is_warned_of() -> None:
+    assert "Soperator's checks run in the partition hidden" in cluster(partitions=(PartitionSpec("a"),)).warnings[0]
+    hidden = PartitionSpec("hidden", config="Hidden=YES State=UP")
+    assert cluster(partitions=(PartitionSpec("a"), hidden)).warnings == cluster().warnings
+    assert "there is no slurmrestd" in cluster(accounting=False).warnings[0]
 
 
 def test_racks_are_node_sets_of_their_own() -> None:
