@@ -51,6 +51,12 @@ NODES = "{{ params.nodes }}"
         "hours": Param(
             2, type="number", exclusiveMinimum=0, title="Hours", description="The duration that users should expect"
         ),
+        "release": Param(
+            "",
+            type="string",
+            title="Release",
+            description="Of Soperator, which the cluster and its Pods must have before users return; empty: any",
+        ),
         "check": Param(
             "ssh-check",
             type="string",
@@ -110,6 +116,8 @@ def upgrade_window() -> None:
             task_id="ready",
             # Not in Slurm: the nodes are still drained.
             slurm_conn_id=None,
+            # What applies the change may do so minutes later.
+            operator_version="{{ params.release }}",
             poke_interval=5,
             timeout=timedelta(hours=1).total_seconds(),
         )

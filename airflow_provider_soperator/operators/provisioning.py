@@ -276,10 +276,12 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
     def work(self, context: Context) -> ClusterStart:
         from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
+        from airflow_provider_soperator.soperator.readiness import Wanted
         from airflow_provider_soperator.work.clusters import JOB, ClusterStart
         from airflow_provider_soperator.work.sbatch import keys_of
 
-        names = tuple(name for one in ClusterSpec.read(self.spec).nodesets for name in one.slurm_names)
+        spec = ClusterSpec.read(self.spec)
+        nodes = {name: (count, one) for one in spec.nodesets for name, count in one.slurm_nodes.items()}
         # Of the tries since the task was last cleared: what ran before that says nothing about the cluster of now.
         tries = keys_of(context, self.retries or 0)[1]
         job = {**JOB, **self.smoke_job} if isinstance(self.smoke_job, Mapping) else JOB
@@ -288,12 +290,16 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             kubernetes_conn_id=self.connections.kubernetes,
             namespace=namespace,
             cluster=cluster,
-            nodesets=names,
+            wanted=Wanted(
+                spec.operator_version,
+                {name: count for name, (count, _) in nodes.items()},
+                {name: one.gpus for name, (_, one) in nodes.items()},
+            ),
             slurm_conn_id=self.connections.slurm,
             smoke_job=job if self.smoke_job else None,
             keys={
                 name: tuple(SubmissionKey.derive("smoke", own.text, name, -1, 1).text for own in tries)
-                for name in names
+                for name in nodes
             },
             submitted_since=submitted_since(context["dag_run"].start_date),
             **self.span(),

@@ -276,9 +276,8 @@ def _nodeset(
     preset, version, tag = preset_of(one.preset), spec.operator_version, _tag(spec, installation)
     assert preset is not None, "the description was checked"
     # A node set of one rack has its part of the nodes.
-    size, initial = int(one.size), int(one.initial or 0)
-    if len(one.slurm_names) > 1:
-        size, initial = (max(0, min(RACK, count - rack * RACK)) for count in (size, initial))
+    size = one.slurm_nodes[name]
+    initial = min(size, max(0, int(one.initial or 0) - rack * RACK))
     there: Object = (before or {}).get("spec") or {}
     node: Object = {}
     mounts: Object = {}

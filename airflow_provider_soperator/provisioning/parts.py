@@ -215,6 +215,17 @@ class NodeSet:
         return tuple(f"{self.name}-rack{rack}" for rack in range(ceil(int(self.size) / RACK)))
 
     @property
+    def slurm_nodes(self) -> dict[str, int]:
+        """The number of nodes of each of Slurm's node sets: a rack holds as many as fit."""
+        names, size = self.slurm_names, int(self.size)
+        return {name: min(RACK, size - rack * RACK) if len(names) > 1 else size for rack, name in enumerate(names)}
+
+    @property
+    def gpus(self) -> int:
+        preset = preset_of(self.preset)
+        return preset.gpus if preset else 0
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about combinations that are allowed, but rarely intended."""
         keeps = self.autoscaling is False or self.min_size == "all" or self.min_size == self.size

@@ -22,18 +22,22 @@ class ClusterReadySensor(WatchSensor):
 
     :param cluster: name of the SlurmCluster; by default the only one in the namespace
     :param nodesets: names of the NodeSets to look at; by default all
+    :param operator_version: release of Soperator that the cluster and its Pods must have; by default any
     :param slurm_conn_id: Airflow connection to Slurm; with it, jobs must be able to start on each of the nodes, too
     :param namespace: namespace of the SlurmCluster
     :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
     """
 
-    template_fields: Sequence[str] = ("kubernetes_conn_id", "namespace", "cluster", "slurm_conn_id", "nodesets")
+    template_fields: Sequence[str] = (
+        "kubernetes_conn_id", "namespace", "cluster", "slurm_conn_id", "nodesets", "operator_version",
+    )  # fmt: skip
 
     def __init__(
         self,
         *,
         cluster: str | None = None,
         nodesets: Sequence[str] = (),
+        operator_version: str = "",
         slurm_conn_id: str | None = None,
         namespace: str = NAMESPACE,
         kubernetes_conn_id: str = "kubernetes_default",
@@ -42,6 +46,7 @@ class ClusterReadySensor(WatchSensor):
         super().__init__(**kwargs)
         self.cluster = cluster
         self.nodesets = [nodesets] if isinstance(nodesets, str) else list(nodesets)
+        self.operator_version = operator_version
         self.slurm_conn_id = slurm_conn_id
         self.namespace, self.kubernetes_conn_id = namespace, kubernetes_conn_id
 
@@ -52,4 +57,9 @@ class ClusterReadySensor(WatchSensor):
         where = ClusterConnections(
             self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None
         )
-        return ClusterWatch(where=where, nodesets=tuple(self.nodesets), poll_interval=self.poke_interval)
+        return ClusterWatch(
+            where=where,
+            nodesets=tuple(self.nodesets),
+            version=self.operator_version,
+            poll_interval=self.poke_interval,
+        )

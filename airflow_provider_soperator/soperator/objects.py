@@ -100,7 +100,8 @@ class Objects:
         call = self._custom.patch_namespaced_custom_object(
             *self._path(resource), name, whole, force=force, **_how(dry_run, _APPLY)
         )
-        return await self._answer(call, "apply", resource, name)
+        # Of an object that it has created, the client does not read the answer.
+        return await self._answer(call, "apply", resource, name) or whole
 
     async def patch(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> Object:
         call = self._custom.patch_namespaced_custom_object(*self._path(resource), name, body, **_how(dry_run))

@@ -6,6 +6,8 @@ The status of the objects is not enough, in any version up to 5.0:
 - Its conditions are computed in order, up to the first part that is not available; those after it are outdated.
 - ``observedGeneration`` is never set. After a change of the spec, only a condition that changes later proves that
   Soperator has seen it; if no condition has to change, none will: then some time has to pass.
+- So after an apply what was asked for is compared itself: the release of the cluster and of its Pods, the number of
+  nodes, and their GPUs in Slurm. Whoever applies it may do so minutes later (Flux), and Pods are replaced after that.
 - Up to 4.1 an ephemeral NodeSet is Provisioning unless all its nodes are on, and its power state is always Ready. So
   the readiness of NodeSets is taken from their Pods, and from Slurm's nodes if a connection is given.
 """
@@ -13,7 +15,7 @@ The status of the objects is not enough, in any version up to 5.0:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.errors import name_remedy
@@ -47,6 +49,15 @@ class Readiness:
         return "; ".join((*self.broken, *self.waiting)) or "ready"
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a cluster becomes by a change: its release, and by NodeSet the number of nodes, and of GPUs of each."""
+
+    version: str = ""
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    gpus: Mapping[str, int] = field(default_factory=dict)
+
+
 def of_all(
     seen: ClusterSnapshot,
     now: datetime,
@@ -54,15 +65,19 @@ def of_all(
     nodesets: Collection[str] = (),
     slurm: Mapping[str, Node] | None = None,
     may_come: bool = False,
+    wanted: Wanted | None = None,
 ) -> Readiness:
     """Readiness of a cluster with all or some NodeSets; with ``slurm``, each node that should run must accept jobs.
 
     ``may_come``: a missing NodeSet may still be created, even if the cluster is already available.
     """
+    wanted = wanted or Wanted()
     cluster = of_cluster(seen.cluster, now)
     if seen.cluster.is_in_maintenance:
         return cluster
-    parts = [cluster, *(of_nodeset(one, slurm) for one in seen.nodesets if not nodesets or one.name in nodesets)]
+    chosen = [one for one in seen.nodesets if not nodesets or one.name in nodesets]
+    parts = [cluster, Readiness(tuple(_not_changed(seen.cluster, chosen, wanted)))]
+    parts += [of_nodeset(one, slurm, wanted) for one in chosen]
     known = [one.name for one in seen.nodesets]
     parts += [_missing(name, seen, may_come) for name in nodesets if name not in known]
     if not known:
@@ -71,6 +86,14 @@ def of_all(
         tuple(dict.fromkeys(line for one in parts for line in one.waiting)),
         tuple(dict.fromkeys(line for one in parts for line in one.broken)),
     )
+
+
+def _not_changed(cluster: ClusterSeen, nodesets: Iterable[NodeSetSeen], wanted: Wanted) -> Iterator[str]:
+    if wanted.version and cluster.version != wanted.version:
+        yield f"SlurmCluster {cluster.name} is of release {cluster.version or 'unknown'}, not of {wanted.version} yet"
+    for one in nodesets:
+        if wanted.replicas.get(one.name, one.replicas) != one.replicas:
+            yield f"NodeSet {one.name} has {one.replicas} nodes, not {wanted.replicas[one.name]} yet"
 
 
 def of_cluster(cluster: ClusterSeen, now: datetime) -> Readiness:
@@ -110,7 +133,9 @@ def _may_be_old(cluster: ClusterSeen, now: datetime) -> bool:
     return moved is None or moved <= cluster.changed
 
 
-def of_nodeset(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None) -> Readiness:
+def of_nodeset(
+    nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None, wanted: Wanted | None = None
+) -> Readiness:
     """Readiness of a NodeSet: each node that should run has a ready Pod, and with ``slurm`` accepts jobs."""
     name = f"NodeSet {nodeset.name}"
     if nodeset.is_being_deleted:
@@ -119,28 +144,41 @@ def of_nodeset(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None) ->
         return Readiness((f"{name} has no Pods while its cluster is in maintenance",))
     if nodeset.is_ephemeral and nodeset.active is None:
         return Readiness((f"{name} has no power state yet",))
-    return of_nodes(nodeset.active_nodes, nodeset.pods, slurm)
+    version, gpus = (wanted.version, wanted.gpus.get(nodeset.name, 0)) if wanted else ("", 0)
+    return of_nodes(nodeset.active_nodes, nodeset.pods, slurm, version, gpus)
 
 
-def of_nodes(names: Iterable[str], pods: Mapping[str, Pod], slurm: Mapping[str, Node] | None) -> Readiness:
-    steps = {name: _node(name, pods.get(name), slurm) for name in names}
+def of_nodes(
+    names: Iterable[str],
+    pods: Mapping[str, Pod],
+    slurm: Mapping[str, Node] | None,
+    version: str = "",
+    gpus: int = 0,
+) -> Readiness:
+    steps = {name: _node(name, pods.get(name), slurm, version, gpus) for name in names}
     return Readiness(
         in_lines({name: step.waits for name, step in steps.items() if step.waits}),
         in_lines({name: step.lost for name, step in steps.items() if step.lost}),
     )
 
 
-def _node(name: str, pod: Pod | None, slurm: Mapping[str, Node] | None) -> NodeStep:
+def _node(name: str, pod: Pod | None, slurm: Mapping[str, Node] | None, version: str, gpus: int) -> NodeStep:
     if pod is None:
         return NodeStep(waits="has no Pod yet")
     if pod.is_leaving:
         return NodeStep(waits="has a Pod that is being deleted")
+    if version and pod.release and pod.release != version:
+        return NodeStep(waits=f"has a Pod of release {pod.release}, not of {version} yet")
     if not pod.is_ready:
         why = f" ({'; '.join(pod.problems)})" if pod.problems else ""
         return NodeStep(waits=f"has a Pod that is not ready{why}")
     if slurm is None:
         return NodeStep()
-    return _in_slurm(slurm[name]) if name in slurm else NodeStep(waits="is not known to Slurm yet")
+    if name not in slurm:
+        return NodeStep(waits="is not known to Slurm yet")
+    if slurm[name].gpus < gpus:
+        return NodeStep(waits=f"has {slurm[name].gpus} of {gpus} GPUs in Slurm")
+    return _in_slurm(slurm[name])
 
 
 def _in_slurm(node: Node) -> NodeStep:

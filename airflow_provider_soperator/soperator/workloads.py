@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,8 @@ MANAGER = "airflow-provider-soperator"
 #: Set on a workload that others have put back during a shift: to how many replicas, and who.
 PUT_BACK = f"{MANAGER}/put-back"
 GPU_RESOURCE = "nvidia.com/gpu"
+#: As in ``worker_slurmd:4.1.7-slurm25.11.3``.
+_RELEASE = re.compile(r":([^:@/]+)-slurm[^:@/]*(?:@|$)")
 #: Problems to report: replicas mostly wait for the same reason.
 _MOST_PROBLEMS = 3
 
@@ -49,12 +52,17 @@ class Pod:
     problems: tuple[str, ...] = ()
     is_leaving: bool = False
     since: datetime | None = None
+    #: The release of Soperator in the tag of its slurmd's image; empty if the tag is of another form.
+    release: str = ""
 
     @classmethod
     def read(cls, pod: Object, host: Host | None = None) -> Pod:
         since = newest(one.since for one in conditions_of(pod).values())
         phase = str(_status(pod).get("phase") or "")
-        return cls(phase, is_ready(pod), host, tuple(problems_of(pod)), is_leaving(pod), since)
+        containers = (pod.get("spec") or {}).get("containers") or ()
+        images = (_RELEASE.search(str(one.get("image"))) for one in containers if one.get("name") == "slurmd")
+        release = next((found[1] for found in images if found), "")
+        return cls(phase, is_ready(pod), host, tuple(problems_of(pod)), is_leaving(pod), since, release)
 
 
 def pods_on_hosts(pods: Sequence[Object], nodes: Sequence[Object]) -> dict[str, Pod]:

@@ -20,11 +20,11 @@ from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.node_conditions import is_usable
+from airflow_provider_soperator.slurm.node_conditions import is_busy, is_usable
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.soperator import readiness
 from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
-from airflow_provider_soperator.soperator.readiness import Readiness
+from airflow_provider_soperator.soperator.readiness import Readiness, Wanted
 from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.work.polling import is_final
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed, WorkRefused
@@ -35,16 +35,34 @@ _FALSE_ALARM = 60.0
 _OWN = ("hidden", "background")
 #: The place of a start, as a line of the log.
 _LINE = "The cluster is %s"
-#: The default test job: Slurm starts each process on the node that it allocates.
-JOB: dict[str, Any] = {"script": "#!/bin/bash\nsrun hostname\n", "time_limit": 10}
+#: The default test job, with all GPUs of its node: Slurm starts each process there, with the devices it allocates. The
+#: driver has to show them; where there is no nvidia-smi, their files have to open.
+JOB: dict[str, Any] = {
+    "script": """\
+#!/bin/bash
+srun bash -c '
+hostname
+if [ -z "$SLURM_GPUS_ON_NODE" ]; then
+  exit
+elif command -v nvidia-smi > /dev/null; then
+  seen=$(nvidia-smi -L | grep -c "^GPU ")
+else
+  seen=0
+  for file in /dev/nvidia[0-9]*; do (: < "$file") 2> /dev/null && seen=$((seen + 1)); done
+fi
+echo "$seen of $SLURM_GPUS_ON_NODE GPUs"
+[ "$seen" -ge "$SLURM_GPUS_ON_NODE" ]'
+""",
+    "time_limit": 10,
+}
 
 
 async def look(
-    sides: ClusterSides, nodesets: Sequence[str], most_age: float, *, may_come: bool = False
+    sides: ClusterSides, nodesets: Sequence[str], most_age: float, wanted: Wanted, *, may_come: bool = False
 ) -> tuple[ClusterSnapshot, Readiness]:
     """Look at a cluster for faults; Slurm is asked once Kubernetes shows none that prevents it."""
     seen, now = await sides.kubernetes.look(), datetime.now(timezone.utc)
-    found = readiness.of_all(seen, now, nodesets=nodesets, may_come=may_come)
+    found = readiness.of_all(seen, now, nodesets=nodesets, may_come=may_come, wanted=wanted)
     if not found.is_ready:
         return seen, found
     try:
@@ -54,7 +72,7 @@ async def look(
             raise
         # The login node of a new cluster comes up last.
         return seen, Readiness((f"Slurm cannot be asked: {error}",))
-    return seen, readiness.of_all(seen, now, nodesets=nodesets, slurm=slurm)
+    return seen, readiness.of_all(seen, now, nodesets=nodesets, slurm=slurm, wanted=wanted)
 
 
 @dataclass(kw_only=True)
@@ -63,12 +81,13 @@ class ClusterWatch(Watch[ClusterSides]):
 
     where: ClusterConnections
     nodesets: tuple[str, ...] = ()
+    version: str = ""
 
     def open(self) -> AbstractAsyncContextManager[ClusterSides]:
         return self.where.open(self.poll_interval / 2)
 
     async def look(self, client: ClusterSides, max_age: float) -> Look:
-        seen, found = await look(client, self.nodesets, max_age)
+        seen, found = await look(client, self.nodesets, max_age, Wanted(self.version))
         if found.broken:
             raise WorkRefused(str(found))
         return Look(found.is_ready, seen.describe(), tuple(found.waiting))
@@ -93,7 +112,7 @@ class ClusterStart(Work[ClusterClients]):
     kubernetes_conn_id: str | None
     namespace: str
     cluster: str
-    nodesets: tuple[str, ...]
+    wanted: Wanted
     slurm_conn_id: str | None
     #: The fields of the test job of a NodeSet; None for no job.
     smoke_job: dict[str, Any] | None
@@ -145,7 +164,7 @@ class ClusterStart(Work[ClusterClients]):
 
     async def _is_ready(self, sides: ClusterSides) -> bool:
         # Flux checks only every few minutes whether to create NodeSets.
-        found = (await look(sides, self.nodesets, self.poll_interval / 2, may_come=True))[1]
+        found = (await look(sides, tuple(self.wanted.replicas), self.poll_interval / 2, self.wanted, may_come=True))[1]
         self._reach("ready" if found.is_ready else f"not ready yet: {found}", _LINE)
         if not found.broken:
             self._broken_since = None
@@ -182,7 +201,8 @@ class ClusterStart(Work[ClusterClients]):
 
     def _chosen(self, nodes: Sequence[Node]) -> dict[str, Node]:
         chosen: dict[str, Node] = {}
-        for node in nodes:
+        # One that is idle need not be waited for.
+        for node in sorted(nodes, key=is_busy):
             name, _, ordinal = node.name.rpartition("-")
             if name in self.keys and ordinal.isdecimal() and is_usable(node):
                 chosen.setdefault(name, node)
@@ -194,8 +214,11 @@ class ClusterStart(Work[ClusterClients]):
     async def _submit(self, slurm: AsyncSlurmClient, name: str, node: Node) -> None:
         # Partitions that Soperator keeps for its own checks come last.
         partitions = sorted(node.partitions, key=_OWN.__contains__)
-        where = {"partition": partitions[0]} if partitions else {}
-        job = job_of({"name": f"smoke-{name}", **where, **(self.smoke_job or {}), "nodelist": node.name})
+        where: dict[str, Any] = {"partition": partitions[0]} if partitions else {}
+        given, gpus = self.smoke_job or {}, self.wanted.gpus.get(name, 0)
+        if gpus and given.get("script") == JOB["script"]:
+            where["gpus_per_node"] = gpus
+        job = job_of({"name": f"smoke-{name}", **where, **given, "nodelist": node.name})
         keys = [SubmissionKey(key) for key in self.keys[name]]
         run = JobRun(slurm, job, keys, since=self.submitted_since, poll_interval=2.0)
         self._runs.append(run)

@@ -14,7 +14,7 @@ from async_timeout import timeout
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
 from airflow_provider_soperator.sensors.cluster import ClusterReadySensor
 from airflow_provider_soperator.soperator import readiness
-from airflow_provider_soperator.soperator.readiness import Readiness
+from airflow_provider_soperator.soperator.readiness import Readiness, Wanted
 from airflow_provider_soperator.triggers.events import ClusterUnavailableTrigger
 from airflow_provider_soperator.triggers.work import WatchTrigger
 from airflow_provider_soperator.work.clusters import look
@@ -45,7 +45,7 @@ def seen(*nodesets: str) -> Readiness:
 
     async def run() -> Readiness:
         async with ClusterConnections("kubernetes_default", NAMESPACE).open() as sides:
-            return (await look(sides, nodesets, 0))[1]
+            return (await look(sides, nodesets, 0, Wanted()))[1]
 
     return asyncio.run(run())
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from kubernetes_asyncio.client import CoreV1Api
 
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.provisioning.parts import NodeSet
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation, KubernetesObjects
+from airflow_provider_soperator.provisioning.spec import Connections as ConnectionIds
 from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER
 from airflow_provider_soperator.soperator.objects import Objects
 from tests.integration import provisioning
+from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.provisioning import CPU, GPU, TaskInstance
-from tests.unit.provisioning.clusters import cluster
+from tests.unit.provisioning import clusters
 
 pytestmark = pytest.mark.usefixtures("connections")
 
@@ -28,7 +33,7 @@ WORKERS = NodeSet("worker", 8, ephemeral=True, initial=1, **GPU)
 
 
 def spec(cpus: int = 2, **changed: Any) -> ClusterSpec:
-    return cluster(**{"nodesets": (WORKERS, NodeSet("worker-cpu", cpus, **CPU)), **changed})
+    return clusters.cluster(**{"nodesets": (WORKERS, NodeSet("worker-cpu", cpus, **CPU)), **changed})
 
 
 def provision(source: Any, *args: Any, **options: Any) -> Any:
@@ -104,3 +109,37 @@ def test_what_others_rule_over_is_not_taken_from_them(connections: Connections) 
         provision(KubernetesObjects("kubernetes_default"), spec=own)
     with pytest.raises(AirflowFailException, match="there is no namespace nowhere"):
         provision(KubernetesObjects("kubernetes_default", "nowhere"))
+
+
+@contextmanager
+def blind_driver(cluster: Cluster) -> Iterator[None]:
+    """A driver that finds no GPU, as nvidia-smi words it."""
+    path = "/usr/local/bin/nvidia-smi"
+    script = "#!/bin/sh\necho No devices were found\nexit 6\n"
+    cluster.run("bash", "-c", f"printf '{script}' > {path} && chmod +x {path}")
+    try:
+        yield
+    finally:
+        cluster.run("rm", path)
+
+
+def test_a_job_on_each_node_set_sees_its_gpus(
+    cluster: Cluster, connections: Connections, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = ConnectionIds(slurm=connections.login_node().slurm_conn_id)
+    slow = {"connections": ids, "ready_timeout": timedelta(minutes=2), "plan_only": False}
+    try:
+        made = provision(OBJECTS, **slow)
+        assert made["tried"] == {"worker": "worker-0", "worker-cpu": "worker-cpu-0"}
+        said = capsys.readouterr().out
+        assert "worker: 8 of 8 GPUs" in said
+        assert "worker-cpu: worker-cpu-0" in said
+        # A node whose driver shows fewer than Slurm has allocated is not ready for anybody.
+        with (
+            blind_driver(cluster),
+            pytest.raises(AirflowException, match="the job that tried node set worker has ended FAILED"),
+        ):
+            provision(OBJECTS, TaskInstance("on blind nodes"), **slow)
+        assert "worker: 0 of 8 GPUs" in capsys.readouterr().out
+    finally:
+        destroy(OBJECTS, end_jobs=True)

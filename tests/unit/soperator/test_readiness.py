@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.soperator.clusters import PARTS, ClusterSeen, ClusterSnapshot, NodeSetSeen
-from airflow_provider_soperator.soperator.readiness import SETTLES, of_all, of_cluster, of_nodeset
+from airflow_provider_soperator.soperator.readiness import SETTLES, Wanted, of_all, of_cluster, of_nodeset
 from airflow_provider_soperator.soperator.workloads import Pod
 from tests.unit.soperator.objects import (
     LONG_AGO,
@@ -268,3 +268,50 @@ def test_only_nodesets_that_are_named_are_looked_at() -> None:
 
 def test_a_cluster_without_nodesets_is_not_ready_for_jobs() -> None:
     assert str(of_all(ClusterSnapshot(cluster()), NOW)) == "SlurmCluster soperator has no NodeSets yet"
+
+
+# What a change has asked for
+
+
+def test_a_change_that_has_not_arrived_is_waited_for() -> None:
+    """Flux applies it minutes later: until then the cluster is ready, but it is the old one."""
+    old = Pod(is_ready=True, release="4.0.5")
+    whole = ClusterSnapshot(cluster(crVersion="4.0.5"), (nodeset(2, pods={"worker-0": old, "worker-1": old}),))
+    assert of_all(whole, NOW, wanted=Wanted("4.0.5", {"worker": 2})).is_ready
+    asked = Wanted("4.1.7", {"worker": 4}, {"worker": 8})
+    assert of_all(whole, NOW, wanted=asked).waiting == (
+        "SlurmCluster soperator is of release 4.0.5, not of 4.1.7 yet",
+        "NodeSet worker has 2 nodes, not 4 yet",
+        "worker-[0-1] has a Pod of release 4.0.5, not of 4.1.7 yet",
+    )
+    # The Pods are replaced one after another, once the objects have changed.
+    new = Pod(is_ready=True, release="4.1.7")
+    rolling = nodeset(4, pods={"worker-0": new, "worker-1": old, "worker-2": new, "worker-3": new})
+    seen = ClusterSnapshot(cluster(crVersion="4.1.7"), (rolling,))
+    assert str(of_all(seen, NOW, wanted=asked)) == "worker-1 has a Pod of release 4.0.5, not of 4.1.7 yet"
+    rolled = replace(rolling, pods={**rolling.pods, "worker-1": new})
+    assert of_all(replace(seen, nodesets=(rolled,)), NOW, wanted=asked).is_ready
+
+
+def test_nodes_have_the_gpus_that_were_asked_for() -> None:
+    nodes = {
+        "worker-0": replace(slurm(worker_0="IDLE")["worker-0"], gres="gpu:nvidia_h100_80gb_hbm3:8"),
+        "worker-1": slurm(worker_1="IDLE")["worker-1"],
+    }
+    whole = ClusterSnapshot(cluster(), (nodeset(2),))
+    found = of_all(whole, NOW, slurm=nodes, wanted=Wanted(gpus={"worker": 8}))
+    assert found.waiting == ("worker-1 has 0 of 8 GPUs in Slurm",)
+
+
+@pytest.mark.parametrize(
+    ("image", "release"),
+    [
+        ("cr.eu-north1.nebius.cloud/soperator/worker_slurmd:4.1.7-slurm25.11.3", "4.1.7"),
+        ("localhost:5000/worker_slurmd:5.0.0-5f1f0ab-slurm26.05.3-nebius-2@sha256:0", "5.0.0-5f1f0ab"),
+        ("localhost:5000/worker_slurmd", ""),
+        ("worker_slurmd:mine", ""),
+    ],
+)
+def test_the_release_of_a_pod_is_in_the_tag_of_its_image(image: str, release: str) -> None:
+    containers = [{"name": "munge", "image": "munge:1.0.0-slurm1"}, {"name": "slurmd", "image": image}]
+    assert Pod.read({"metadata": {"name": "worker-0"}, "spec": {"containers": containers}}).release == release

@@ -13,6 +13,7 @@ from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, HealthSources
 from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
+from airflow_provider_soperator.soperator.readiness import Wanted
 from airflow_provider_soperator.soperator.resize import Resize
 from airflow_provider_soperator.work.checks import CheckRun, CheckWatch
 from airflow_provider_soperator.work.clusters import ClusterStart, ClusterWatch
@@ -52,7 +53,7 @@ VALUES = [
         kubernetes_conn_id=None,
         namespace="soperator",
         cluster="soperator",
-        nodesets=("worker",),
+        wanted=Wanted("4.1.7", {"worker": 2}, {"worker": 8}),
         slurm_conn_id=SLURM,
         smoke_job={"command": "true"},
         keys={"worker": ("a", "b")},

@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import CancelJobs
+from airflow_provider_soperator.soperator.readiness import Wanted
 from airflow_provider_soperator.triggers.work import WorkTrigger
 from airflow_provider_soperator.work.clusters import ClusterClients, ClusterStart
 from airflow_provider_soperator.work.machines import MachineReplacement
@@ -52,7 +53,7 @@ def test_jobs_that_try_a_cluster_are_cancelled_by_their_keys(monkeypatch: pytest
         kubernetes_conn_id=None,
         namespace="soperator",
         cluster="soperator",
-        nodesets=("gpu",),
+        wanted=Wanted(),
         slurm_conn_id="soperator_default",
         smoke_job={},
         keys={"gpu": (ours.text,)},
