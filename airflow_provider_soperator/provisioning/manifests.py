@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from airflow_provider_soperator.provisioning.object_limits import (
     scripts_of,
     static_for,
 )
-from airflow_provider_soperator.provisioning.parts import RACK, NodeSet
+from airflow_provider_soperator.provisioning.parts import RACK, NodeSet, PartitionSpec, Submount
 from airflow_provider_soperator.soperator.clusters import CLUSTER_ANNOTATION
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER, Resource
@@ -33,10 +33,12 @@ _MARIADB = "docker-registry1.mariadb.com/library/mariadb:11.4.3"
 _OPTIONS = "PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP OverSubscribe=YES"
 #: Soperator's checks run in the hidden partition.
 _PARTITIONS = (
-    {"name": "main", "config": f"Default=YES {_OPTIONS}", "isAll": True},
-    {"name": "hidden", "config": f"Default=NO Hidden=YES {_OPTIONS}", "isAll": True},
+    PartitionSpec("main", config=f"Default=YES {_OPTIONS}"),
+    PartitionSpec("hidden", config=f"Default=NO Hidden=YES {_OPTIONS}"),
 )
 _LOCAL = "local-nvme"
+#: How login nodes are reached, by ``public_login``.
+_SERVICES: dict[Any, str] = {True: "LoadBalancer", False: "NodePort"}
 
 
 @dataclass(frozen=True)
@@ -138,54 +140,58 @@ def _said_of_cluster(spec: ClusterSpec, installation: Installation, before: Obje
         return {"image": f"{installation.registry}/{name}:{_tag(spec, installation)}{suffix}"}
 
     munge = {"munge": image("munge")}
-    login: Object = {**munge, "sshd": image("login_sshd"), "sshRootPublicKeys": list(spec.login_keys)}
-    accounting: Object = {**munge, "slurmdbd": image("controller_slurmdbd")}
-    exporter: Object = {"exporterContainer": image("soperator-exporter")}
-    rest: Object = {"rest": image("slurmrestd")}
-    said: Object = {
-        "crVersion": spec.operator_version,
-        "populateJail": image("populate_jail", f"-cuda{installation.cuda_version}"),
-        "sConfigController": {
+    had = ((before or {}).get("spec") or {}).get("slurmNodes", {}).get("accounting") or {}
+    has_database = had.get("enabled") or (had.get("externalDB") or {}).get("enabled")
+    submounts = [_submount(one) for one in spec.submounts]
+    return _said(
+        crVersion=spec.operator_version,
+        maintenance=spec.maintenance,
+        volumeSources=_volumes(spec, installation) if spec.submounts else None,
+        populateJail=image("populate_jail", f"-cuda{installation.cuda_version}"),
+        sConfigController={
             "container": {"image": f"{installation.registry}/sconfigcontroller:{spec.operator_version}"}
         },
-        "slurmNodes": {
-            "accounting": accounting,
+        partitionConfiguration=_structured(map(_partition, spec.partitions)) if spec.partitions else None,
+        slurmNodes={
+            "accounting": {
+                **munge,
+                **_said(enabled=spec.accounting),
+                **(_database(spec) if spec.accounting and not has_database else {}),
+                "slurmdbd": image("controller_slurmdbd"),
+            },
             "controller": {**munge, "slurmctld": image("controller_slurmctld")},
-            "login": login,
-            "exporter": exporter,
-            "rest": rest,
+            "login": {
+                **munge,
+                "sshd": image("login_sshd"),
+                "sshRootPublicKeys": list(spec.login_keys),
+                **_said(
+                    size=spec.login.size if spec.login else None,
+                    sshdServiceType=_SERVICES.get(spec.public_login),
+                    volumes={"jailSubMounts": submounts} if submounts else None,
+                ),
+            },
+            "exporter": {**_said(enabled=installation.exporter), "exporterContainer": image("soperator-exporter")},
+            "rest": {**_said(enabled=spec.rest), "rest": image("slurmrestd")},
         },
-    }
-    if spec.maintenance is not None:
-        said["maintenance"] = spec.maintenance
-    if spec.partitions:
-        chosen = [
-            {"name": one.name, "config": one.config}
-            | ({"nodeSetRefs": list(one.nodesets)} if one.nodesets else {"isAll": True})
-            for one in spec.partitions
-        ]
-        said["partitionConfiguration"] = {"configType": "structured", "partitions": chosen}
-    if spec.accounting is not None:
-        accounting["enabled"] = bool(spec.accounting)
-        had = ((before or {}).get("spec") or {}).get("slurmNodes", {}).get("accounting") or {}
-        if spec.accounting and not had.get("enabled") and not (had.get("externalDB") or {}).get("enabled"):
-            accounting.update(_database(spec))
-    if spec.rest is not None:
-        rest["enabled"] = bool(spec.rest)
-    if installation.exporter is not None:
-        exporter["enabled"] = installation.exporter
-    if spec.login and spec.login.size is not None:
-        login["size"] = int(spec.login.size)
-    if spec.public_login is not None:
-        login["sshdServiceType"] = "LoadBalancer" if spec.public_login else "NodePort"
-    if spec.submounts:
-        said["volumeSources"] = _volumes(spec, installation)
-        login["volumes"] = {
-            "jailSubMounts": [
-                {"name": one.name, "mountPath": one.mount_path, "volumeSourceName": one.name} for one in spec.submounts
-            ]
-        }
-    return said
+    )
+
+
+def _said(**values: Any) -> Object:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _structured(partitions: Iterable[Object]) -> Object:
+    """The only type of partitions with which the operator writes lines of nodes into slurm.conf."""
+    return {"configType": "structured", "partitions": list(partitions)}
+
+
+def _partition(one: PartitionSpec) -> Object:
+    nodesets: Object = {"nodeSetRefs": list(one.nodesets)} if one.nodesets else {"isAll": True}
+    return {"name": one.name, "config": one.config, **nodesets}
+
+
+def _submount(one: Submount) -> Object:
+    return {"name": one.name, "mountPath": one.mount_path, "volumeSourceName": one.name}
 
 
 def _volumes(spec: ClusterSpec, installation: Installation) -> list[Object]:
@@ -220,7 +226,7 @@ def _new_cluster(spec: ClusterSpec, installation: Installation) -> Object:
         "volumeSources": _volumes(spec, installation),
         "secrets": {},
         "populateJail": place,
-        "partitionConfiguration": {"configType": "structured", "partitions": list(_PARTITIONS)},
+        "partitionConfiguration": _structured(map(_partition, _PARTITIONS)),
         "sConfigController": {
             "serviceAccountName": f"{spec.name}-sconfigcontroller",
             "node": {**place, "size": 1},
@@ -279,35 +285,26 @@ def _nodeset(
     size = one.slurm_nodes[name]
     initial = min(size, max(0, int(one.initial or 0) - rack * RACK))
     there: Object = (before or {}).get("spec") or {}
-    node: Object = {}
-    mounts: Object = {}
-    body: Object = {
-        "replicas": size,
-        "ephemeralNodes": bool(one.ephemeral),
-        "gpu": {"enabled": bool(preset.gpus)},
-        "nodeConfig": node,
-        "nodeSelector": {installation.node_label: name},
-        "slurmd": {
-            "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
-            "volumes": mounts,
-        },
-        "munge": {"image": {"repository": f"{installation.registry}/munge", "tag": tag}},
-    }
-    if one.features:
-        node["features"] = list(dict.fromkeys((one.platform.replace("-", "_"), *one.features)))
-    if one.initial is not None:
-        body["initialNumberEphemeralNodes"] = initial
-    if one.auto_resume is not None:
-        node["autoResume"] = bool(one.auto_resume)
-    if installation.priority_class:
-        body["priorityClass"] = installation.priority_class
-    if one.fabric:
-        body["topology"] = {"fabric": one.fabric}
+    mounts = _said(jailSubMounts=list(_submounts(one, spec)) or None)
+    slurmd: Object = {"image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag}, "volumes": mounts}
+    features = dict.fromkeys((_feature(one), *one.features)) if one.features else ()
+    node = _said(features=list(features) or None, autoResume=one.auto_resume)
+    body = _said(
+        clusterName=spec.name if is_since(version, 5, 0) else None,
+        replicas=size,
+        ephemeralNodes=bool(one.ephemeral),
+        initialNumberEphemeralNodes=None if one.initial is None else initial,
+        gpu={"enabled": bool(preset.gpus)},
+        nodeConfig=node,
+        nodeSelector={installation.node_label: name},
+        topology={"fabric": one.fabric} if one.fabric else None,
+        priorityClass=installation.priority_class,
+        slurmd=slurmd,
+        munge={"image": {"repository": f"{installation.registry}/munge", "tag": tag}},
+    )
     if not is_of(str(there.get("nodeConfig", {}).get("static", "")), one.preset):
         node["static"] = static_for(one, installation)
-        body["slurmd"]["resources"] = _resources(preset)
-    if submounts := list(_submounts(one, spec)):
-        mounts["jailSubMounts"] = submounts
+        slurmd["resources"] = _resources(preset)
     scripts = scripts_of(spec, installation)
     if before is None:
         body = _merged(_new_nodeset(one, preset, spec, installation, scripts), body)
@@ -317,12 +314,12 @@ def _nodeset(
         renamed = [_with_scripts(mount, scripts) for mount in had]
         if renamed != had:
             mounts["customVolumeMounts"] = renamed
-    metadata: Object = {"name": name}
-    if is_since(version, 5, 0):
-        body["clusterName"] = spec.name
-    else:
-        metadata["annotations"] = {CLUSTER_ANNOTATION: spec.name}
-    return {"metadata": metadata, "spec": body}
+    annotations = None if is_since(version, 5, 0) else {CLUSTER_ANNOTATION: spec.name}
+    return {"metadata": _said(name=name, annotations=annotations), "spec": body}
+
+
+def _feature(one: NodeSet) -> str:
+    return one.platform.replace("-", "_")
 
 
 def _with_scripts(mount: Object, scripts: str) -> Object:
@@ -349,12 +346,8 @@ def _memory(preset: Preset) -> int:
 
 def _submounts(one: NodeSet, spec: ClusterSpec) -> Iterator[Object]:
     for submount in spec.submounts:
-        claim = {"claimName": claim_of("submount", submount.filesystem, "")}
-        yield {
-            "name": submount.name,
-            "mountPath": submount.mount_path,
-            "volumeSource": {"persistentVolumeClaim": claim},
-        }
+        source: Object = {"persistentVolumeClaim": {"claimName": claim_of("submount", submount.filesystem, "")}}
+        yield {"name": submount.name, "mountPath": submount.mount_path, "volumeSource": source}
     if one.local_nvme:
         path = one.local_nvme.mount_path
         source = {"hostPath": {"path": path, "type": "Directory"}}
@@ -377,7 +370,7 @@ def _new_nodeset(
             {"name": f"{SCRIPTS}-jail", "mountPath": "/mnt/jail.upper/opt/slurm_scripts/", "volumeSource": source},
         ]
     made: Object = {
-        "nodeConfig": {"features": [one.platform.replace("-", "_")]},
+        "nodeConfig": {"features": [_feature(one)]},
         "slurmd": {"volumes": volumes},
         "munge": {"resources": _MUNGE},
     }

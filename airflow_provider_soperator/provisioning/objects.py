@@ -98,7 +98,8 @@ class ObjectsProvisioner(Provisioner):
             self._wanted = manifests_of(self._spec, self._source.installation, before)
             await self._refuse_foreign(objects, cluster)
             after = {one.label: await self._sent(objects, one, dry_run=True) for one in self._wanted}
-            self._login_comes = _login_type(after[self._wanted[0].label]) == "LoadBalancer"
+            login = after[self._wanted[0].label]["spec"].get("slurmNodes", {}).get("login", {})
+            self._login_comes = login.get("sshdServiceType") == "LoadBalancer"
             changes = {label: action for label in after if (action := self._told(label, before.get(label), after))}
             self._shrunk = await self._lost(objects, before, after)
         return _plan_of(changes, cluster is not None)
@@ -209,10 +210,6 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
             yield from differences(before.get(name), after.get(name), f"{path}.{name}" if path else name)
     elif before != after:
         yield f"{path}: {'(not set)' if before is None else before} -> {'(not set)' if after is None else after}"
-
-
-def _login_type(cluster: Object) -> str:
-    return str(cluster["spec"].get("slurmNodes", {}).get("login", {}).get("sshdServiceType", ""))
 
 
 def _plan_of(changes: Mapping[str, str], exists: bool) -> ProvisioningPlan:

@@ -144,31 +144,26 @@ def of_nodeset(
         return Readiness((f"{name} has no Pods while its cluster is in maintenance",))
     if nodeset.is_ephemeral and nodeset.active is None:
         return Readiness((f"{name} has no power state yet",))
-    version, gpus = (wanted.version, wanted.gpus.get(nodeset.name, 0)) if wanted else ("", 0)
-    return of_nodes(nodeset.active_nodes, nodeset.pods, slurm, version, gpus)
+    return of_nodes(nodeset.active_nodes, nodeset.pods, slurm, wanted)
 
 
 def of_nodes(
-    names: Iterable[str],
-    pods: Mapping[str, Pod],
-    slurm: Mapping[str, Node] | None,
-    version: str = "",
-    gpus: int = 0,
+    names: Iterable[str], pods: Mapping[str, Pod], slurm: Mapping[str, Node] | None, wanted: Wanted | None = None
 ) -> Readiness:
-    steps = {name: _node(name, pods.get(name), slurm, version, gpus) for name in names}
+    steps = {name: _node(name, pods.get(name), slurm, wanted or Wanted()) for name in names}
     return Readiness(
         in_lines({name: step.waits for name, step in steps.items() if step.waits}),
         in_lines({name: step.lost for name, step in steps.items() if step.lost}),
     )
 
 
-def _node(name: str, pod: Pod | None, slurm: Mapping[str, Node] | None, version: str, gpus: int) -> NodeStep:
+def _node(name: str, pod: Pod | None, slurm: Mapping[str, Node] | None, wanted: Wanted) -> NodeStep:
     if pod is None:
         return NodeStep(waits="has no Pod yet")
     if pod.is_leaving:
         return NodeStep(waits="has a Pod that is being deleted")
-    if version and pod.release and pod.release != version:
-        return NodeStep(waits=f"has a Pod of release {pod.release}, not of {version} yet")
+    if wanted.version and pod.release not in ("", wanted.version):
+        return NodeStep(waits=f"has a Pod of release {pod.release}, not of {wanted.version} yet")
     if not pod.is_ready:
         why = f" ({'; '.join(pod.problems)})" if pod.problems else ""
         return NodeStep(waits=f"has a Pod that is not ready{why}")
@@ -176,7 +171,7 @@ def _node(name: str, pod: Pod | None, slurm: Mapping[str, Node] | None, version:
         return NodeStep()
     if name not in slurm:
         return NodeStep(waits="is not known to Slurm yet")
-    if slurm[name].gpus < gpus:
+    if slurm[name].gpus < (gpus := wanted.gpus.get(name.rpartition("-")[0], 0)):
         return NodeStep(waits=f"has {slurm[name].gpus} of {gpus} GPUs in Slurm")
     return _in_slurm(slurm[name])
 

@@ -111,7 +111,7 @@ def _slurm_cluster() -> dict[str, Any]:
     return {
         "metadata": {"name": CLUSTER},
         "spec": {
-            "crVersion": "sandbox",
+            "crVersion": "4.1.7",
             "maintenance": "none",
             "k8sNodeFilters": [{"name": "system", "nodeSelector": {NODESET_NAME_LABEL: "system"}}],
             "populateJail": {"image": "sandbox", **filters},

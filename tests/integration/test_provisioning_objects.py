@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from kubernetes_asyncio.client import CoreV1Api
+from kubernetes_asyncio.client import AppsV1Api, CoreV1Api
 
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.provisioning.parts import NodeSet
@@ -143,3 +143,29 @@ def test_a_job_on_each_node_set_sees_its_gpus(
         assert "worker: 0 of 8 GPUs" in capsys.readouterr().out
     finally:
         destroy(OBJECTS, end_jobs=True)
+
+
+def test_the_operator_and_the_scripts_are_looked_for_first(connections: Connections) -> None:
+    labels = {"app.kubernetes.io/part-of": "slurm-operator"}
+    images = ["registry.example.org/node-exporter:v1", "registry.example.org/slurm-operator:4.0.5"]
+    containers = [{"name": f"c{number}", "image": image} for number, image in enumerate(images)]
+    template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
+    operator: Any = {
+        "metadata": {"name": "slurm-operator-manager", "labels": labels},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+    with pytest.raises(AirflowFailException, match="there is no ConfigMap slurm-scripts in namespace inference"):
+        provision(KubernetesObjects("kubernetes_default", ELSEWHERE))
+    scripts: Any = {"metadata": {"name": "slurm-scripts"}, "data": {"prolog.sh": ""}}
+    seen(lambda objects: CoreV1Api(objects.client).create_namespaced_config_map(ELSEWHERE, scripts))
+    seen(lambda objects: AppsV1Api(objects.client).create_namespaced_deployment(ELSEWHERE, operator))
+    try:
+        with pytest.raises(AirflowFailException, match=r"installed is Soperator 4\.0\.5, and operator_version is 4\.1"):
+            provision(OBJECTS)
+        of_its_release = spec(operator_version="4.0.5")
+        planned = provision(KubernetesObjects("kubernetes_default", ELSEWHERE), spec=of_its_release, plan_only=True)
+        assert planned["summary"] == "3 to create"
+    finally:
+        seen(lambda objects: CoreV1Api(objects.client).delete_namespaced_config_map("slurm-scripts", ELSEWHERE))
+        name = operator["metadata"]["name"]
+        seen(lambda objects: AppsV1Api(objects.client).delete_namespaced_deployment(name, ELSEWHERE))
