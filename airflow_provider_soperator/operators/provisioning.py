@@ -307,7 +307,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
 
 class DestroyClusterOperator(_ProvisioningOperator):
-    """Destroy a cluster, with all data on its file systems.
+    """Destroy a cluster; with a ``Recipe``, also all data on its file systems.
 
         DestroyClusterOperator(task_id="destroy", spec=research, source=recipe, confirm="research",
                                connections=Connections(slurm="research"))

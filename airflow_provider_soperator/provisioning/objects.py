@@ -14,8 +14,9 @@ from airflow_provider_soperator.provisioning.object_limits import check_objects,
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.slurm.hostlist import fold
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
+from airflow_provider_soperator.soperator.clusters import NodeSetSeen, cluster_of
 from airflow_provider_soperator.soperator.conditions import Object
-from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER
+from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SLURM_CLUSTER
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 
@@ -94,6 +95,7 @@ class ObjectsProvisioner(Provisioner):
             if self._is_destroy:
                 for label in before:
                     self._log.info("  - %s", label)
+                await self._tell_left(objects, before)
                 return _plan_of(dict.fromkeys(before, "delete"), cluster is not None)
             self._wanted = manifests_of(self._spec, self._source.installation, before)
             await self._refuse_foreign(objects, cluster)
@@ -103,6 +105,12 @@ class ObjectsProvisioner(Provisioner):
             changes = {label: action for label in after if (action := self._told(label, before.get(label), after))}
             self._shrunk = await self._lost(objects, before, after)
         return _plan_of(changes, cluster is not None)
+
+    async def _tell_left(self, objects: Objects, before: Mapping[str, Object]) -> None:
+        there = await objects.list_all(NODE_SET) if before else []
+        names = [one["metadata"]["name"] for one in there if cluster_of(one) == self._spec.name]
+        if left := [name for name in names if f"{NODE_SET.kind}/{name}" not in before]:
+            self._log.warning("Node sets that are not in the spec stay: %s", ", ".join(left))
 
     async def _before(self, objects: Objects) -> dict[str, Object]:
         found: dict[str, Object] = {}
@@ -153,16 +161,23 @@ class ObjectsProvisioner(Provisioner):
             one, spec = seen.get(said["metadata"]["name"]), after[label]["spec"]
             if one is None or not label.startswith(NODE_SET.kind):
                 continue
-            replicas, initial = int(spec.get("replicas", 1)), int(spec.get("initialNumberEphemeralNodes", 1))
-            becomes_ephemeral = bool(spec.get("ephemeralNodes")) and not one.is_ephemeral
-            # 3.0 starts all nodes of a new power state.
-            knows_initial = is_since(self._spec.operator_version, 4, 0)
-            stay = min(initial, replicas) if becomes_ephemeral and knows_initial else replicas
+            stay, becomes = set(range(int(spec.get("replicas", 1)))), "shrink"
+            if spec.get("ephemeralNodes") and not one.is_ephemeral:
+                stay, becomes = stay & await self._first_on(objects, one, spec), "become ephemeral"
             running = {*one.pods, *(one.active_nodes if one.is_ephemeral else ())}
-            if ended := [name for name in one.names(range(stay, one.replicas)) if name in running]:
-                how = f"become ephemeral with {stay} nodes" if becomes_ephemeral else f"shrink to {stay} nodes"
-                lost[label] = f"{how} and lose {fold(ended)}"
+            if ended := running & {*one.names(set(range(one.replicas)) - stay)}:
+                lost[label] = f"{becomes} and lose {fold(ended)}"
         return lost
+
+    async def _first_on(self, objects: Objects, one: NodeSetSeen, spec: Object) -> set[int]:
+        """The ordinals that are on when a static NodeSet becomes ephemeral."""
+        with suppress(ObjectMissing):
+            # It was ephemeral before: Soperator has kept its power state since.
+            kept = await objects.read(POWER_STATE, one.name)
+            return set(map(int, kept.get("spec", {}).get("activeNodes") or ()))
+        if is_since(self._spec.operator_version, 4, 0):
+            return set(range(int(spec.get("initialNumberEphemeralNodes", 1))))
+        return set(range(one.replicas))
 
     async def _apply(self) -> None:
         async with self._opened() as objects:

@@ -350,16 +350,16 @@ def test_the_release_is_that_of_the_operator() -> None:
 @pytest.mark.parametrize(
     ("before", "on", "after", "said"),
     [
-        ({"size": 8}, range(8), {"size": 6}, r"shrink to 6 nodes and lose worker-\[6-7\]"),
+        ({"size": 8}, range(8), {"size": 6}, r"shrink and lose worker-\[6-7\]"),
         ({"size": 8}, range(6), {"size": 6}, ""),
         ({"size": 8}, range(8), {"size": 9}, ""),
-        ({"size": 8, "ephemeral": True}, [0, 7], {"size": 4, "ephemeral": True}, "shrink to 4 nodes and lose worker-7"),
+        ({"size": 8, "ephemeral": True}, [0, 7], {"size": 4, "ephemeral": True}, "shrink and lose worker-7"),
         ({"size": 8, "ephemeral": True}, [0, 3], {"size": 4, "ephemeral": True}, ""),
         (
             {"size": 8},
             range(8),
             {"size": 8, "ephemeral": True},
-            r"become ephemeral with 1 nodes and lose worker-\[1-7\]",
+            r"become ephemeral and lose worker-\[1-7\]",
         ),
         ({"size": 8}, range(8), {"size": 8, "ephemeral": True, "initial": 8}, ""),
         ({"size": 8, "ephemeral": True}, range(8), {"size": 8}, ""),
@@ -393,3 +393,26 @@ def test_overrides_win_and_their_names_are_checked() -> None:
         SpecMistake, match="unknown object 'NodeSet/wroker' in overrides: did you mean 'NodeSet/worker'"
     ):
         rendered(cluster(), overrides={"NodeSet/wroker": {}})
+
+
+def test_a_node_set_that_was_ephemeral_before_starts_with_the_nodes_of_then() -> None:
+    there = Namespace()
+    provision(cluster(nodesets=(workers(size=4),)), there)
+    there.run("worker", *range(4))
+    there.things["NodeSetPowerState", "worker"] = {
+        "metadata": {"name": "worker"},
+        "spec": {"nodeSetRef": "worker", "activeNodes": [0, 2]},
+    }
+    ephemeral = cluster(nodesets=(workers(size=4, ephemeral=True, initial=4),))
+    with pytest.raises(SpecMistake, match=r"become ephemeral and lose worker-\[1,3\]"):
+        provision(ephemeral, there)
+
+
+def test_a_destroyed_cluster_leaves_other_node_sets_which_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    there = Namespace()
+    provision(cluster(nodesets=(workers(), workers("other"))), there)
+    assert provisioner(cluster(), there).plan(destroy=True).changes == {
+        "SlurmCluster/research": "delete",
+        "NodeSet/worker": "delete",
+    }
+    assert "Node sets that are not in the spec stay: other" in caplog.text
