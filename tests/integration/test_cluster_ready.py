@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -40,12 +41,12 @@ def sense(connections: Connections) -> Sense:
     return sense
 
 
-def seen(*nodesets: str) -> Readiness:
-    """What Kubernetes says."""
+def seen(*nodesets: str, wanted: Wanted | None = None, slurm: str | None = None) -> Readiness:
+    """What Kubernetes says, and Slurm, if its connection is given."""
 
     async def run() -> Readiness:
-        async with ClusterConnections("kubernetes_default", NAMESPACE).open() as sides:
-            return (await look(sides, nodesets, 0, Wanted()))[1]
+        async with ClusterConnections("kubernetes_default", NAMESPACE, slurm_conn_id=slurm).open() as sides:
+            return (await look(sides, nodesets, 0, wanted or Wanted()))[1]
 
     return asyncio.run(run())
 
@@ -58,6 +59,19 @@ def test_a_cluster_that_is_ready_is_described(sense: Sense) -> None:
     found = sense()
     assert (found["cluster"], found["nodesets"][EPHEMERAL_SET]["nodes"]) == ("soperator", ["worker-0"])
     assert found["nodesets"][STATIC_SET] == {"replicas": 2, "ephemeral": False, "nodes": [FIRST, LAST]}
+
+
+def test_what_was_asked_for_is_compared_with_what_is_there(sense: Sense, connections: Connections) -> None:
+    slurm = connections.login_node().slurm_conn_id
+    there = sense()
+    sizes = {name: one["replicas"] for name, one in there["nodesets"].items()}
+    asked = Wanted(there["version"], sizes, {EPHEMERAL_SET: 8})
+    assert sense(operator_version=there["version"]) == there
+    assert seen(wanted=asked, slurm=slurm).is_ready
+    assert "not of 9.0.0 yet" in str(seen(wanted=replace(asked, version="9.0.0")))
+    assert "worker has 8 nodes, not 9 yet" in str(seen(wanted=replace(asked, replicas={EPHEMERAL_SET: 9})))
+    more = replace(asked, gpus={EPHEMERAL_SET: 9})
+    assert str(seen(wanted=more, slurm=slurm)) == "worker-0 has 8 of 9 GPUs in Slurm"
 
 
 def test_what_no_wait_mends_fails_the_sensor_at_once(cluster: Cluster, sense: Sense) -> None:
