@@ -27,7 +27,7 @@ def example(stack: Stack, slurm: Cluster) -> Any:
 @pytest.mark.terraform
 @pytest.mark.skipif(needs_terraform[0].args[0], reason="there is no terraform on PATH")
 def test_a_plan_is_agreed_to_applied_and_tried(stack: Stack, example: Any) -> None:
-    run = example.trigger(name="research", size=8)
+    run = example.trigger(name="research", size=4)
     asked = run.answer("agree", "Approve")
     assert asked["subject"] == "Cluster research: 6 to create"
     assert "- create module.k8s.terraform_data.this\n" in asked["body"]

@@ -54,7 +54,7 @@ class TaskInstance:
 
 
 def spec(**changed: Any) -> ClusterSpec:
-    """Node sets of the names that the sandbox has, so that it can be the cluster that was made."""
+    """Node sets of the names and sizes that the sandbox has, so that it can be the cluster that was made."""
     said: dict[str, Any] = {
         "name": "research",
         "operator_version": "4.1.7",
@@ -64,7 +64,7 @@ def spec(**changed: Any) -> ClusterSpec:
         "subnet": "vpcsubnet-e00stub",
         "production": False,
         "nodesets": (
-            NodeSet("worker", 8, ephemeral=True, initial=1, min_size=0, **GPU),
+            NodeSet("worker", 4, ephemeral=True, initial=1, min_size=0, **GPU),
             NodeSet("worker-cpu", 2, min_size="all", **CPU),
         ),
         "login_keys": (public_key(),),

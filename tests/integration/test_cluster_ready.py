@@ -69,7 +69,7 @@ def test_what_was_asked_for_is_compared_with_what_is_there(sense: Sense, connect
     assert sense(operator_version=there["version"]) == there
     assert seen(wanted=asked, slurm=slurm).is_ready
     assert "not of 9.0.0 yet" in str(seen(wanted=replace(asked, version="9.0.0")))
-    assert "worker has 8 nodes, not 9 yet" in str(seen(wanted=replace(asked, replicas={EPHEMERAL_SET: 9})))
+    assert "worker has 4 nodes, not 9 yet" in str(seen(wanted=replace(asked, replicas={EPHEMERAL_SET: 9})))
     more = replace(asked, gpus={EPHEMERAL_SET: 9})
     assert str(seen(wanted=more, slurm=slurm)) == "worker-0 has 8 of 9 GPUs in Slurm"
 
