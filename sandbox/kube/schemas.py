@@ -86,6 +86,7 @@ slurmConfig:
   resumeTimeout: integer
   suspendTime: integer
   taskPluginParam: string
+  taskProlog: string
   topologyParam: string
   topologyPlugin: string
 customSlurmConfig: string
