@@ -97,6 +97,12 @@ def parser() -> argparse.ArgumentParser:
 
     up = command("up", "start a sandbox, or what does not run of it", _up)
     _add_settings(up)
+    up.add_argument(
+        "--bare",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="Soperator's operator alone: a Slurm comes once you apply a SlurmCluster and NodeSets",
+    )
     command("status", "show daemons, nodes, jobs and the capacity block", _status)
     shell = command("shell", "open a shell on the login node, or run a command there", _shell)
     shell.add_argument("--pod", default="sshd", help="the daemon whose Pod to enter, such as slurmctld or worker-0")
@@ -128,12 +134,6 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
             metavar=METAVARS.get(name, "N"),
             help=f"{help} ({default})" if default else help,
         )
-    parser.add_argument(
-        "--bare",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="Soperator's operator alone: a Slurm comes once you apply a SlurmCluster and NodeSets",
-    )
     parser.add_argument(
         "--slurm-conf",
         action="append",

@@ -14,10 +14,14 @@ from typing import Any
 import pytest
 from kubernetes.watch import Watch
 
+from airflow_provider_soperator.provisioning.parts import NodeSet, PartitionSpec
+from airflow_provider_soperator.provisioning.spec import Installation, KubernetesObjects
 from sandbox.cloud.landscape import nodesets_of, slurm_cluster
 from sandbox.lifecycle import Sandbox
-from sandbox.settings import NAMESPACE, SUITES, Settings
+from sandbox.settings import NAMESPACE, RELEASES, SUITES, Settings
 from tests.integration.cluster import Cluster
+from tests.integration.connections import Connections
+from tests.integration.provisioning import CPU, GPU, destroy, provision, spec
 
 pytestmark = pytest.mark.lane("sandboxes of their own")
 
@@ -234,3 +238,33 @@ def test_an_overwritten_jail_has_what_its_image_has(bare: Cluster, apply: Apply,
     apply(cluster_of(settings, maintenance="none"))
     bare.wait_node("worker-cpu-0", has={"IDLE"}, lacks={"POWERED_DOWN"})
     bare.run("srun", "--nodelist=worker-cpu-0", "id", "alice")
+
+
+def test_a_cluster_that_a_task_applies_runs_jobs(
+    bare: Cluster, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of another name, and what the task leaves out comes as overrides: no static line, no partitions."""
+    Connections(bare, monkeypatch)
+    gpu, cpu = sets_of(settings)
+    static = {
+        f"NodeSet/{one['metadata']['name']}": {"spec": {"nodeConfig": one["spec"]["nodeConfig"]}} for one in (gpu, cpu)
+    }
+    source = KubernetesObjects("kubernetes_default", installation=Installation(overrides=static))
+    wanted = spec(
+        operator_version=RELEASES[settings.soperator],
+        nodesets=(NodeSet("worker", 2, ephemeral=True, initial=0, **GPU), NodeSet("worker-cpu", 1, **CPU)),
+        partitions=(PartitionSpec("main", config="Default=YES State=UP"),),
+        accounting=True,
+        rest=True,
+    )
+    provision(source, spec=wanted)
+
+    def is_available() -> bool:
+        found = bare.custom_objects.get_namespaced_custom_object(*CLUSTERS, "research")
+        return bool((found.get("status") or {}).get("phase") == "Available")
+
+    bare.wait("it is available", is_available)
+    assert bare.run("srun", "--gres=gpu:8", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES").strip() == "0,1,2,3,4,5,6,7"
+    assert "research" in bare.run("sacct", "--allocations", "--noheader", "--format=Cluster")
+    destroy(source, spec=wanted, end_jobs=True)
+    bare.wait("all of it has ended", lambda: bare.sandbox.init.processes().keys() == {"cloud"})
