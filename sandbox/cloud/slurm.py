@@ -91,6 +91,7 @@ class Slurm:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._root = settings.paths.root
+        self._written: dict[str, str] = {}
         #: Whether slurmctld has what is in the files; at the start it does, as it reads them then.
         self._is_read = True
         self._read_again = 0.0
@@ -140,12 +141,15 @@ class Slurm:
 
     async def configure(self, files: dict[str, str], running: set[str]) -> None:
         """Write what has changed, and have it read: through slurmrestd, and so not at all while none runs."""
-        for path, content in files.items():
-            target = self._root / path
-            # As a whole, as Soperator does: commands read it when they begin.
-            if not target.exists() or target.read_text() != content:
-                replace_text(target, content)
-                self._is_read, self._read_again = False, 0.0
+        if not self._written:
+            there = {path: self._root / path for path in files}
+            self._written = {path: file.read_text() for path, file in there.items() if file.exists()}
+        # What others have edited stays until there is a change, which rewrites all.
+        if files != self._written:
+            for path, content in files.items():
+                # As a whole, as Soperator does: commands read it when they begin.
+                replace_text(self._root / path, content)
+            self._written, self._is_read, self._read_again = files, False, 0.0
         if "slurmctld" not in running:
             # It reads them when it starts.
             self._is_read = True
