@@ -18,7 +18,9 @@ MOST = 0.3
 
 def run() -> list[Row]:
     powered_down = f"NodeName=cloud-[0-{NODES - 1}] CPUs=128 RealMemory=1600000 State=CLOUD"
-    sandbox = Sandbox(Settings(name="bench-nodes", workers=1, static=0, slurm_conf=[powered_down]))
+    # Soperator has room for 1024.
+    conf = [powered_down, f"MaxNodeCount={2 * NODES}"]
+    sandbox = Sandbox(Settings(name="bench-nodes", workers=1, static=0, slurm_conf=conf))
     sandbox.up()
     try:
         words, environment = ListNodes().command().argv, ListNodes().command().environment

@@ -42,6 +42,7 @@ OPTIONS: dict[str, str] = {
     "vm_boot": "seconds a machine takes to boot",
     "vm_lag": "seconds a machine stays, empty, after its node is powered down",
     "vm_removal": "seconds until the GPUs of a removed machine are back in the block",
+    "rollout_lag": "seconds until Pods begin to follow another image or other resources in the objects",
     "checks": "on or off: whether Soperator's check controllers act on drained nodes and on conditions of Nodes",
     "checks_interval": "seconds between two looks of the check controllers",
 }
@@ -96,6 +97,12 @@ def parser() -> argparse.ArgumentParser:
 
     up = command("up", "start a sandbox, or what does not run of it", _up)
     _add_settings(up)
+    up.add_argument(
+        "--bare",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="Soperator's operator alone: a Slurm comes once you apply a SlurmCluster and NodeSets",
+    )
     command("status", "show daemons, nodes, jobs and the capacity block", _status)
     shell = command("shell", "open a shell on the login node, or run a command there", _shell)
     shell.add_argument("--pod", default="sshd", help="the daemon whose Pod to enter, such as slurmctld or worker-0")
@@ -154,7 +161,7 @@ def _up(options: argparse.Namespace) -> None:
 
 def _requested(options: argparse.Namespace) -> Sandbox:
     """The sandbox as it is if there is one, else as the options ask for it."""
-    given = {name: value for name, value in vars(options).items() if name in (*OPTIONS, "slurm_conf")}
+    given = {name: value for name, value in vars(options).items() if name in (*OPTIONS, "slurm_conf", "bare")}
     if "root" in given:
         given |= own_root(given["root"], given.get("slurm", ""))
     wanted = Settings(name=options.name, **given)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sandbox.control import Init
 from sandbox.errors import SandboxError
-from sandbox.settings import LOOPBACK, Settings
+from sandbox.settings import LOOPBACK, USER, Settings
 
 MUNGE_SOCKET = "run/munge/munge.socket.2"
 MARIADB_SOCKET = "run/mysqld/mysqld.sock"
@@ -33,17 +33,22 @@ class Daemon:
 
 def _unix(path: str) -> Probe:
     def ready(init: Init, settings: Settings) -> bool:
-        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
-            # The path of a socket has 107 bytes at the most, and the way into the root alone can be longer.
-            folder = os.open(init.root() / Path(path).parent, os.O_PATH)
-            try:
-                probe.connect(f"/proc/self/fd/{folder}/{Path(path).name}")
-            finally:
-                os.close(folder)
-            return True
-        return False
+        return listens(init.root() / path)
 
     return ready
+
+
+def listens(path: Path) -> bool:
+    """Something accepts connections on this socket."""
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        # The path of a socket has 107 bytes at the most, and the way into the root alone can be longer.
+        folder = os.open(path.parent, os.O_PATH)
+        try:
+            probe.connect(f"/proc/self/fd/{folder}/{path.name}")
+        finally:
+            os.close(folder)
+        return True
+    return False
 
 
 def _tcp(service: str) -> Probe:
@@ -93,6 +98,15 @@ DAEMONS = (
         ("munged",),
     ),
 )  # fmt: skip
+
+
+def accounts(cluster: str) -> list[list[str]]:
+    """What sacctmgr is told of a new cluster and its people."""
+    return [
+        ["add", "cluster", cluster],
+        ["add", "account", "research", "Description=research"],
+        ["add", "user", USER, "DefaultAccount=research"],
+    ]
 
 
 def start(daemon: Daemon, init: Init, settings: Settings) -> None:

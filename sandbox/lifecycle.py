@@ -17,7 +17,7 @@ from sandbox.compose import compose
 from sandbox.control import Init, command_line, request
 from sandbox.errors import SandboxError
 from sandbox.rootfs import RootCache
-from sandbox.settings import CLUSTER, EPHEMERAL_SET, USER, Settings, home
+from sandbox.settings import CLUSTER, EPHEMERAL_SET, Settings, home
 
 Progress = Callable[[float, str], None]
 
@@ -84,7 +84,7 @@ class Sandbox:
         self.resume_frozen()
         self._start_all(report)
         self._wait_for_cloud(report)
-        if new:
+        if new and not self.settings.bare:
             self._wait_for_workers(report)
             self._have_nodes_saved()
         access.write(self.settings)
@@ -126,6 +126,8 @@ class Sandbox:
         # mkdir honours the umask; the root of a Linux must be open to all its users.
         self.paths.upper.chmod(0o755)
         compose(self.settings, lower)
+        if self.settings.bare:
+            self.paths.operated.touch()
         self.settings.save()
 
     def resume_frozen(self) -> None:
@@ -133,8 +135,11 @@ class Sandbox:
         self.init.resume()
 
     def _start_all(self, report: Progress) -> None:
-        running = {name for name, process in self.init.processes().items() if process["pid"]}
-        waiting = daemons.DAEMONS
+        processes = self.init.processes()
+        running = {name for name, process in processes.items() if process["pid"]}
+        is_operated = self.paths.operated.exists()
+        # What the operator has started and not ended, if it is the operator that does so.
+        waiting = [daemon for daemon in daemons.DAEMONS if not is_operated or daemon.name in processes]
         if "cloud" not in running:
             command = [sys.executable, "-m", "sandbox.cloud", str(self.paths.state)]
             self.init.start("cloud", command, env={"PYTHONPATH": str(Path(__file__).parent.parent)})
@@ -146,7 +151,7 @@ class Sandbox:
             if daemon.needs and daemon.name not in running:
                 daemons.start(daemon, self.init, self.settings)
             daemons.wait_ready(daemon, self.init, self.settings)
-            if daemon.name == "slurmdbd":
+            if daemon.name == "slurmdbd" and not is_operated:
                 self._register_cluster()
 
     def _register_cluster(self) -> None:
@@ -154,11 +159,7 @@ class Sandbox:
         known = self.init.run("munged", ["sacctmgr", "-nP", "list", "cluster", "format=cluster"])
         if CLUSTER in known.stdout.split():
             return
-        for words in (
-            ["add", "cluster", CLUSTER],
-            ["add", "account", "research", "Description=research"],
-            ["add", "user", USER, "DefaultAccount=research"],
-        ):
+        for words in daemons.accounts(CLUSTER):
             said = self.init.run("munged", ["sacctmgr", "-i", *words])
             if said.returncode:
                 raise SandboxError(

@@ -14,6 +14,7 @@ import psutil
 
 from sandbox.errors import SandboxError
 from sandbox.settings import EPHEMERAL_SET, FIRST_PORT_BASE, LOOPBACK, PORTS_PER_SANDBOX, STATIC_SET, Settings, home
+from sandbox.slurmd_ports import SlurmdPorts
 
 DOCKER = "`docker compose -f docker/compose.yaml up sandbox`"
 
@@ -56,8 +57,9 @@ def with_free_ports(settings: Settings) -> Settings:
 def _needed(settings: Settings) -> dict[str, int]:
     ports = settings.ports
     needed = ports.services() | {f"Airflow, {part}": port for part, port in ports.airflow._asdict().items()}
+    slurmds = SlurmdPorts(ports)
     for nodeset, count in ((EPHEMERAL_SET, settings.workers), (STATIC_SET, settings.static)):
-        first = ports.first_slurmd(nodeset)
+        first = slurmds.first(nodeset)
         needed |= {f"slurmd of {nodeset}-{n}": first + n for n in range(count)}
     return needed
 

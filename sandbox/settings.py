@@ -25,6 +25,8 @@ USER = "alice"
 SUITES = {"24.11": "trixie", "26.05": "testing"}
 #: The Soperator line whose habits go with a Slurm version (see docs/sandbox.md, "Which Soperator").
 SOPERATOR_OF_SLURM = {"24.11": "4.1", "26.05": "5.0"}
+#: The release of each line that the sandbox's objects name.
+RELEASES = {"4.1": "4.1.7", "5.0": "5.0.0"}
 
 FIRST_PORT_BASE = 26000
 #: Each sandbox has a range of ports of its own.
@@ -104,8 +106,10 @@ class Ports:
         names = ("ssh", "slurmctld", "slurmdbd", "slurmrestd", *doubles)
         return {name: getattr(self, name) for name in names}
 
-    def first_slurmd(self, nodeset: str) -> int:
-        return self.base + 20 + (0 if nodeset == EPHEMERAL_SET else MAX_WORKERS)
+    @property
+    def slurmds(self) -> range:
+        """Of all nodes; which NodeSet has which of them is told by ``sandbox.slurmd_ports``."""
+        return range(self.base + 20, self.base + PORTS_PER_SANDBOX)
 
 
 @dataclass
@@ -125,6 +129,8 @@ class Settings:
     initial: int = 1
     #: GPUs in the capacity block; 0: as many as the workers have.
     block: int = 0
+    #: Soperator's operator alone: no SlurmCluster, and no Slurm until somebody makes one.
+    bare: bool = False
     #: First port of its range; 0: the next range that is free.
     port_base: int = 0
     resume_timeout: int = 30
@@ -137,6 +143,8 @@ class Settings:
     vm_boot: float = 1.0
     vm_lag: float = 4.0
     vm_removal: float = 1.0
+    #: Seconds from a change of images or resources in the objects until Pods begin to follow it.
+    rollout_lag: float = 2.0
     #: "on": Soperator's check controllers act on drains and on conditions of Nodes; "off": nobody does.
     checks: str = "on"
     #: Seconds between two looks of theirs (Soperator: up to 180).
@@ -167,7 +175,7 @@ class Settings:
         self._check("--initial", self.initial, 0, min(self.workers, self.block // self.gpus))
         for option in ("resume_timeout", "suspend_timeout", "slurmd_timeout", "message_timeout"):
             self._check(f"--{option.replace('_', '-')}", getattr(self, option), 1, 100_000)
-        for option in ("min_job_age", "kill_wait", "vm_boot", "vm_lag", "vm_removal"):
+        for option in ("min_job_age", "kill_wait", "vm_boot", "vm_lag", "vm_removal", "rollout_lag"):
             self._check(f"--{option.replace('_', '-')}", getattr(self, option), 0, 100_000)
 
     @staticmethod
@@ -254,6 +262,11 @@ class Paths:
     @property
     def ledger(self) -> Path:
         return self.state / "ledger.jsonl"
+
+    @property
+    def operated(self) -> Path:
+        """There once it is the operator that starts and ends the daemons of the Slurm, and no longer ``up``."""
+        return self.state / "operated"
 
     @property
     def logs(self) -> Path:

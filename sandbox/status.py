@@ -48,6 +48,9 @@ def _daemons(sandbox: Sandbox) -> tuple[Table, set[str]]:
     port_of = {"sshd": "ssh", **{name: name for name in ports}}
     silent = set()
     for daemon in DAEMONS:
+        if daemon.name not in processes and sandbox.paths.operated.exists():
+            # No SlurmCluster asks for it.
+            continue
         up = bool(processes.get(daemon.name, {}).get("pid"))
         hung = up and not daemon.ready(sandbox.init, sandbox.settings)
         if hung or not up:

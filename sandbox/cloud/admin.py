@@ -12,10 +12,10 @@ from typing import Any
 from sandbox.cloud.conditions import condition, with_conditions
 from sandbox.cloud.faults import ApiFault
 from sandbox.cloud.metrics import GPU_METRICS
-from sandbox.cloud.soperator import Pinned, in_maintenance
+from sandbox.cloud.soperator import Pinned, in_maintenance, the_cluster
 from sandbox.cloud.world import World
 from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT
-from sandbox.settings import CLUSTER, NAMESPACE
+from sandbox.settings import NAMESPACE
 
 #: Holds the GPUs that an "exhausted" block lacks.
 SOMEBODY_ELSE = "somebody-else"
@@ -132,7 +132,10 @@ class Admin:
 
     async def do_maintenance(self, mode: str) -> None:
         patch = {"spec": {"maintenance": mode}}
-        self._world.store.patch("slurmclusters", CLUSTER, patch, NAMESPACE)
+        cluster = the_cluster(self._world.store)
+        if cluster is None:
+            raise ValueError("there is no SlurmCluster")
+        self._world.store.patch("slurmclusters", cluster["metadata"]["name"], patch, NAMESPACE)
 
     async def do_gpu_metric(self, node: str, metric: str, value: float, gpu: int) -> str:
         """What the exporter on the machine under a node says of one GPU, for as long as the machine is there."""

@@ -21,10 +21,11 @@ class Checks:
 
     async def run(self) -> None:
         last = ""
+        # The checks of a new sandbox can be run at once; its nodes are looked at when Slurm answers.
+        skip_nodes = True
         while True:
-            await asyncio.sleep(self._interval)
             try:
-                if self.on:
+                if self.on and not skip_nodes:
                     await self._nodes.look()
                 await self.runs.look()
                 last = ""
@@ -33,3 +34,5 @@ class Checks:
                 if str(error) != last:
                     _log.exception("this look could not be finished")
                 last = str(error)
+            skip_nodes = False
+            await asyncio.sleep(self._interval)

@@ -18,16 +18,22 @@ from sandbox.cloud.soperator import NODESET_LABEL, WORKER_LABEL
 from sandbox.control import Init
 from sandbox.kube.store import ObjectStore
 from sandbox.settings import NAMESPACE, Settings
+from sandbox.slurmd_ports import SlurmdPorts
 
 _log = logging.getLogger(__name__)
+
+#: Seconds after which a slurmd that has ended at once is started again.
+_BACK_OFF = 2.0
 
 
 class Kubelet:
     """Starts and stops the daemons of Pods; one change of one Pod at a time, all Pods at once."""
 
-    def __init__(self, store: ObjectStore, slurm: Slurm, init: Init, events: Recorder, settings: Settings) -> None:
+    def __init__(
+        self, store: ObjectStore, slurm: Slurm, init: Init, events: Recorder, settings: Settings, ports: SlurmdPorts
+    ) -> None:
         self._store, self._slurm, self._init, self._events = store, slurm, init, events
-        self._settings = settings
+        self._settings, self._ports = settings, ports
         #: Nodes whose machine runs but whose slurmd never starts.
         self.not_booting: set[str] = set()
         #: Nodes whose machine died: replacing one takes longer than Slurm waits for it, so Slurm is let find out first.
@@ -37,6 +43,8 @@ class Kubelet:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         #: By the name of each worker daemon, the uid of the Pod it was started for.
         self._started: dict[str, str] = {}
+        #: The images that it was started from.
+        self._images: dict[str, list[str]] = {}
 
     def adopt(self) -> None:
         """Take the daemons of Pods that were Running when this process last ended for theirs."""
@@ -49,7 +57,7 @@ class Kubelet:
         workers = {pod["metadata"]["name"]: pod for pod in self._workers()}
         for name in self._started.keys() | (alive & workers.keys()):
             pod = workers.get(name)
-            if pod is None or self._started.get(name) != pod["metadata"]["uid"]:
+            if pod is None or self._started.get(name) != pod["metadata"]["uid"] or self._has_other_image(pod):
                 self._begin(name, self._stop(name))
         for name, pod in workers.items():
             if not pod["spec"].get("nodeName"):
@@ -59,6 +67,11 @@ class Kubelet:
         for pod in self._store.list("pods"):
             if WORKER_LABEL not in pod["metadata"].get("labels", {}) and pod["spec"].get("nodeName"):
                 self._sync_plain(pod, alive)
+
+    def _has_other_image(self, pod: dict[str, Any]) -> bool:
+        """Its slurmd runs from another image than the Pod asks for by now."""
+        images = [one["image"] for one in pod["spec"]["containers"] if one["name"] == "slurmd"]
+        return self._images.setdefault(pod["metadata"]["name"], images) != images
 
     def daemon_of(self, pod: dict[str, Any], container: str) -> str | None:
         """The process that runs in a Pod's container; None for a Pod that is only an object."""
@@ -121,13 +134,25 @@ class Kubelet:
         argv = ["slurmd", "-D", "-b", "--instance-id", node]
         await asyncio.to_thread(self._init.start, name, argv, hostname=name)
         self._started[name] = uid
+        self._images.pop(name, None)
+        self._has_other_image(pod)
         port = self._port(pod)
         while not await asyncio.to_thread(daemons.answers, port):
             if not self._still_there(name, uid):
                 return
+            if await asyncio.to_thread(self._has_ended, name):
+                # One that Slurm's configuration does not know ends at once.
+                message = "Back-off restarting failed container slurmd"
+                self._events.tell(pod, "BackOff", message, warning=True, kubelet_of=node)
+                report(self._store, pod, ready=False, message="slurmd has ended")
+                await asyncio.sleep(_BACK_OFF)
+                return
             await asyncio.sleep(0.05)
         report(self._store, pod, ready=True, message="slurmd runs")
         self._events.tell(pod, "Started", "Started container slurmd", kubelet_of=node)
+
+    def _has_ended(self, name: str) -> bool:
+        return not (self._init.processes().get(name) or {}).get("pid")
 
     async def _missed(self, name: str) -> bool:
         """Slurm knows that nothing runs on this node."""
@@ -138,6 +163,10 @@ class Kubelet:
     async def _stop(self, name: str) -> None:
         await asyncio.to_thread(self._init.stop, name, 2.0)
         self._started.pop(name, None)
+        self._images.pop(name, None)
+        for pod in self._workers():
+            if pod["metadata"]["name"] == name and pod["spec"].get("nodeName"):
+                report(self._store, pod, ready=False, message="slurmd is started again")
 
     def _still_there(self, name: str, uid: str) -> bool:
         return any(p["metadata"]["name"] == name and p["metadata"]["uid"] == uid for p in self._workers())
@@ -145,7 +174,7 @@ class Kubelet:
     def _port(self, pod: dict[str, Any]) -> int:
         nodeset = pod["metadata"]["labels"][NODESET_LABEL]
         ordinal = int(pod["metadata"]["name"].rpartition("-")[2])
-        return self._settings.ports.first_slurmd(nodeset) + ordinal
+        return self._ports.first(nodeset) + ordinal
 
     def _sync_plain(self, pod: dict[str, Any], alive: set[str]) -> None:
         """A Pod without a slurmd runs as soon as it has a Node, or as long as its daemons do."""

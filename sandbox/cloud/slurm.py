@@ -1,4 +1,4 @@
-"""The sandbox's Slurm as the cloud reaches it: commands in the root, and slurm.conf kept in step with the NodeSets."""
+"""The sandbox's Slurm as the cloud reaches it: commands in the root, and its files kept in step with the objects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import re
+import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -15,6 +16,9 @@ from async_timeout import timeout as time_limit
 from sandbox import config
 from sandbox.files import replace_text
 from sandbox.settings import ENVIRONMENT, Settings
+
+#: Seconds after which a configuration that could not be read is tried again.
+_BETWEEN_TRIES = 3.0
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +91,10 @@ class Slurm:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._root = settings.paths.root
-        self._rendered: dict[str, int] | None = None
+        self._written: dict[str, str] = {}
+        #: Whether slurmctld has what is in the files; at the start it does, as it reads them then.
+        self._is_read = True
+        self._read_again = 0.0
 
     async def run(self, *argv: str, text: str = "", timeout: float = 30) -> Said:
         """The command's end; it reads ``text``."""
@@ -132,18 +139,24 @@ class Slurm:
         while (await self.run("scontrol", "ping")).status:
             await asyncio.sleep(0.2)
 
-    async def render(self, replicas: dict[str, int]) -> None:
-        """Write slurm.conf for these replicas and have it read, unless that is what it says already."""
-        if self._rendered is None:
-            # What was written before the sandbox came up is what its options ask for.
-            self._rendered = {shape.name: shape.replicas for shape in config.shapes(self._settings)}
-        wanted = {name: count for name, count in replicas.items() if count}
-        if wanted == self._rendered:
+    async def configure(self, files: dict[str, str], running: set[str]) -> None:
+        """Write what has changed, and have it read: through slurmrestd, and so not at all while none runs."""
+        if not self._written:
+            there = {path: self._root / path for path in files}
+            self._written = {path: file.read_text() for path, file in there.items() if file.exists()}
+        # What others have edited stays until there is a change, which rewrites all.
+        if files != self._written:
+            for path, content in files.items():
+                # As a whole, as Soperator does: commands read it when they begin.
+                replace_text(self._root / path, content)
+            self._written, self._is_read, self._read_again = files, False, 0.0
+        if "slurmctld" not in running:
+            # It reads them when it starts.
+            self._is_read = True
+        if self._is_read or "slurmrestd" not in running or time.monotonic() < self._read_again:
             return
-        self._rendered = wanted
-        shapes = config.shapes(self._settings, replicas)
-        for path, content in config.slurm_files(self._settings, shapes).items():
-            # As a whole, as Soperator does: commands read it when they begin.
-            replace_text(self._root / path, content)
         said = await self.run("scontrol", "reconfigure")
-        _log.info("reconfigured for %s: %s", wanted, (said.out + said.err).strip() or "done")
+        answer = (said.out + said.err).strip()
+        _log.info("reconfigured: %s", answer or "done")
+        self._is_read = not said.status
+        self._read_again = time.monotonic() + _BETWEEN_TRIES if said.status else 0.0

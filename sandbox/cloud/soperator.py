@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from sandbox.cloud.conditions import condition, with_conditions
-from sandbox.cloud.landscape import GPU_RESOURCE, NODESET_NAME_LABEL, labels
+from sandbox.cloud.landscape import NODESET_NAME_LABEL, labels
+from sandbox.cloud.slurm_config import CLUSTER_ANNOTATION, cluster_of, replicas_of
+from sandbox.cloud.slurm_overrides import GPU_RESOURCE
 from sandbox.kube.store import ObjectStore
-from sandbox.settings import CLUSTER, EPHEMERAL_SET, MAX_STATIC, MAX_WORKERS, NAMESPACE, Settings
+from sandbox.settings import NAMESPACE, Settings
+from sandbox.slurmd_ports import SlurmdPorts
 
 NODESET_LABEL = "slurm.nebius.ai/nodeset"
 WORKER_LABEL = "slurm.nebius.ai/worker"
+REVISION_LABEL = "controller-revision-hash"
 
 
+#: Of a NodeSet; the first three never change.
+_CONDITIONS = ("ConfigUpdated", "ConfigDynamicUpdated", "StatefulSetUpdated", "PodsReady", "StatefulSetTerminated")
+NOT_READY_YET = "The object is not ready yet."
 #: Those in which the workers, and all else, are stopped.
 _STOPPED = ("downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail")
 
@@ -32,28 +43,104 @@ class Pinned:
 class NodeSetController:
     """Keeps a Pod for each node of a NodeSet that should be on."""
 
-    def __init__(self, store: ObjectStore, settings: Settings) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        settings: Settings,
+        ports: SlurmdPorts,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._settings = settings
+        self._ports = ports
+        self._now = now
+        #: What the Pods of each NodeSet should be like, and since when.
+        self._templates: dict[str, tuple[Any, float]] = {}
         self.pinned: dict[str, Pinned] = {}
 
     def replicas(self) -> dict[str, int]:
         """The number of node names that slurm.conf should have, by NodeSet."""
-        return {s["metadata"]["name"]: _replicas(s) for s in self._nodesets()}
+        return {nodeset["metadata"]["name"]: replicas_of(nodeset) for nodeset in self.nodesets()}
 
     def sync(self) -> None:
-        for nodeset in self._nodesets():
+        cluster = the_cluster(self._store)
+        for nodeset in self.nodesets():
             name = nodeset["metadata"]["name"]
+            if not self._belongs(nodeset, cluster):
+                continue
+            if not (nodeset.get("status") or {}).get("conditions"):
+                self._begin(nodeset)
+            if cluster is None or not has_common(cluster):
+                # It waits for the cluster's secrets.
+                continue
             wanted = self._wanted(nodeset)
             pods = {pod["metadata"]["name"]: pod for pod in self._pods(name)}
             for pod_name in pods.keys() - wanted:
                 self._store.delete("pods", pod_name, NAMESPACE)
+            self._roll(nodeset, [pod for name, pod in pods.items() if name in wanted], len(wanted - pods.keys()))
             for pod_name in sorted(wanted - pods.keys()):
                 self._store.create("pods", self._pod(nodeset, pod_name), NAMESPACE)
             self._report(nodeset, len(wanted))
 
-    def _nodesets(self) -> list[dict[str, Any]]:
-        return self._store.list("nodesets", NAMESPACE)
+    def _roll(self, nodeset: dict[str, Any], pods: list[dict[str, Any]], missing: int) -> None:
+        """Some time after a change, bring the Pods up to date: no more at once than may be unavailable."""
+        name, wanted = nodeset["metadata"]["name"], (_images(nodeset), revision_of(nodeset))
+        before = self._templates.get(name)
+        if before is None or before[0] != wanted:
+            # What was the case before this process began is not waited for.
+            self._templates[name] = (wanted, self._now() if before else float("-inf"))
+        if self._now() - self._templates[name][1] < self._settings.rollout_lag:
+            return
+        outdated = [pod for pod in pods if _is_outdated(pod, nodeset)]
+        away = missing + sum(not is_ready(pod) and pod not in outdated for pod in pods)
+        # The highest ordinals go first.
+        outdated.sort(key=lambda pod: int(pod["metadata"]["name"].rpartition("-")[2]), reverse=True)
+        for pod in outdated[: max(0, _most_unavailable(nodeset) - away)]:
+            pod_name = pod["metadata"]["name"]
+            if pod["metadata"]["labels"].get(REVISION_LABEL) != revision_of(nodeset):
+                self._store.delete("pods", pod_name, NAMESPACE)
+                continue
+            # Another image alone takes the place of the old one in the Pod, which is not ready until it runs.
+            updated = condition("Ready", False, "StartInPlaceUpdate")
+            self._store.patch("pods", pod_name, _with_images(pod, _images(nodeset)), NAMESPACE)
+            status = {"status": with_conditions(pod.get("status") or {}, updated)}
+            self._store.patch("pods", pod_name, status, NAMESPACE, part="status")
+
+    def of_cluster(self, cluster: dict[str, Any]) -> list[dict[str, Any]]:
+        """Those that are nodes of a cluster."""
+        return [nodeset for nodeset in self.nodesets() if cluster_of(nodeset) == cluster["metadata"]["name"]]
+
+    def _belongs(self, nodeset: dict[str, Any], cluster: dict[str, Any] | None) -> bool:
+        """A NodeSet that names no cluster, or one that is not there, is left as it is: it never gets a condition."""
+        name, named = nodeset["metadata"]["name"], cluster_of(nodeset)
+        if cluster is None:
+            return False
+        if self._settings.soperator != "4.1":
+            if named and "clusterName" not in nodeset["spec"]:
+                # From the annotation of earlier releases.
+                migrated = {"spec": {"clusterName": named}, "metadata": {"annotations": {CLUSTER_ANNOTATION: None}}}
+                self._store.patch("nodesets", name, migrated, NAMESPACE)
+        elif not named and len(self._store.list("slurmclusters", NAMESPACE)) == 1:
+            # A webhook does so on a cluster, at once.
+            named = cluster["metadata"]["name"]
+            self._store.patch("nodesets", name, {"metadata": {"annotations": {CLUSTER_ANNOTATION: named}}}, NAMESPACE)
+        return bool(named == cluster["metadata"]["name"])
+
+    def _begin(self, nodeset: dict[str, Any]) -> None:
+        unknown = (condition(type_, None, "SetUpCondition", NOT_READY_YET) for type_ in _CONDITIONS)
+        status = with_conditions({"phase": "Pending", "replicas": 0}, *unknown)
+        self._store.patch("nodesets", nodeset["metadata"]["name"], {"status": status}, NAMESPACE, part="status")
+        nodeset["status"] = status
+
+    def nodesets(self) -> list[dict[str, Any]]:
+        """Each with as many replicas as it asks for, up to what the sandbox has ports for."""
+        found = self._store.list("nodesets", NAMESPACE)
+        self._ports.forget_all_but({nodeset["metadata"]["name"] for nodeset in found})
+        capped = []
+        for nodeset in found:
+            replicas = self._ports.most(nodeset["metadata"]["name"], replicas_of(nodeset))
+            capped.append({**nodeset, "spec": {**nodeset["spec"], "replicas": replicas}})
+        return capped
 
     def _pods(self, nodeset: str) -> list[dict[str, Any]]:
         return self._store.list("pods", NAMESPACE, labels=f"{NODESET_LABEL}={nodeset}")
@@ -62,7 +149,7 @@ class NodeSetController:
         name, spec = nodeset["metadata"]["name"], nodeset["spec"]
         if in_maintenance(self._store):
             return set()
-        ordinals = set(range(_replicas(nodeset)))
+        ordinals = set(range(replicas_of(nodeset)))
         if spec.get("ephemeralNodes"):
             state = self._power_state(nodeset)
             ordinals &= set(state["spec"].get("activeNodes") or [])
@@ -99,7 +186,12 @@ class NodeSetController:
         return {
             "metadata": {
                 "name": pod_name,
-                "labels": {**labels("nodeset"), WORKER_LABEL: "true", NODESET_LABEL: name},
+                "labels": {
+                    **labels("nodeset", cluster_of(nodeset)),
+                    WORKER_LABEL: "true",
+                    NODESET_LABEL: name,
+                    REVISION_LABEL: revision_of(nodeset),
+                },
                 "ownerReferences": [
                     {
                         "apiVersion": nodeset["apiVersion"],
@@ -112,10 +204,10 @@ class NodeSetController:
             },
             "spec": {
                 "hostname": pod_name,
-                "initContainers": [{"name": "worker-init", "image": "sandbox"}],
+                "initContainers": [{"name": "worker-init", "image": image_of(nodeset, "slurmd")}],
                 "containers": [
-                    {"name": "slurmd", "image": "sandbox", "resources": {"limits": limits}},
-                    {"name": "munge", "image": "sandbox"},
+                    {"name": "slurmd", "image": image_of(nodeset, "slurmd"), "resources": {"limits": limits}},
+                    {"name": "munge", "image": image_of(nodeset, "munge")},
                 ],
                 "nodeSelector": nodeset["spec"].get("nodeSelector", {NODESET_NAME_LABEL: name}),
             },
@@ -141,9 +233,7 @@ class NodeSetController:
                 **old,
                 "phase": "Terminating" if stopped else "Ready" if ready else "Provisioning",
                 "replicas": available,
-                "labelSelector": f"{NODESET_LABEL}={name}",
             },
-            condition("ConfigUpdated", None, "SetUpCondition", "The object is not ready yet."),
             condition("PodsReady", ready, "NodeSetReady" if ready else "NodeSetNotReady", message),
             condition("StatefulSetTerminated", True, "Maintenance", "Workers are disabled")
             if stopped
@@ -155,70 +245,67 @@ class NodeSetController:
             self._store.patch("nodesets", name, {"status": status}, NAMESPACE, part="status")
 
 
-class SlurmClusterController:
-    """Reports which parts of the cluster are available, by the daemons that run."""
-
-    PARTS: ClassVar = {
-        "ControllersAvailable": "slurmctld",
-        "LoginAvailable": "sshd",
-        "AccountingAvailable": "slurmdbd",
-    }
-    #: Those that it reports; a fault may have added others.
-    REPORTED = ("CommonAvailable", "SConfigControllerAvailable", *PARTS)
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.pinned: Pinned | None = None
-
-    def sync(self, running: set[str]) -> None:
-        found = self._store.list("slurmclusters", NAMESPACE, fields=f"metadata.name={CLUSTER}")
-        if not found:
-            return
-        old = found[0].get("status", {})
-        reported = [entry for entry in old.get("conditions") or [] if entry["type"] in self.REPORTED]
-        parts = {part: daemon in running for part, daemon in self.PARTS.items()}
-        stopped = in_maintenance(self._store)
-        # A cluster in maintenance calls itself available: so it is with Soperator's.
-        available = stopped or all(parts.values())
-        status = with_conditions(
-            {
-                **old,
-                "conditions": reported,
-                "phase": "Available" if available else "Not available",
-                "readyLogin": int(parts["LoginAvailable"]),
-            },
-            condition("CommonAvailable", True, "Available", "Common resources are available"),
-            condition("SConfigControllerAvailable", True, "Available", "SConfigController is available"),
-            *(
-                condition(part, False, "Maintenance", f"{self.PARTS[part]} is in maintenance")
-                if stopped
-                else condition(
-                    part,
-                    up,
-                    "Available" if up else "NotAvailable",
-                    f"{self.PARTS[part]} {'runs' if up else 'is down'}",
-                )
-                for part, up in parts.items()
-            ),
-        )
-        if self.pinned:
-            status = self.pinned.over(status)
-        if status != old:
-            self._store.patch("slurmclusters", CLUSTER, {"status": status}, NAMESPACE, part="status")
+def the_cluster(store: ObjectStore) -> dict[str, Any] | None:
+    """The SlurmCluster that is the sandbox's Slurm: the first one that was made, as there is room for one."""
+    found = store.list("slurmclusters", NAMESPACE)
+    return min(found, key=lambda one: str(one["metadata"].get("creationTimestamp")), default=None)
 
 
 def in_maintenance(store: ObjectStore) -> bool:
     """The SlurmCluster asks for everything to be stopped."""
-    found = store.list("slurmclusters", NAMESPACE, fields=f"metadata.name={CLUSTER}")
-    return bool(found) and found[0]["spec"].get("maintenance") in _STOPPED
+    cluster = the_cluster(store)
+    return cluster is not None and cluster["spec"].get("maintenance") in _STOPPED
 
 
-def _replicas(nodeset: dict[str, Any]) -> int:
-    """As many as are asked for, up to what the sandbox has ports for."""
-    most = MAX_WORKERS if nodeset["metadata"]["name"] == EPHEMERAL_SET else MAX_STATIC
-    return min(most, int(nodeset["spec"].get("replicas", 1)))
+def has_common(cluster: dict[str, Any]) -> bool:
+    """What all parts of a cluster need is there: its secrets and configuration."""
+    conditions = (cluster.get("status") or {}).get("conditions") or []
+    return any(one["type"] == "CommonAvailable" and one["status"] != "Unknown" for one in conditions)
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
     conditions = pod.get("status", {}).get("conditions") or []
     return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+
+
+def image_of(nodeset: dict[str, Any], container: str) -> str:
+    """What the operator makes of repository and tag."""
+    image = nodeset["spec"][container]["image"]
+    return f"{image['repository']}:{image['tag']}" if image.get("tag") else str(image["repository"])
+
+
+def revision_of(nodeset: dict[str, Any]) -> str:
+    """A name for all that a Pod is made of, but for its images: only another Pod can have that otherwise."""
+    spec = nodeset["spec"]
+    parts = [
+        *(
+            {key: value for key, value in spec[container].items() if key != "image"}
+            for container in ("slurmd", "munge")
+        ),
+        *(
+            spec.get(key)
+            for key in ("tolerations", "affinity", "nodeSelector", "customInitContainers", "priorityClass")
+        ),
+    ]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _images(nodeset: dict[str, Any]) -> dict[str, str]:
+    return {container: image_of(nodeset, container) for container in ("slurmd", "munge")}
+
+
+def _is_outdated(pod: dict[str, Any], nodeset: dict[str, Any]) -> bool:
+    images = {container["name"]: container["image"] for container in pod["spec"]["containers"]}
+    return images != _images(nodeset) or pod["metadata"]["labels"].get(REVISION_LABEL) != revision_of(nodeset)
+
+
+def _with_images(pod: dict[str, Any], images: dict[str, str]) -> dict[str, Any]:
+    containers = [{**one, "image": images[one["name"]]} for one in pod["spec"]["containers"]]
+    return {"spec": {"containers": containers}}
+
+
+def _most_unavailable(nodeset: dict[str, Any]) -> int:
+    """At least one: a share is rounded down."""
+    said = nodeset["spec"].get("maxUnavailable", "20%")
+    share = int(said) if str(said).isdigit() else int(said.rstrip("%")) * replicas_of(nodeset) // 100
+    return max(1, share)

@@ -9,8 +9,8 @@ from typing import Any
 from sandbox.cloud.conditions import condition, timestamp, with_conditions
 from sandbox.cloud.events import Recorder
 from sandbox.cloud.fleet import Fleet, Machine, MachineState, NodeGroup
-from sandbox.cloud.landscape import GPU_RESOURCE
 from sandbox.cloud.pod_states import report_unschedulable
+from sandbox.cloud.slurm_overrides import GPU_RESOURCE
 from sandbox.cloud.soperator import WORKER_LABEL, is_ready
 from sandbox.kube.evictions import covers
 from sandbox.kube.objects import parse_timestamp

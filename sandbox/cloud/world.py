@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp.web import AppRunner
 
 from sandbox.access import INFERENCE_CONTEXT, INFERENCE_TOKEN, KUBERNETES_CONTEXT, KUBERNETES_TOKEN, NEBIUS_TOKEN
-from sandbox.cloud import landscape
+from sandbox.cloud import landscape, slurm_files
 from sandbox.cloud.block import CapacityBlock
 from sandbox.cloud.check_runs import CheckRuns
 from sandbox.cloud.checks import Checks
@@ -23,7 +23,8 @@ from sandbox.cloud.node_checks import NodeChecks
 from sandbox.cloud.pod_states import PlainKubelet
 from sandbox.cloud.pods import Daemons, Logs, Runner
 from sandbox.cloud.slurm import Slurm
-from sandbox.cloud.soperator import NodeSetController, SlurmClusterController, is_ready
+from sandbox.cloud.slurm_clusters import SlurmClusterController
+from sandbox.cloud.soperator import NodeSetController, has_common, is_ready, the_cluster
 from sandbox.control import Init
 from sandbox.files import replace_text
 from sandbox.kube.server import KubernetesDouble
@@ -32,6 +33,7 @@ from sandbox.nebius.server import Server as NebiusDouble
 from sandbox.nebius.server import serve as serve_nebius
 from sandbox.prometheus.server import serve as serve_prometheus
 from sandbox.settings import LOOPBACK, NAMESPACE, Settings
+from sandbox.slurmd_ports import SlurmdPorts
 
 #: Seconds between two steps of all controllers: while something changes, and while nothing does.
 TICK, IDLE_TICK = 0.1, 0.3
@@ -56,9 +58,11 @@ class World:
         self.inference = KubernetesCluster(landscape.INFERENCE_CLUSTER, self.fleet)
         self.store = self.soperator.store
         self.slurm = Slurm(settings)
-        self.nodesets = NodeSetController(self.store, settings)
-        self.slurm_cluster = SlurmClusterController(self.store)
-        self.kubelet = Kubelet(self.store, self.slurm, self.init, self.soperator.events, settings)
+        self.ports = SlurmdPorts(settings.ports)
+        self.nodesets = NodeSetController(self.store, settings, self.ports)
+        jwt_key = (settings.paths.secrets / "jwt_hs256.key").read_bytes()
+        self.slurm_cluster = SlurmClusterController(self.store, self.slurm, self.init, settings, jwt_key)
+        self.kubelet = Kubelet(self.store, self.slurm, self.init, self.soperator.events, settings, self.ports)
         self._inference_kubelet = PlainKubelet(self.inference.store)
         nodes = NodeChecks(self.store, self.slurm, self.fleet, self.kubelet, settings)
         self.checks = Checks(nodes, CheckRuns(self.store, self.slurm), settings.checks_interval, on=settings.has_checks)
@@ -83,8 +87,7 @@ class World:
         if paths.cloud_state.exists():
             self._load(json.loads(paths.cloud_state.read_text()))
         else:
-            jwt_key = (paths.secrets / "jwt_hs256.key").read_bytes()
-            landscape.create_objects(self.store, self.settings, jwt_key)
+            landscape.create_objects(self.store, self.settings)
             landscape.create_inference_objects(self.inference.store, self.settings)
         for_slurm = Access(
             port=ports.kubernetes,
@@ -128,20 +131,29 @@ class World:
     async def tick(self) -> bool:
         """One step of every controller, in the order in which a change travels through them; whether it changed any."""
         processes = await asyncio.to_thread(self.init.processes)
-        await self.slurm.render(self.nodesets.replicas())
+        await self.slurm_cluster.sync(processes)
+        await self._configure(processes)
         self.nodesets.sync()
         pending = self.soperator.sync() | self.inference.sync()
         self.kubelet.sync(processes)
         self._inference_kubelet.sync()
-        self.slurm_cluster.sync({name for name, process in processes.items() if process["pid"]})
         self.fleet.step(pending, self.soperator.busy_machines() | self.inference.busy_machines())
         return self._keep()
+
+    async def _configure(self, processes: dict[str, dict[str, Any]]) -> None:
+        cluster = the_cluster(self.store)
+        if cluster and has_common(cluster):
+            nodesets = self.nodesets.of_cluster(cluster)
+            rendered = slurm_files.files(cluster, nodesets, self.settings, self.ports.first)
+            running = {name for name, process in processes.items() if process["pid"]}
+            await self.slurm.configure(rendered, running)
 
     def ready(self) -> bool:
         """Every node that should be on from the start is on."""
         nodesets = self.store.list("nodesets", NAMESPACE)
         pods = self.store.list("pods", NAMESPACE)
-        return all("status" in nodeset for nodeset in nodesets) and all(map(is_ready, pods))
+        begun = all("PodsReady" in str(nodeset.get("status")) for nodeset in nodesets)
+        return begun and bool(pods) and all(map(is_ready, pods))
 
     async def close(self) -> None:
         if self._checking:
@@ -166,6 +178,7 @@ class World:
         """Write down the state of all, if it has changed, so that this process may end at any time; whether it has."""
         assert self._nebius is not None
         state = {"block": self.block.dump(), "fleet": self.fleet.dump(), "nebius": self._nebius.dump()}
+        state["slurmd_ports"] = self.ports.ranges
         clusters = {"store": self.soperator, "inference_store": self.inference}
         # The objects are many, and their stores know whether there was a change.
         seen = json.dumps([state, {name: cluster.store.resource_version for name, cluster in clusters.items()}])
@@ -183,6 +196,7 @@ class World:
         self.soperator.load(state["store"])
         self.inference.load(state["inference_store"])
         self._nebius.load(state["nebius"])
+        self.ports.load(state["slurmd_ports"])
         self.kubelet.adopt()
 
 

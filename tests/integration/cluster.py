@@ -297,7 +297,8 @@ class Cluster:
     @contextmanager
     def _resume_timeout(self, seconds: int) -> Iterator[None]:
         def change(seconds: int) -> None:
-            self.run("sed", "-i", f"s/^ResumeTimeout=.*/ResumeTimeout={seconds}/", "/etc/slurm/slurm.conf")
+            edit = f"sed -i s/^ResumeTimeout=.*/ResumeTimeout={seconds}/ /etc/slurm/slurm*.conf*"
+            self.run("sh", "-c", edit)
             # On a busy machine slurmctld may not answer within MessageTimeout; to ask again does no harm.
             self.wait("slurmctld reads its configuration again", self._reconfigured)
 

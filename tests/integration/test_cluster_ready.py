@@ -159,7 +159,7 @@ def test_a_cluster_that_is_gone_is_told_once(cluster: Cluster, sense: Sense) -> 
         async with timeout(60):
             event = (await told).payload
         assert (event["cluster"], event["phase"]) == ("soperator", "Not available")
-        assert event["conditions"] == {"AccountingAvailable": "slurmdbd is down"}
+        assert event["conditions"] == {"AccountingAvailable": "Slurm accounting is not available yet"}
         again = asyncio.ensure_future(anext(events))
         async with timeout(60):
             await remembered(is_told=True)
