@@ -1,0 +1,133 @@
+"""A picture of a cluster at one moment, read in a few questions, however many people look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from async_timeout import timeout
+
+from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.health.assessment import Observations, assess
+from airflow_provider_soperator.health.findings import Finding
+from airflow_provider_soperator.hooks.check import in_words
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Reservation
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations
+
+#: Seconds for which a picture is shown before a new one is taken.
+INTERVAL = 15.0
+#: Seconds that a cluster has for each part of a picture.
+PATIENCE = 20.0
+#: Seconds that a viewer waits for a new picture before seeing the last one.
+GLANCE = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A cluster at a moment; a part that could not be read is as it was in the picture before."""
+
+    connection: str
+    taken: datetime
+    config: ClusterConfig | None = None
+    nodes: tuple[Node, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    #: The tasks of jobs, by the ids that the queue has.
+    tasks: Mapping[JobId, JobTasks] = field(default_factory=dict)
+    #: Why parts could not be read, as sentences; and since when a part is as it was.
+    failures: Mapping[str, str] = field(default_factory=dict)
+    since: Mapping[str, datetime] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> dict[str, Sequence[Finding]]:
+        """The findings of each node that has any."""
+        return {name: found for name, found in assess(self.nodes, Observations()).items() if found}
+
+
+#: The parts of a picture that Slurm is asked for.
+_REQUESTS: dict[str, Any] = {"nodes": ListNodes(), "jobs": ListJobs(), "reservations": ListReservations()}
+
+
+class FindTasks(Protocol):
+    """A search for the tasks of jobs, which may block."""
+
+    def __call__(self, jobs: Sequence[Job]) -> Mapping[JobId, JobTasks]: ...
+
+
+async def take(connection: str, find_tasks: FindTasks, before: Picture | None = None) -> Picture:
+    """A picture of the cluster behind an Airflow connection. A failure is a part of it, never an error."""
+    failures: dict[str, str] = {}
+
+    async def part(name: str, read: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+        try:
+            async with timeout(PATIENCE):
+                return {name: await read()}
+        except TimeoutError:
+            failures[name] = f"No answer within {PATIENCE:g} s."
+        except Exception as error:
+            failures[name] = in_words(error)
+        return {}
+
+    read: dict[str, Any] = {}
+    try:
+        async with SlurmHook(connection).async_client() as client:
+            asked = {name: (lambda request=request: client.ask(request)) for name, request in _REQUESTS.items()}
+            parts = [part(name, ask) for name, ask in {"config": client.config, **asked}.items()]
+            for one in await asyncio.gather(*parts):
+                read |= one
+    except Exception as error:
+        # The connection itself: each part of the cluster is behind it.
+        failures = dict.fromkeys(("config", *_REQUESTS), in_words(error))
+    if "jobs" in read:
+        read |= await part("tasks", lambda: asyncio.to_thread(find_tasks, read["jobs"]))
+    else:
+        failures["tasks"] = failures["jobs"]
+    now = datetime.now(timezone.utc)
+    last = before or Picture(connection=connection, taken=now)
+    since = {name: last.since.get(name, last.taken) for name in failures} if before else {}
+    kept = {one.name: getattr(last, one.name) for one in fields(Picture) if one.name in failures}
+    return Picture(connection=connection, taken=now, failures=failures, since=since, **(read | kept))
+
+
+@dataclass
+class _Frame:
+    picture: Picture | None = None
+    taking: asyncio.Task[Picture] | None = None
+    at: float = 0.0
+
+
+class Album:
+    """The newest picture of each connection, taken when somebody looks, for all who look."""
+
+    def __init__(self, find_tasks: FindTasks) -> None:
+        self._find_tasks = find_tasks
+        self._frames: dict[str, _Frame] = {}
+
+    async def newest(self, connection: str) -> Picture | None:
+        """A picture that is new enough, else the last one; None while the first one is being taken."""
+        frame = self._frames.setdefault(connection, _Frame())
+        if frame.taking is None and (frame.picture is None or time.monotonic() - frame.at > INTERVAL):
+            frame.taking = asyncio.create_task(self._take(frame, connection))
+        if frame.taking:
+            await asyncio.wait([frame.taking], timeout=GLANCE)
+        return frame.picture
+
+    async def _take(self, frame: _Frame, connection: str) -> Picture:
+        try:
+            frame.picture = await take(connection, self._find_tasks, frame.picture)
+            return frame.picture
+        finally:
+            frame.at, frame.taking = time.monotonic(), None
+
+
+def without_tasks(picture: Picture, may_see: Callable[[str], bool]) -> Picture:
+    """The picture for one who may not see all DAGs: the jobs stay, as they do in ``squeue``."""
+    seen = {job: tasks for job, tasks in picture.tasks.items() if may_see(tasks.dag_id)}
+    return replace(picture, tasks=seen)

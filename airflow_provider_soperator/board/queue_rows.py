@@ -1,0 +1,124 @@
+"""The queue of a picture as rows: what was asked for, in the order of what runs and what comes next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from airflow_provider_soperator.board.picture import Picture
+from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.job_ids import JobId, strip_key
+from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count
+from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
+
+#: Rows on a page.
+ROWS = 100
+
+
+class QueueQuery(BaseModel):
+    """What a viewer asks the queue for, as the address of the page has it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    jobs: Literal["active", "running", "pending", "ended"] = "active"
+    #: A part of the id, name, task, user, account or partition.
+    search: str = ""
+    on_node: str = ""
+    first: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueRow:
+    """A job in the queue, and the task that waits for it."""
+
+    job: Job
+    tasks: JobTasks | None
+    #: Why it waits.
+    why: str
+    gpus: int
+    #: Pending elements of an array share a row.
+    count: int
+
+    @property
+    def name(self) -> str:
+        return strip_key(self.job.name)
+
+    @property
+    def since(self) -> datetime | None:
+        return self.job.submitted if self.job.state.is_pending else self.job.started
+
+    @property
+    def progress(self) -> int | None:
+        """How much of its limit a running job has used, in percent."""
+        used, limit = self.job.time_used, self.job.time_limit
+        if not self.job.state.is_active or not isinstance(used, timedelta) or not isinstance(limit, timedelta):
+            return None
+        return min(100, round(100 * used / limit)) if limit else None
+
+    @property
+    def words(self) -> str:
+        """All that a search looks through."""
+        job, task = self.job, f"{self.tasks.dag_id} {self.tasks.run_id} {self.tasks}" if self.tasks else ""
+        return f"{job.id} {job.name} {task} {job.user} {job.account} {job.partition} {job.state}".lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuePage:
+    """A page of the queue, with the numbers of all of it."""
+
+    rows: tuple[QueueRow, ...]
+    #: Rows that fit.
+    total: int
+    running: int
+    pending: int
+    gpus_running: int
+    gpus_pending: int
+
+
+def queue_page(picture: Picture, query: QueueQuery) -> QueuePage:
+    """The rows that fit a query: running jobs first, then pending ones by priority, then those that have ended."""
+    rows = [_row(job, picture.tasks.get(job.id)) for job in picture.jobs]
+    running = [row for row in rows if row.job.state.is_active]
+    pending = [row for row in rows if row.job.state.is_pending]
+    fitting = [row for row in rows if _fits(row, query)]
+    fitting.sort(key=_order)
+    return QueuePage(
+        rows=tuple(fitting[max(0, query.first) : max(0, query.first) + ROWS]),
+        total=len(fitting),
+        running=sum(row.count for row in running),
+        pending=sum(row.count for row in pending),
+        gpus_running=sum(row.gpus for row in running),
+        gpus_pending=sum(row.gpus * row.count for row in pending),
+    )
+
+
+def row_of(picture: Picture, job: JobId) -> QueueRow:
+    """The row of one job of the picture."""
+    return next(_row(one, picture.tasks.get(job)) for one in picture.jobs if one.id == job)
+
+
+def _row(job: Job, tasks: JobTasks | None) -> QueueRow:
+    return QueueRow(job=job, tasks=tasks, why=reason_in_words(job), gpus=count_gpus(job.tres), count=job_count(job))
+
+
+def _fits(row: QueueRow, query: QueueQuery) -> bool:
+    state = row.job.state
+    wanted = {
+        "active": not state.is_finished,
+        "running": state.is_active,
+        "pending": state.is_pending,
+        "ended": state.is_finished,
+    }[query.jobs]
+    on_node = not query.on_node or query.on_node in hostlist.expand(row.job.nodelist)
+    return wanted and on_node and all(word in row.words for word in query.search.lower().split())
+
+
+def _order(row: QueueRow) -> tuple[int, int, object]:
+    job = row.job
+    if job.state.is_active:
+        return (0, 0, job.id)
+    return (1 if job.state.is_pending else 2, -(job.priority or 0), job.id)

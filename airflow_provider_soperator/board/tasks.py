@@ -1,0 +1,115 @@
+"""The Airflow tasks whose jobs are in the queue, from Airflow's database: for its API server and its command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from airflow_provider_soperator.hooks.forms import SOPERATOR
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.job_records import Job
+
+#: States in which a task may have a job in the queue.
+_ALIVE = ("running", "deferred", "queued", "scheduled", "up_for_retry", "up_for_reschedule", "restarting")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobTasks:
+    """The task instance of a job; of an array of mapped tasks the first, and how many there are."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+    try_number: int = 1
+    count: int = 1
+
+    def __str__(self) -> str:
+        which = f"[{self.map_index}]" if self.map_index >= 0 else ""
+        more = f" and {self.count - 1} more" if self.count > 1 else ""
+        return f"{self.task_id}{which}{more}"
+
+    def covers(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> bool:
+        """True if the job is of this task instance; of mapped ones that share an array only one is named."""
+        same = (self.dag_id, self.run_id, self.task_id) == (dag_id, run_id, task_id)
+        return same and (self.map_index == map_index or (self.count > 1 and map_index >= 0))
+
+    @property
+    def path(self) -> str:
+        """Its page, below the address of Airflow."""
+        dag, run, task = (quote(text, safe="") for text in (self.dag_id, self.run_id, self.task_id))
+        return f"dags/{dag}/runs/{run}/tasks/{task}" + (f"/mapped/{self.map_index}" if self.map_index >= 0 else "")
+
+
+def known_connections(environment: Mapping[str, str]) -> list[str]:
+    """The Soperator connections in Airflow's database and in the environment; secrets backends have no list."""
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    prefix = "AIRFLOW_CONN_"
+    written = {name[len(prefix) :].lower(): text for name, text in environment.items() if name.startswith(prefix)}
+    found = {name for name, text in written.items() if _type_of(text) == SOPERATOR.conn_type}
+    with create_session() as session:
+        kept = select(Connection.conn_id).where(Connection.conn_type == SOPERATOR.conn_type)
+        found |= {name for name in session.scalars(kept) if name}
+    first = SlurmHook.default_conn_name
+    return sorted(found, key=lambda name: (name != first, name))
+
+
+def _type_of(text: str) -> str:
+    """The type of a connection, written as JSON or as a URI."""
+    if text.lstrip().startswith("{"):
+        try:
+            return str(json.loads(text).get("conn_type", ""))
+        except ValueError:
+            return ""
+    return urlsplit(text).scheme.replace("-", "_")
+
+
+def find_tasks(jobs: Sequence[Job]) -> Mapping[JobId, JobTasks]:
+    """The tasks of these jobs, as far as the tasks have not ended."""
+    if not any(key_of(job.name) for job in jobs):
+        return {}
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        alive = select(TaskInstance, DagRun.start_date).join(TaskInstance.dag_run)
+        rows = session.execute(alive.where(TaskInstance.state.in_(_ALIVE))).all()
+        return match(jobs, rows)
+
+
+def match(jobs: Sequence[Job], instances: Sequence[Any]) -> dict[JobId, JobTasks]:
+    """The tasks of jobs, among task instances with the starts of their runs."""
+    owners = dict(_keys(instances))
+    keys = Keys(owners)
+    found: dict[JobId, JobTasks] = {}
+    for job in jobs:
+        parts = [owners[key] for key, _ in keys.of(job.name, job.id)]
+        if parts:
+            first, number = parts[0]
+            found[job.id] = JobTasks(
+                dag_id=first.dag_id,
+                run_id=first.run_id,
+                task_id=first.task_id,
+                map_index=-1 if first.map_index is None else first.map_index,
+                try_number=number,
+                count=len(parts),
+            )
+    return found
+
+
+def _keys(instances: Sequence[Any]) -> Iterator[tuple[SubmissionKey, tuple[Any, int]]]:
+    from airflow_provider_soperator.work.sbatch import key_of_try
+
+    for instance, begun in instances:
+        # A retry may go on with the job of an earlier try.
+        for number in range(1, max(1, instance.try_number) + 1):
+            yield key_of_try(instance, begun, number), (instance, number)

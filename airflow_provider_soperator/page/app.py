@@ -1,0 +1,156 @@
+"""The web application behind the page, which Airflow's API server mounts.
+
+It serves documents, not data: links and forms work as such, in the frame of Airflow's page and without it. Nothing is
+answered without a login, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag, requires_access_view
+from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from airflow_provider_soperator.board.picture import INTERVAL, Album, Picture, without_tasks
+from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page, row_of
+from airflow_provider_soperator.board.tasks import find_tasks, known_connections
+from airflow_provider_soperator.board.wall import STATES, left_overs, wall
+from airflow_provider_soperator.slurm.notations import NoDuration
+
+_HERE = Path(__file__).parent
+#: Only this application's own files, in Airflow's frame.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class BoardQuery(QueueQuery):
+    """What a viewer asks the page for."""
+
+    connection: str = ""
+    #: The node whose panel is open, and the state of nodes that stand out.
+    node: str = ""
+    state: str = ""
+
+
+def duration_text(span: timedelta | NoDuration | None) -> str:
+    """A duration with its two largest units.
+
+    >>> duration_text(timedelta(seconds=59)), duration_text(timedelta(hours=26, minutes=3))
+    ('59 s', '1 d 2 h')
+    """
+    if span is None or isinstance(span, NoDuration):
+        return "no limit" if span is NoDuration.UNLIMITED else ""
+    left = max(0, int(span.total_seconds()))
+    said: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        number, left = divmod(left, size)
+        if number or (unit == "s" and not said):
+            said.append(f"{number} {unit}")
+        elif said:
+            break
+    return " ".join(said[:2])
+
+
+def _templates() -> Environment:
+    templates = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["duration"] = duration_text
+    templates.filters["age"] = lambda moment: duration_text(datetime.now(timezone.utc) - moment) if moment else ""
+    templates.globals["STATES"] = STATES
+    return templates
+
+
+def make_app(album: Album | None = None) -> FastAPI:
+    """Make the application; Airflow mounts it in its API server."""
+    app = FastAPI(dependencies=[Depends(get_user)], docs_url=None, redoc_url=None, openapi_url=None)
+    app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
+    pictures, templates = album or Album(find_tasks), _templates()
+
+    def page(request: Request, name: str, status: int = 200, **values: Any) -> Response:
+        root = request.scope.get("root_path", "")
+        # The application is mounted below the address of Airflow, which links to its pages need.
+        airflow = root.rpartition("/")[0]
+        text = templates.get_template(name).render(root=root, airflow=airflow, interval=INTERVAL, **values)
+        return HTMLResponse(text, status, _HEADERS)
+
+    async def seen(connection: str, user: Any) -> Picture | None:
+        picture = await pictures.newest(connection)
+        if picture is None or not picture.tasks:
+            return picture
+        dags = await run_in_threadpool(get_auth_manager().get_authorized_dag_ids, user=user, method="GET")
+        return without_tasks(picture, dags.__contains__)
+
+    @app.get("/", dependencies=[Depends(requires_access_view(AccessView.JOBS))])
+    async def board(
+        request: Request,
+        user: GetUserDep,
+        query: Annotated[BoardQuery, Query()],
+    ) -> Response:
+        known = await run_in_threadpool(known_connections, os.environ)
+        if not known:
+            return page(request, "no_connection.html")
+        chosen = query.connection or known[0]
+        if chosen not in known:
+            return page(request, "no_connection.html", 404, connection=chosen, known=known)
+        picture = await seen(chosen, user)
+        if picture is None:
+            return page(request, "wait.html", connection=chosen)
+        groups = wall(picture.nodes, picture.jobs)
+        named = [(one.name, one.nodelist) for one in picture.reservations]
+        return page(
+            request,
+            "board.html",
+            picture=picture,
+            known=known,
+            groups=groups,
+            node=next((tile for group in groups for tile in group.tiles if tile.node.name == query.node), None),
+            queue=queue_page(picture, query),
+            query=query,
+            left_overs=left_overs(picture.nodes, named),
+            parts=_parts_in_words(picture.failures),
+        )
+
+    @app.get("/job", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))])
+    async def job(
+        request: Request, user: GetUserDep, dag_id: str, run_id: str, task_id: str, map_index: str = "-1"
+    ) -> Response:
+        # On a task that is not mapped Airflow leaves its placeholder as it is.
+        index = int(map_index) if map_index.isdecimal() else -1
+        found: list[tuple[Picture, QueueRow]] = []
+        for connection in await run_in_threadpool(known_connections, os.environ):
+            picture = await seen(connection, user)
+            if picture:
+                of = [job for job, tasks in picture.tasks.items() if tasks.covers(dag_id, run_id, task_id, index)]
+                found += [(picture, row_of(picture, job)) for job in of]
+        return page(request, "job.html", found=found, task_id=task_id)
+
+    return app
+
+
+def _parts_in_words(failures: Mapping[str, str]) -> dict[str, list[str]]:
+    """The parts that could not be read, by the reason why."""
+    words = {"config": "settings"}
+    said: dict[str, list[str]] = {}
+    for part, why in failures.items():
+        said.setdefault(why, []).append(words.get(part, part))
+    return said

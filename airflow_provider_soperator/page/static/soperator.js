@@ -1,0 +1,62 @@
+// Theme, links into Airflow, and new pictures, for documents that also work without any of it.
+"use strict";
+const root = document.documentElement;
+const isFramed = window.parent !== window;
+
+// Airflow's page says by a class whether it is dark; without it the system does.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function followTheme() {
+  const host = isFramed && window.parent.document.documentElement;
+  root.dataset.theme = (host ? host.classList.contains("dark") : dark.matches) ? "dark" : "light";
+}
+followTheme();
+dark.addEventListener("change", followTheme);
+if (isFramed) {
+  new MutationObserver(followTheme).observe(window.parent.document.documentElement, { attributeFilter: ["class"] });
+}
+
+// A frame may not lead its page elsewhere, but Airflow's router listens to the page's history.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a.airflow");
+  if (!link || !isFramed || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  window.parent.history.pushState(null, "", link.href);
+  window.parent.dispatchEvent(new PopStateEvent("popstate", { state: null }));
+});
+
+function tell(text) {
+  const notice = document.getElementById("notice");
+  notice.textContent = text;
+  notice.hidden = !text;
+}
+
+async function refresh() {
+  const page = document.getElementById("page");
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.status === 401) {
+    tell("Your session has ended. Log in again, and reload the page.");
+    return false;
+  }
+  if (!answer.ok) throw new Error(String(answer.status));
+  const drawn = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const focused = document.activeElement;
+  // What is being typed is not taken away.
+  if (page.contains(focused) && focused.matches("input, select")) return true;
+  page.replaceChildren(...drawn.getElementById("page").childNodes);
+  document.body.dataset.refresh = drawn.body.dataset.refresh;
+  if (focused.id) document.getElementById(focused.id)?.focus({ preventScroll: true });
+  tell("");
+  return true;
+}
+
+async function keepFresh() {
+  await new Promise((done) => setTimeout(done, 1000 * Number(document.body.dataset.refresh)));
+  let goesOn = true;
+  try {
+    if (!document.hidden) goesOn = await refresh();
+  } catch {
+    tell("Airflow does not answer; what is shown is getting old.");
+  }
+  if (goesOn) keepFresh();
+}
+addEventListener("DOMContentLoaded", keepFresh);

@@ -1,0 +1,32 @@
+"""The page *Soperator* in an Airflow that runs tasks: it knows which task a job is of, from Airflow's own database."""
+
+from __future__ import annotations
+
+from tests.airflow.jobs import HELD, Jobs
+from tests.airflow.stack import Stack
+from tests.integration.cluster import Cluster
+
+#: Two that wait in the triggerer, each for a job of its own.
+BODY = f"""
+SbatchOperator.partial(task_id="fit", script='{HELD}', deferrable=True, poll_interval=1).expand(nice=[1, 2])
+"""
+
+
+def test_a_job_leads_to_its_task_and_a_task_to_its_job(stack: Stack, slurm: Cluster) -> None:
+    run = stack.add_dag("page_of_jobs", BODY).trigger()
+    jobs = [Jobs(slurm, run, f"fit.{index}") for index in (0, 1)]
+    ids = [job for one in jobs for job in one.wait("RUNNING")]
+    page = f"{stack.api.url}/soperator"
+
+    def board() -> str | None:
+        shown = stack.api.get(f"{page}/", params={"connection": "soperator_default", "search": "page_of_jobs"}).text
+        return shown if all(f"page_of_jobs &rsaquo; fit[{index}]" in shown for index in (0, 1)) else None
+
+    shown = stack.wait("the page has both tasks", board)
+    assert all(f"<td>{job}</td>" in shown for job in ids)
+    ids_of = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": "fit"}
+    for index, job in enumerate(ids):
+        assert f"<h2>Job {job} " in stack.api.get(f"{page}/job", params={**ids_of, "map_index": str(index)}).text
+    for one in jobs:
+        one.let_go()
+    assert set(run.wait_all().values()) == {"success"}

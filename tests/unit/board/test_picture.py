@@ -1,0 +1,161 @@
+"""Pictures of a cluster: one for all who look, and what is told of what could not be read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.board import picture as pictures
+from airflow_provider_soperator.board.picture import Album, Picture, take, without_tasks
+from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations
+
+JOB = Job(id=JobId(7))
+TASKS = JobTasks(dag_id="train", run_id="r1", task_id="fit")
+
+
+class Slurm:
+    """What a cluster answers, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[type, Any] = {ListNodes: (Node(name="worker-0"),), ListJobs: (JOB,), ListReservations: ()}
+        self.asked = 0
+        self.trouble: Exception | None = None
+        #: While it is clear, nothing is answered.
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def ask(self, request: Any) -> Any:
+        self.asked += 1
+        await self.answering.wait()
+        answer = self.answers[type(request)]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def config(self) -> ClusterConfig:
+        return ClusterConfig(version="25.11.3")
+
+    @asynccontextmanager
+    async def async_client(self) -> AsyncIterator[Slurm]:
+        if self.trouble:
+            raise self.trouble
+        yield self
+
+
+@contextmanager
+def cluster() -> Iterator[Slurm]:
+    slurm = Slurm()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "SlurmHook", lambda connection: slurm)
+        patch.setattr(pictures, "PATIENCE", 0.05)
+        patch.setattr(pictures, "GLANCE", 0.01)
+        yield slurm
+
+
+def find_tasks(jobs: Any) -> dict[JobId, JobTasks]:
+    return {job.id: TASKS for job in jobs}
+
+
+def test_a_picture_has_the_cluster_and_its_tasks() -> None:
+    async def story() -> Picture:
+        with cluster():
+            return await take("c", find_tasks)
+
+    seen = asyncio.run(story())
+    assert (seen.nodes, seen.jobs, seen.tasks) == ((Node(name="worker-0"),), (JOB,), {JobId(7): TASKS})
+    assert seen.failures == {}
+
+
+def test_what_cannot_be_read_stays_as_it_was_and_is_told() -> None:
+    async def story() -> tuple[Picture, Picture]:
+        with cluster() as slurm:
+            before = await take("c", find_tasks)
+            slurm.answers[ListJobs] = SlurmError("Unable to contact slurm controller", "squeue")
+            slurm.answers[ListNodes] = ()
+            return before, await take("c", find_tasks, before)
+
+    before, after = asyncio.run(story())
+    assert (after.nodes, after.jobs, after.tasks) == ((), before.jobs, before.tasks)
+    assert after.failures["jobs"].startswith("squeue: Unable to contact slurm controller")
+    assert after.since == {"jobs": before.taken, "tasks": before.taken}
+
+
+def test_a_cluster_that_does_not_answer_is_told_after_a_while() -> None:
+    async def story() -> Picture:
+        with cluster() as slurm:
+            slurm.answering.clear()
+            return await take("c", find_tasks)
+
+    seen = asyncio.run(story())
+    assert seen.failures["nodes"] == "No answer within 0.05 s."
+
+
+def test_a_connection_that_is_wrong_is_told() -> None:
+    async def story() -> Picture:
+        with cluster() as slurm:
+            slurm.trouble = ConnectionMistake("transport is rest, which needs rest_url")
+            return await take("c", find_tasks)
+
+    assert set(asyncio.run(story()).failures.values()) == {"Transport is rest, which needs rest_url."}
+
+
+def test_all_who_look_see_one_picture() -> None:
+    async def story() -> tuple[int, set[int]]:
+        with cluster() as slurm:
+            album = Album(find_tasks)
+            seen = await asyncio.gather(*(album.newest("c") for _ in range(50)))
+            seen += await asyncio.gather(*(album.newest("c") for _ in range(50)))
+            return slurm.asked, {id(one) for one in seen}
+
+    asked, different = asyncio.run(story())
+    assert asked == 3
+    assert len(different) == 1
+
+
+def test_one_who_looks_first_does_not_wait_for_a_slow_cluster() -> None:
+    async def story() -> tuple[Picture | None, Picture | None]:
+        with cluster() as slurm:
+            slurm.answering.clear()
+            album = Album(find_tasks)
+            first = await album.newest("c")
+            slurm.answering.set()
+            await asyncio.sleep(0.02)
+            return first, await album.newest("c")
+
+    first, then = asyncio.run(story())
+    assert first is None
+    assert then is not None
+
+
+def test_a_picture_that_is_old_is_taken_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> tuple[Picture | None, Picture | None]:
+        with cluster() as slurm:
+            album = Album(find_tasks)
+            first = await album.newest("c")
+            monkeypatch.setattr(pictures, "INTERVAL", -1)
+            slurm.answers[ListNodes] = ()
+            return first, await album.newest("c")
+
+    first, then = asyncio.run(story())
+    assert first is not None
+    assert then is not None
+    assert (len(first.nodes), len(then.nodes)) == (1, 0)
+
+
+def test_one_who_may_not_see_a_dag_sees_its_jobs_alone() -> None:
+    async def story() -> Picture:
+        with cluster():
+            return await take("c", find_tasks)
+
+    seen = without_tasks(asyncio.run(story()), lambda dag: dag != "train")
+    assert (seen.jobs, seen.tasks) == ((JOB,), {})

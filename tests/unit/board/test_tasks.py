@@ -1,0 +1,79 @@
+"""The tasks of jobs, and the connections that the page offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import pytest
+
+from airflow_provider_soperator.board.tasks import _type_of, match
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.work.sbatch import key_of_try
+
+BEGUN = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
+
+
+@dataclass
+class Instance:
+    dag_id: str = "train"
+    run_id: str = "manual__2026-11-24T08:00:00+00:00"
+    task_id: str = "fit"
+    map_index: int = -1
+    try_number: int = 1
+
+
+def job_of(instance: Instance, number: int = 1, text: str = "7") -> Job:
+    """The job that a try of the task submits on its own."""
+    return Job(id=JobId.parse(text), name=key_of_try(instance, BEGUN, number).name("any"))
+
+
+def test_a_job_is_of_the_task_whose_key_it_has() -> None:
+    fit, other = Instance(), Instance(task_id="evaluate")
+    found = match([job_of(fit), Job(id=JobId(8), name="by hand")], [(other, BEGUN), (fit, BEGUN)])
+    assert {str(job): (one.dag_id, one.task_id, one.try_number) for job, one in found.items()} == {
+        "7": ("train", "fit", 1)
+    }
+
+
+def test_a_retry_may_go_on_with_an_earlier_job() -> None:
+    [tasks] = match([job_of(Instance(), 1)], [(Instance(try_number=3), BEGUN)]).values()
+    assert tasks.try_number == 1
+
+
+def test_a_run_that_was_made_again_does_not_have_the_jobs_of_the_old_one() -> None:
+    assert match([job_of(Instance())], [(Instance(), BEGUN.replace(hour=9))]) == {}
+
+
+def test_an_array_is_of_all_its_mapped_tasks() -> None:
+    instances = [Instance(map_index=index) for index in range(5)]
+    shared = key_of_try(instances[0], BEGUN, 1).shared
+    jobs = [
+        Job(id=JobId.parse("9_[1-4]"), name=shared.name("fit")),
+        Job(id=JobId.parse("9_0"), name=shared.name("fit")),
+    ]
+    found = match(jobs, [(one, BEGUN) for one in instances])
+    waiting, running = found[jobs[0].id], found[jobs[1].id]
+    assert (str(waiting), str(running)) == ("fit[1] and 3 more", "fit[0]")
+    assert waiting.covers("train", instances[0].run_id, "fit", 3)
+    assert not running.covers("train", instances[0].run_id, "fit", 3)
+
+
+def test_the_page_of_a_task_has_its_ids_in_its_address() -> None:
+    [tasks] = match([job_of(Instance(map_index=2))], [(Instance(map_index=2), BEGUN)]).values()
+    assert tasks.path == "dags/train/runs/manual__2026-11-24T08%3A00%3A00%2B00%3A00/tasks/fit/mapped/2"
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("soperator://root@login:22/?host_key=x", "soperator"),
+        ('{"conn_type": "soperator", "host": "login"}', "soperator"),
+        ("google-cloud-platform://", "google_cloud_platform"),
+        ("{broken", ""),
+        ("", ""),
+    ],
+)
+def test_the_type_of_a_connection_is_read_however_it_is_written(written: str, kind: str) -> None:
+    assert _type_of(written) == kind

@@ -1,0 +1,157 @@
+"""The page without an Airflow around it: who may see it, and that what is in it stays text."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.core_api.security import get_user
+from airflow.models.dag import DagModel
+from fastapi.testclient import TestClient
+
+from airflow_provider_soperator.board.picture import Picture
+from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.page import app as page
+from airflow_provider_soperator.plugin import SoperatorPlugin
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.states import JobState, NodeState
+
+HOSTILE = "<script>alert('x')</script>\"'&"
+NOW = datetime.now(timezone.utc)
+
+
+def picture(**more: Any) -> Picture:
+    nodes = (
+        Node(name="worker-0", state=NodeState.parse("IDLE"), gres="gpu:8"),
+        Node(name="worker-1", state=NodeState.parse("IDLE+DRAIN"), reason=HOSTILE, reason_user=HOSTILE),
+    )
+    jobs = (
+        Job(id=JobId(7), name=HOSTILE, user=HOSTILE, state=JobState.parse("PENDING"), reason=HOSTILE),
+        Job(id=JobId(8), name="fit", state=JobState.parse("RUNNING"), nodelist="worker-0", started=NOW),
+    )
+    tasks = {JobId(8): JobTasks(dag_id="train", run_id="r 1", task_id="fit")}
+    config = ClusterConfig(version="25.11.3", cluster="soperator")
+    said = {"connection": "c", "taken": NOW, "config": config, "nodes": nodes, "jobs": jobs, "tasks": tasks}
+    return Picture(**(said | more))
+
+
+class OnePicture:
+    def __init__(self, shown: Picture | None) -> None:
+        self.shown = shown
+
+    async def newest(self, connection: str) -> Picture | None:
+        return self.shown
+
+
+class Everything:
+    """Airflow's rights: a viewer of the DAGs that are named."""
+
+    dags = frozenset({"train"})
+
+    def is_authorized_view(self, **asked: Any) -> bool:
+        return True
+
+    def is_authorized_dag(self, *, details: Any, **asked: Any) -> bool:
+        return details.id in self.dags
+
+    def get_authorized_dag_ids(self, **asked: Any) -> frozenset[str]:
+        return self.dags
+
+
+@pytest.fixture
+def rights(monkeypatch: pytest.MonkeyPatch) -> Everything:
+    given = Everything()
+    monkeypatch.setattr(page, "get_auth_manager", lambda: given)
+    monkeypatch.setattr("airflow.api_fastapi.core_api.security.get_auth_manager", lambda: given)
+    # It is in the database which DAGs are a team's.
+    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
+    monkeypatch.setattr(page, "known_connections", lambda environment: ["c", "other"])
+    return given
+
+
+def visit(path: str, shown: Picture | None) -> Any:
+    app = page.make_app(OnePicture(shown))  # type: ignore[arg-type]
+    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="vic", role="viewer")
+    return TestClient(app, root_path="/af/soperator").get(path)
+
+
+@pytest.fixture
+def without_login() -> TestClient:
+    return TestClient(page.make_app(OnePicture(picture())))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["/", "/job?dag_id=train&run_id=r&task_id=fit", "/?connection=c"])
+def test_nothing_is_answered_without_a_login(without_login: TestClient, path: str) -> None:
+    said = without_login.get(path)
+    assert said.status_code == 401
+    assert "worker" not in said.text
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/redoc"])
+def test_there_is_nothing_else_to_be_had(without_login: TestClient, path: str) -> None:
+    assert without_login.get(path).status_code == 404
+
+
+@pytest.mark.usefixtures("rights")
+def test_hostile_texts_stay_texts() -> None:
+    for path in ("/", "/?node=worker-1", f"/?search={HOSTILE}", f"/?connection={HOSTILE}"):
+        said = visit(path, picture())
+        assert "<script>alert" not in said.text
+        assert "&lt;script&gt;alert" in said.text
+        assert "script-src 'self'" in said.headers["Content-Security-Policy"]
+
+
+@pytest.mark.usefixtures("rights")
+def test_a_task_is_linked_below_the_address_of_airflow() -> None:
+    said = visit("/", picture()).text
+    assert 'href="/af/dags/train/runs/r%201/tasks/fit"' in said
+    assert 'href="/af/soperator/?connection=c&amp;node=worker-0"' in said
+
+
+def test_the_task_of_a_dag_that_one_may_not_see_is_not_named(rights: Everything) -> None:
+    rights.dags = frozenset()
+    said = visit("/", picture()).text
+    assert "train" not in said
+    assert "<td>8</td>" in said
+    assert visit("/job?dag_id=train&run_id=r+1&task_id=fit", picture()).status_code == 403
+
+
+@pytest.mark.usefixtures("rights")
+def test_the_tab_of_a_task_has_its_job() -> None:
+    said = visit("/job?dag_id=train&run_id=r+1&task_id=fit&map_index={MAP_INDEX}", picture()).text
+    assert "Job 8" in said
+    other = visit("/job?dag_id=train&run_id=r+1&task_id=evaluate&map_index=-1", picture()).text
+    assert "No job of this task is in a queue" in other
+
+
+@pytest.mark.usefixtures("rights")
+def test_what_could_not_be_read_is_said_with_its_age() -> None:
+    why = "Login node is away."
+    old = datetime.now(timezone.utc) - timedelta(minutes=5, seconds=1)
+    said = visit("/", picture(failures={"jobs": why, "tasks": why}, since={"jobs": old, "tasks": old})).text
+    assert f"<strong>Not read: jobs, tasks.</strong> {why}" in said
+    assert re.search(r"What is shown of it is 5 min \d+ s old\.", said)
+
+
+@pytest.mark.usefixtures("rights")
+def test_a_connection_that_is_not_there_is_not_tried() -> None:
+    said = visit("/?connection=missing", picture())
+    assert said.status_code == 404
+    assert "No connection missing" in said.text
+
+
+@pytest.mark.usefixtures("rights")
+def test_the_first_one_to_look_is_told_that_the_cluster_is_being_read() -> None:
+    assert "The cluster is being read" in visit("/", None).text
+
+
+def test_the_page_and_the_tab_are_offered_below_the_address_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example.com/af/")
+    nav, tab = SoperatorPlugin().external_views
+    assert (nav["destination"], nav["href"]) == ("nav", "/af/soperator/")
+    assert tab["href"].startswith("/af/soperator/job?dag_id={DAG_ID}&")
