@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from kubernetes.watch import Watch
 
-from airflow_provider_soperator.provisioning.parts import NodeSet, PartitionSpec
+from airflow_provider_soperator.provisioning.parts import NodeSet
 from airflow_provider_soperator.provisioning.spec import Installation, KubernetesObjects
 from sandbox.cloud.landscape import nodesets_of, slurm_cluster
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import NAMESPACE, RELEASES, SUITES, Settings
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
-from tests.integration.provisioning import CPU, GPU, destroy, provision, spec
+from tests.integration.provisioning import CPU, GPU, destroy, provision
+from tests.unit.provisioning import clusters
 
 pytestmark = pytest.mark.lane("sandboxes of their own")
 
@@ -243,17 +244,12 @@ def test_an_overwritten_jail_has_what_its_image_has(bare: Cluster, apply: Apply,
 def test_a_cluster_that_a_task_applies_runs_jobs(
     bare: Cluster, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of another name, and what the task leaves out comes as overrides: no static line, no partitions."""
+    """One of another name, with what the task renders and nothing else; only the folder of scripts is not there."""
     Connections(bare, monkeypatch)
-    gpu, cpu = sets_of(settings)
-    static = {
-        f"NodeSet/{one['metadata']['name']}": {"spec": {"nodeConfig": one["spec"]["nodeConfig"]}} for one in (gpu, cpu)
-    }
-    source = KubernetesObjects("kubernetes_default", installation=Installation(overrides=static))
-    wanted = spec(
+    source = KubernetesObjects("kubernetes_default", installation=Installation(scripts=None))
+    wanted = clusters.cluster(
         operator_version=RELEASES[settings.soperator],
         nodesets=(NodeSet("worker", 2, ephemeral=True, initial=0, **GPU), NodeSet("worker-cpu", 1, **CPU)),
-        partitions=(PartitionSpec("main", config="Default=YES State=UP"),),
         accounting=True,
         rest=True,
     )
