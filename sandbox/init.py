@@ -135,12 +135,12 @@ class Supervisor:
         with self._changed:
             process = self._processes.get(name)
             pid = process.pid if process else None
-            if pid is None:
-                return
-            self._signal_inner(pid, signal.SIGTERM)
-            if not self._changed.wait_for(lambda: self._gone(name, pid), grace):
-                with contextlib.suppress(ProcessLookupError):
-                    self._kill(name, pid)
+            if pid is not None:
+                self._signal_inner(pid, signal.SIGTERM)
+                if not self._changed.wait_for(lambda: self._gone(name, pid), grace):
+                    with contextlib.suppress(ProcessLookupError):
+                        self._kill(name, pid)
+            # Also one that has ended by itself is not remembered any more.
             self._processes.pop(name, None)
 
     def send_signal(self, name: str, number: int) -> None:

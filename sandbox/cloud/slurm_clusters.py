@@ -60,6 +60,8 @@ class SlurmClusterController:
         #: Daemons that answered, by the process that did.
         self._answered: dict[str, int] = {}
         self._tried: dict[str, float] = {}
+        #: Pods that it has seen to.
+        self._made: set[str] = set()
         self._registered = False
         self._differ_since: dict[str, float] = {}
 
@@ -123,11 +125,15 @@ class SlurmClusterController:
             "secrets": [landscape.jwt_secret(cluster, self._jwt_key)],
             "pods": [landscape.system_pod(cluster, name, list(SYSTEM_PODS[name])) for name in wanted],
         }
+        # Deleting a Pod leaves its processes alone here, so it is not made again before they have ended.
+        left_alone = {daemon.pod for daemon in DAEMONS if (processes.get(daemon.name) or {}).get("pid")} & self._made
         for resource, bodies in objects.items():
             there = {one["metadata"]["name"] for one in self._store.list(resource, NAMESPACE)}
             for body in bodies:
-                if body["metadata"]["name"] not in there:
+                name = body["metadata"]["name"]
+                if name not in there and not (resource == "pods" and name in left_alone):
                     self._store.create(resource, body, NAMESPACE)
+        self._made |= {body["metadata"]["name"] for body in objects["pods"]}
         await self._end({*(SYSTEM_PODS.keys() - wanted), *self._outdated(objects["pods"])}, cluster, processes)
         if self._is_operated:
             await self._start(wanted, cluster, processes)
@@ -136,7 +142,8 @@ class SlurmClusterController:
         """Pods that have had other images than the SlurmCluster asks for, for long enough."""
         there = {pod["metadata"]["name"]: pod for pod in self._store.list("pods", NAMESPACE)}
         now = time.monotonic()
-        differ = {pod["metadata"]["name"] for pod in wanted if _images(pod) != _images(there[pod["metadata"]["name"]])}
+        named = {pod["metadata"]["name"]: pod for pod in wanted}
+        differ = {name for name in named.keys() & there.keys() if _images(named[name]) != _images(there[name])}
         self._differ_since = {name: self._differ_since.get(name, now) for name in differ}
         return {name for name, since in self._differ_since.items() if now - since >= self._settings.rollout_lag}
 
