@@ -23,7 +23,7 @@ def test_a_job_leads_to_its_task_and_a_task_to_its_job(stack: Stack, slurm: Clus
         return shown if all(f"page_of_jobs &rsaquo; fit[{index}]" in shown for index in (0, 1)) else None
 
     shown = stack.wait("the page has both tasks", board)
-    assert all(f"<td>{job}</td>" in shown for job in ids)
+    assert all(f'<td class="brief">{job}</td>' in shown for job in ids)
     ids_of = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": "fit"}
     for index, job in enumerate(ids):
         assert f"<h2>Job {job} " in stack.api.get(f"{page}/job", params={**ids_of, "map_index": str(index)}).text
