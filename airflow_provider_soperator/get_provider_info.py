@@ -41,6 +41,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider_soperator.links.slurm.GrafanaLink",
         ],
         "connection-types": [SOPERATOR.described(), NEBIUS.described()],
+        "cli": ["airflow_provider_soperator.cli.definition.get_cli_commands"],
         # The schema has "path" for what Airflow reads as "class-name".
         "task-decorators": [
             {"name": "sbatch", "class-name": "airflow_provider_soperator.decorators.sbatch.sbatch_task"},

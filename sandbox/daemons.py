@@ -149,5 +149,6 @@ def complaint(said: str) -> str:
     """The line in which a program names the cause of its end, if it names one, else its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     fatal = [line for line in lines if "fatal: " in line and not line.endswith("Unable to process configuration file")]
-    errors = [line for line in lines if "error: " in line]
+    # That an included file is bad follows on what is bad in it.
+    errors = [line for line in lines if "error: " in line and '"Include" failed' not in line]
     return (fatal or errors or lines or ["it said nothing"])[-1]

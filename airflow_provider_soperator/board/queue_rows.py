@@ -79,7 +79,7 @@ class QueuePage:
     gpus_pending: int
 
 
-def queue_page(picture: Picture, query: QueueQuery) -> QueuePage:
+def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> QueuePage:
     """The rows that fit a query: running jobs first, then pending ones by priority, then those that have ended."""
     rows = [_row(job, picture.tasks.get(job.id)) for job in picture.jobs]
     running = [row for row in rows if row.job.state.is_active]
@@ -87,7 +87,7 @@ def queue_page(picture: Picture, query: QueueQuery) -> QueuePage:
     fitting = [row for row in rows if _fits(row, query)]
     fitting.sort(key=_order)
     return QueuePage(
-        rows=tuple(fitting[max(0, query.first) : max(0, query.first) + ROWS]),
+        rows=tuple(fitting[max(0, query.first) : max(0, query.first) + at_most]),
         total=len(fitting),
         running=sum(row.count for row in running),
         pending=sum(row.count for row in pending),

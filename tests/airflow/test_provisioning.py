@@ -12,6 +12,7 @@ from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
 from airflow_provider_soperator.provisioning.spec import Connections
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused
 from sandbox.airflow.beside import DAGS
+from sandbox.settings import RELEASES
 from tests.airflow.stack import Stack
 from tests.integration.cluster import Cluster
 from tests.integration.provisioning import destroy, provision, recipe
@@ -26,8 +27,8 @@ def example(stack: Stack, slurm: Cluster) -> Any:
 
 @pytest.mark.terraform
 @pytest.mark.skipif(needs_terraform[0].args[0], reason="there is no terraform on PATH")
-def test_a_plan_is_agreed_to_applied_and_tried(stack: Stack, example: Any) -> None:
-    run = example.trigger(name="research", size=4)
+def test_a_plan_is_agreed_to_applied_and_tried(stack: Stack, slurm: Cluster, example: Any) -> None:
+    run = example.trigger(name="research", size=4, version=RELEASES[slurm.settings.soperator])
     asked = run.answer("agree", "Approve")
     assert asked["subject"] == "Cluster research: 6 to create"
     assert "- create module.k8s.terraform_data.this\n" in asked["body"]

@@ -30,6 +30,8 @@ pytestmark = [*needs_terraform, pytest.mark.lane("terraform")]
 ALL = ["create cluster", "create jail", "create slurm", "create worker-0", "create worker-cpu-0"]
 
 
+# Its description has the release of the older Soperator.
+@pytest.mark.oldest_slurm
 def test_a_cluster_is_made_tried_changed_and_destroyed(
     tmp_path: Path, cluster: Cluster, connections: Connections, capsys: pytest.CaptureFixture[str]
 ) -> None:

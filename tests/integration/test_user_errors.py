@@ -204,7 +204,7 @@ def test_a_sandbox_that_is_not_there(command: list[str]) -> None:
     ("conf", "said"),
     [
         ("Nonsense=1", "Parsing error at unrecognized key: Nonsense"),
-        ("SelectType=select/no_such", "select/no_such"),
+        ("PreemptType=preempt/no_such", "failed to initialize preempt plugin"),
         ("SchedulerType=sched/no_such", "sched"),
     ],
 )

@@ -1,0 +1,1 @@
+"""The command ``airflow soperator``."""

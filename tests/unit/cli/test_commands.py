@@ -1,0 +1,115 @@
+"""The command: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.board.picture import Picture
+from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.cli import commands
+from airflow_provider_soperator.cli.definition import get_cli_commands
+from airflow_provider_soperator.get_provider_info import get_provider_info
+from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.states import JobState, NodeState
+
+NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
+PICTURE = Picture(
+    connection="c",
+    taken=NOW,
+    nodes=(
+        Node(name="worker-0", state=NodeState.parse("MIXED"), gres="gpu:8", gres_used="gpu:8"),
+        Node(name="worker-1", state=NodeState.parse("IDLE+DRAIN"), reason="[hardware_problem] gpu", reason_since=NOW),
+        Node(name="worker-2", state=NodeState.parse("IDLE+DRAIN"), reason="airflow:nightly: tested", reason_since=NOW),
+    ),
+    jobs=(
+        Job(
+            id=JobId(7),
+            name="x",
+            user="ann",
+            state=JobState.parse("RUNNING"),
+            nodelist="worker-0",
+            started=NOW,
+            tres="gres/gpu=8",
+            time_limit=timedelta(hours=2),
+        ),
+        Job(id=JobId(8), name="by hand", state=JobState.parse("PENDING"), reason="JobHeldUser"),
+    ),
+    reservations=(Reservation(name="airflow-handover-1", nodelist="worker-0"),),
+    tasks={JobId(7): JobTasks(dag_id="train", run_id="r", task_id="fit")},
+)
+
+
+def printed(
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    picture: Picture = PICTURE,
+    **more: Any,
+) -> list[dict[str, Any]]:
+    async def take(connection: str, find_tasks: Any) -> Picture:
+        assert connection == "c"
+        return picture
+
+    monkeypatch.setattr(commands, "take", take)
+    given = {"conn_id": "c", "output": "json", "search": "", "state": "active"}
+    getattr(commands, name)(argparse.Namespace(**(given | more)))
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return rows
+
+
+def test_jobs_have_their_task_or_say_why_they_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = printed("jobs", monkeypatch, capsys)
+    assert (first["job"], first["task"], first["gpus"], first["limit"]) == ("7", "train › fit", "8", "2:00:00")
+    assert (second["task"], second["why"]) == ("by hand", "its owner holds it (JobHeldUser)")
+    assert [row["job"] for row in printed("jobs", monkeypatch, capsys, state="pending")] == ["8"]
+    assert [row["job"] for row in printed("jobs", monkeypatch, capsys, search="train")] == ["7"]
+
+
+def test_nodes_have_their_jobs_and_who_has_drained_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy, _, tested = printed("nodes", monkeypatch, capsys)
+    assert (busy["state"], busy["gpus"], busy["jobs"]) == ("busy", "8/8", ["7"])
+    assert (tested["state"], tested["by"], tested["since"]) == ("drained", "nightly", "2026-11-24T08:00:00+00:00")
+
+
+def test_health_and_what_is_held(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    [finding] = printed("health", monkeypatch, capsys)
+    assert (finding["node"], finding["finding"]) == ("worker-1", "hardware_problem")
+    drain, reservation = printed("held", monkeypatch, capsys)
+    assert (drain["what"], drain["owner"]) == ("drain of worker-2", "nightly")
+    assert reservation["what"] == "reservation airflow-handover-1 of worker-0"
+
+
+def test_what_cannot_be_read_ends_the_command_if_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = Picture(
+        connection="c", taken=NOW, jobs=PICTURE.jobs, failures={"nodes": "No answer.", "tasks": "No answer."}
+    )
+    assert len(printed("jobs", monkeypatch, capsys, broken)) == 2
+    with pytest.raises(SystemExit) as end:
+        printed("nodes", monkeypatch, capsys, broken)
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "Not read: nodes, tasks. No answer.\n"
+
+
+def test_what_is_no_job_is_refused() -> None:
+    with pytest.raises(SystemExit, match="'abc' is not a Slurm job id"):
+        commands.why(argparse.Namespace(conn_id="c", job="abc"))
+
+
+def test_airflow_has_each_command() -> None:
+    [group] = get_cli_commands()
+    for command in group.subcommands:
+        assert getattr(commands, command.name).__doc__
+    assert get_provider_info()["cli"] == ["airflow_provider_soperator.cli.definition.get_cli_commands"]
