@@ -26,6 +26,7 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
+from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.transports.transport_errors import TransportError
@@ -50,7 +51,7 @@ def jobs(args: Namespace) -> None:
                 "since": _moment(row.since),
                 "gpus": row.gpus * row.count,
                 "nodes": row.job.nodelist,
-                "limit": row.job.time_limit,
+                "limit": limit.value.lower() if isinstance(limit := row.job.time_limit, NoDuration) else limit,
             }
             for row in queue_page(picture, query, _ALL).rows
         ),
@@ -115,7 +116,9 @@ def why(args: Namespace) -> None:
     try:
         job = JobId.parse(args.job)
         lines = asyncio.run(_told(args, job))
-    except (ValueError, SlurmError, TransportError, ConnectionMistake) as error:
+    except ValueError as error:
+        sys.exit(str(error))
+    except (SlurmError, TransportError, ConnectionMistake) as error:
         sys.exit(in_words(error))
     print("\n".join(lines))
 
@@ -134,7 +137,8 @@ async def _told(args: Namespace, job: JobId) -> list[str]:
         status = await client.status(job)
         if not status.parts:
             raise ValueError(f"the cluster has no job {job}, neither in the queue nor in accounting")
-        lines, _ = await run_steps_async(diagnose(status), client.ask)
+        failed = any(part.has_failed for part in status.parts) and status.is_over
+        lines, _ = await run_steps_async(diagnose(status), client.ask) if failed else ([], [])
     return [f"Job {job} {sentence(status)}.", *_waits(status), *lines]
 
 

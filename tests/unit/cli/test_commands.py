@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,8 +17,9 @@ from airflow_provider_soperator.cli import commands
 from airflow_provider_soperator.cli.definition import get_cli_commands
 from airflow_provider_soperator.get_provider_info import get_provider_info
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
+from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.states import JobState, NodeState
 
 NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
@@ -106,6 +109,42 @@ def test_what_cannot_be_read_ends_the_command_if_it_was_asked_for(
 def test_what_is_no_job_is_refused() -> None:
     with pytest.raises(SystemExit, match="'abc' is not a Slurm job id"):
         commands.why(argparse.Namespace(conn_id="c", job="abc"))
+
+
+class Hook:
+    """A connection to a cluster that has some jobs and answers nothing else."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self.jobs = jobs
+
+    @asynccontextmanager
+    async def async_client(self) -> AsyncIterator[Hook]:
+        yield self
+
+    async def status(self, job: JobId) -> JobStatus:
+        return JobStatus(id=job, parts=tuple(one for one in self.jobs if one.id == job))
+
+    async def ask(self, request: Any) -> Any:
+        raise SlurmError("not now", "scontrol")
+
+
+def why(job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    failed = Job(id=JobId(9), state=JobState.parse("FAILED"), raw_id=9)
+    monkeypatch.setattr(commands, "SlurmHook", lambda connection: Hook(*PICTURE.jobs, failed))
+    commands.why(argparse.Namespace(conn_id="c", job=job))
+    return capsys.readouterr().out
+
+
+def test_why_a_job_waits_or_how_it_ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert why("8", monkeypatch, capsys) == (
+        "Job 8 is PENDING (JobHeldUser).\n8 waits: its owner holds it (JobHeldUser).\n"
+    )
+    assert why("7", monkeypatch, capsys) == "Job 7 is RUNNING on worker-0.\n"
+    told = why("9", monkeypatch, capsys)
+    assert told.startswith("Job 9 is FAILED.\nDiagnosis of job 9\n")
+    assert "not available: " in told
+    with pytest.raises(SystemExit, match="the cluster has no job 99, neither in the queue nor in accounting"):
+        why("99", monkeypatch, capsys)
 
 
 def test_airflow_has_each_command() -> None:
