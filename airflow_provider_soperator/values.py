@@ -39,6 +39,19 @@ def is_template(said: object) -> bool:
     return hasattr(said, "iter_references") or (isinstance(said, str) and ("{{" in said or "{%" in said))
 
 
+def number_or_share(name: str, said: int | str, of: int) -> int:
+    """A number of things, as such or as a share of all of them, and at least one; ``ValueError`` for another value.
+
+    >>> [number_or_share("max_parallel", said, 10) for said in (2, "25%", "1%")]
+    [2, 2, 1]
+    """
+    text = str(said).strip()
+    number = text.removesuffix("%")
+    if isinstance(said, bool) or not number.isdecimal() or int(number) < 1 or (text != number and int(number) > 100):
+        raise ValueError(f"{name} must be a number of nodes >= 1 or a percentage such as '25%', got {said!r}")
+    return max(1, of * int(number) // 100) if text != number else int(number)
+
+
 def has_template(value: object) -> bool:
     """True for a template, and for a list or a dict with one in it.
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Asset, AssetWatcher, Param, dag, task
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.operators.nodes import (
     CreateReservationOperator,
@@ -34,8 +34,12 @@ WITNESSES = {
     # Leave it out if no Prometheus has GPU metrics.
     "prometheus_conn_id": "prometheus_default",
 }
-# Findings for which this DAG replaces a machine. Soperator itself handles reboots and maintenance.
-NEEDS_ANOTHER_MACHINE = {"node_problem", "hardware_problem", "metric"}
+# Findings for which this DAG replaces a machine. Soperator itself handles reboots and maintenance, and up to 4.1 it
+# tests a node with a "node_problem" further; from 5.0 on, where it does not, add that.
+NEEDS_ANOTHER_MACHINE = {"hardware_problem", "metric"}
+# The most nodes that are treated at once: a number, or a share of the nodes that are on. If more are ill, the cause is
+# mostly another one, such as the jail or the network, and a person has to look.
+AT_MOST = "10%"
 
 falls_ill = Asset(
     "node_falls_ill",
@@ -86,6 +90,11 @@ def replace_sick_nodes() -> None:
     @task(multiple_outputs=True)
     def judge(found: dict[str, list[dict[str, Any]]], run_id: str) -> dict[str, Any]:
         """Sort the nodes: replace the machine, power up again, or only log."""
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.slurm.node_conditions import is_off
+        from airflow_provider_soperator.slurm.requests import ListNodes
+        from airflow_provider_soperator.values import number_or_share
+
         told = {name: [finding["what"] for finding in findings] for name, findings in found.items()}
         broken = [
             name
@@ -98,6 +107,13 @@ def replace_sick_nodes() -> None:
             if name not in [*broken, *stuck]:
                 heals = all(one["heals"] for one in found[name])
                 print(f"{name}: {'resolves itself' if heals else 'needs attention by a person'}")
+        with SlurmHook("soperator_default").client() as slurm:
+            on = [node for node in slurm.ask(ListNodes()) if not is_off(node)]
+        if len(broken + stuck) > number_or_share("AT_MOST", AT_MOST, len(on)):
+            raise AirflowFailException(
+                f"{len(broken + stuck)} of {len(on)} nodes are ill, more than AT_MOST={AT_MOST}: none is touched. "
+                f"Look for a common cause; else trigger this DAG for a few of {', '.join(broken + stuck)}"
+            )
         reservation = "heal-" + re.sub(r"\W", "", run_id)
         return {"broken": broken, "stuck": stuck, "treated": broken + stuck, "reservation": reservation}
 

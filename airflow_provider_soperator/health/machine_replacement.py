@@ -23,6 +23,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
     is_ours,
     is_up,
     is_usable,
+    refuse_orders,
 )
 from airflow_provider_soperator.slurm.node_orders import NodeOrder, NodeStep, because, held
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
@@ -92,7 +93,8 @@ class ReplacementOptions:
     response_timeout: timedelta = timedelta(minutes=10)
 
     def __post_init__(self) -> None:
-        # An owner who can have no drains is refused before the first.
+        # An owner who can have no drains, and a reason that is another order, are refused before the first.
+        refuse_orders(self.reason)
         reason(self.owner, self.reason)
 
 
@@ -250,16 +252,3 @@ class Replacement:
 
 def _is_for_replacement(node: Node) -> bool:
     return any(text in node.reason for text in _ENDS_IN_ANOTHER)
-
-
-def at_most(said: int | str, of: int) -> int:
-    """The highest number of nodes to replace at the same time: a number or a percentage, and at least one.
-
-    >>> at_most(2, 10), at_most("25%", 10), at_most("1%", 10)
-    (2, 2, 1)
-    """
-    text = str(said).strip()
-    number = text.removesuffix("%")
-    if isinstance(said, bool) or not number.isdecimal() or int(number) < 1 or (text != number and int(number) > 100):
-        raise ValueError(f"max_parallel must be a number of nodes >= 1 or a percentage such as '25%', got {said!r}")
-    return max(1, of * int(number) // 100) if text != number else int(number)

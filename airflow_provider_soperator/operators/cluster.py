@@ -15,7 +15,7 @@ from airflow_provider_soperator.operators.provisioning import (
 from airflow_provider_soperator.operators.work import WorkOperator, final_errors, task_name
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
-from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, number_or_share
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -152,6 +152,8 @@ class RunActiveCheckOperator(WorkOperator):
     :param slurm_conn_id: Airflow connection to Slurm, by which jobs of the check are mapped to nodes
     :param on_failure: ``"fail"`` the task and name the nodes; ``"drain"`` the nodes that fail; or ``"report"`` them
     :param if_running: while the check runs already: ``"wait"`` for its end, ``"join"`` that run, or ``"fail"``
+    :param max_drained: most nodes that may be drained for faults after it, a number or a share of the nodes that are
+        on; if there would be more, none is drained, and the task fails
     :param reason: reason of the drains; one that begins with a prefix of Soperator's, such as ``[node_problem]``, is
         used as it is, and Soperator acts upon it
     :param drain_owner: name under which nodes are drained; by default the DAG's id
@@ -159,8 +161,8 @@ class RunActiveCheckOperator(WorkOperator):
     """
 
     template_fields: Sequence[str] = (
-        "check", "kubernetes_conn_id", "namespace", "slurm_conn_id", "on_failure", "if_running", "reason",
-        "drain_owner",
+        "check", "kubernetes_conn_id", "namespace", "slurm_conn_id", "on_failure", "if_running", "max_drained",
+        "reason", "drain_owner",
     )  # fmt: skip
     ui_color = "#f7d9e3"
 
@@ -173,6 +175,7 @@ class RunActiveCheckOperator(WorkOperator):
         slurm_conn_id: str | None = None,
         on_failure: OnFailure = "fail",
         if_running: IfRunning = "wait",
+        max_drained: int | str = "10%",
         reason: str = "",
         drain_owner: str | None = None,
         timeout: timedelta = timedelta(hours=2),
@@ -182,7 +185,7 @@ class RunActiveCheckOperator(WorkOperator):
         self.check = check
         self.kubernetes_conn_id, self.namespace, self.slurm_conn_id = kubernetes_conn_id, namespace, slurm_conn_id
         self.on_failure, self.if_running = on_failure, if_running
-        self.reason, self.drain_owner = reason, drain_owner
+        self.max_drained, self.reason, self.drain_owner = max_drained, reason, drain_owner
         self._refuse_mistakes()
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -202,6 +205,8 @@ class RunActiveCheckOperator(WorkOperator):
         """Raise for mistakes that show when the DAG is parsed."""
         check_choice("on_failure", self.on_failure, get_args(OnFailure))
         check_choice("if_running", self.if_running, get_args(IfRunning))
+        if not is_template(self.max_drained):
+            number_or_share("max_drained", self.max_drained, 1)
         if self.on_failure == "drain" and not self.slurm_conn_id:
             raise ValueError("on_failure='drain' needs slurm_conn_id: Kubernetes alone does not tell which nodes fail")
         if not is_template(self.reason):
@@ -224,6 +229,7 @@ class RunActiveCheckOperator(WorkOperator):
             keys=tuple(key.text for key in keys),
             task=task_name(context["ti"]),
             if_running=self.if_running,
+            max_drained=self.max_drained,
             drain_reason=drain_reason(self.drain_owner or self.dag_id, why) if self.on_failure == "drain" else "",
             **self.span(),
         )

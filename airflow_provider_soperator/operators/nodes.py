@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
 from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
-from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, number_or_share
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -191,8 +191,16 @@ class DrainNodesOperator(_MoveNodesOperator):
         super().__init__(nodes=nodes, **kwargs)
         self.reason = reason
         self.wait_for_jobs = wait_for_jobs
+        self._refuse_orders()
+
+    def _refuse_orders(self) -> None:
+        from airflow_provider_soperator.slurm.node_conditions import refuse_orders
+
+        if not is_template(self.reason):
+            refuse_orders(self.reason)
 
     def order(self) -> dict[str, Any]:
+        self._refuse_orders()
         return {"action": "drain", "reason": self.reason, "wait_for_jobs": is_on(self.wait_for_jobs)}
 
 
@@ -259,7 +267,7 @@ class ReplaceNodesOperator(_NodesOperator):
     ) -> None:
         super().__init__(nodes=nodes, **kwargs)
         if not is_template(max_parallel):
-            _check_at_once(max_parallel)
+            number_or_share("max_parallel", max_parallel, 1)
         check_choice("mode", mode, ("asap", "requeue", "force"))
         self.reason = reason
         self.max_parallel, self.mode, self.grace = max_parallel, mode, grace
@@ -270,7 +278,7 @@ class ReplaceNodesOperator(_NodesOperator):
     def work(self, context: Context) -> MachineReplacement:
         from airflow_provider_soperator.work.machines import MachineReplacement
 
-        _check_at_once(self.max_parallel)
+        number_or_share("max_parallel", self.max_parallel, 1)
         check_choice("mode", self.mode, ("asap", "requeue", "force"))
         return MachineReplacement(
             slurm_conn_id=self.slurm_conn_id,
@@ -293,9 +301,3 @@ def _begun(context: Context) -> datetime:
     ti = context["ti"]
     run_began: datetime | None = context["dag_run"].start_date if ti and ti.try_number > 1 else None
     return run_began or datetime.now(timezone.utc)
-
-
-def _check_at_once(said: int | str) -> None:
-    from airflow_provider_soperator.health.machine_replacement import at_most
-
-    at_most(said, 1)

@@ -149,6 +149,7 @@ class KnownReason:
 _by_machine = partial(KnownReason, takes_machine=True, heals=True)
 #: The first one whose text is in the reason counts.
 KNOWN_REASONS = (
+    _by_machine("Kill task failed", "reboot", "a process of a job could not be killed; Soperator reboots the machine"),
     _by_machine(
         "[compute_maintenance] node replacement process",
         "maintenance",
@@ -160,7 +161,6 @@ KNOWN_REASONS = (
         "Soperator reboots the machine under the node once it has drained",
     ),
     _by_machine("[compute_maintenance]", "maintenance", "Soperator maintains the machine under the node"),
-    _by_machine("Kill task failed", "reboot", "a process of a job could not be killed; Soperator reboots the machine"),
     _by_machine(
         "[hardware_problem]",
         "hardware_problem",
@@ -200,9 +200,35 @@ KNOWN_REASONS = (
 )
 
 
+#: Texts on which Soperator acts wherever they stand in a drain's reason, in the order in which it looks for them.
+ORDERS = (
+    "Kill task failed",
+    "[compute_maintenance] node replacement process",
+    "[compute_maintenance] node reboot process",
+    "[node_problem]",
+    "[user_problem]",
+    "[hardware_problem]",
+)
+
+
+def refuse_orders(why: str) -> None:
+    """Raise ``ValueError`` for the reason of a drain that Soperator would take for an order of its own."""
+    if order := next((text for text in ORDERS if text in why), None):
+        raise ValueError(
+            f"the reason {why!r} has {order!r} in it, on which Soperator reboots or replaces the machine of a drained "
+            "node: say it in other words, or use ReplaceNodesOperator for another machine"
+        )
+
+
 def explain(reason: str) -> KnownReason | None:
     """The meaning of a node's reason; None for one that a person has set."""
     return next((known for known in KNOWN_REASONS if known.text in reason), None)
+
+
+def is_faulty(node: Node, reason: str = "") -> bool:
+    """True if the node's reason is a fault that Slurm or Soperator names, or the given reason of a check."""
+    known = explain(node.reason)
+    return bool(known and known.kind) or bool(reason and node.reason == reason)
 
 
 #: States of nodes by their names. A node can be in several of them at once.

@@ -13,9 +13,13 @@ from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.node_conditions import is_faulty, is_off
 from airflow_provider_soperator.slurm.node_orders import drained
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
+from airflow_provider_soperator.slurm.requests.nodes import fold_names
+from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.soperator.active_checks import (
     FOLLOWS,
     ActiveChecks,
@@ -28,6 +32,7 @@ from airflow_provider_soperator.soperator.active_checks import (
     under_way,
 )
 from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
+from airflow_provider_soperator.values import number_or_share
 from airflow_provider_soperator.work.nodes import give_orders
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed
 
@@ -73,6 +78,8 @@ class CheckRun(Work[CheckClients]):
     if_running: Literal["wait", "join", "fail"] = "wait"
     #: The reason for drains of nodes that fail; without it they are not drained.
     drain_reason: str = ""
+    #: The most nodes that may be out of service for a fault: a number, or a share of those that are on.
+    max_drained: int | str = "10%"
 
     def __post_init__(self) -> None:
         self._run: RunSeen | None = None
@@ -199,12 +206,29 @@ class CheckRun(Work[CheckClients]):
 
     async def _drain(self, slurm: AsyncSlurmClient, outcome: CheckResult) -> list[str]:
         """Drain the nodes that have failed; one that is drained already keeps its reason."""
-        failing = [node for node in await slurm.ask(ListNodes()) if node.name in outcome.failing]
+        nodes = await slurm.ask(ListNodes())
+        failing = [node for node in nodes if node.name in outcome.failing]
+        self._refuse_too_many(nodes, failing)
         await give_orders(drained(failing, self.drain_reason).orders, slurm)
         names = [node.name for node in failing]
         if names:
             self._log.info("Drained: %s (%s)", ", ".join(names), self.drain_reason)
         return names
+
+    def _refuse_too_many(self, nodes: Sequence[Node], failing: Sequence[Node]) -> None:
+        """Raise if more nodes would be out of service for a fault than may be: that has mostly another cause."""
+        on = [node for node in nodes if not is_off(node)]
+        out = [node for node in on if node.state.has(NodeFlag.DRAIN) and is_faulty(node, self.drain_reason)]
+        more = [node for node in failing if not node.state.has(NodeFlag.DRAIN)]
+        limit = number_or_share("max_drained", self.max_drained, len(on))
+        if more and len(out) + len(more) > limit:
+            drained = f", and {fold_names(node.name for node in out)} drained for faults already" if out else ""
+            raise WorkFailed(
+                f"{self.check} has failed on {fold_names(node.name for node in more)}{drained}: that is more than "
+                f"max_drained={self.max_drained} of the {len(on)} nodes that are on, so none was drained. See whether "
+                "something that all share is to blame, such as the jail or the check itself; else drain them, or raise "
+                "max_drained"
+            )
 
 
 def _listed(jobs: Sequence[str]) -> str:

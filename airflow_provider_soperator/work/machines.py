@@ -15,7 +15,6 @@ from airflow_provider_soperator.health.machine_replacement import (
     NodeSnapshot,
     Replacement,
     ReplacementOptions,
-    at_most,
     by_kubernetes,
     by_slurm,
 )
@@ -27,7 +26,7 @@ from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.node_conditions import in_lines, is_draining, is_up, refuse_unknown
 from airflow_provider_soperator.slurm.node_orders import NodeStep
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
-from airflow_provider_soperator.values import NAMESPACE
+from airflow_provider_soperator.values import NAMESPACE, number_or_share
 from airflow_provider_soperator.work.nodes import give_orders, requeue
 from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Work, WorkFailed
@@ -125,7 +124,8 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         return sights
 
     def _decide(self, sights: Mapping[str, NodeSnapshot]) -> dict[str, NodeStep]:
-        now, limit = datetime.now(timezone.utc), at_most(self.max_parallel, len(self._replacements))
+        now = datetime.now(timezone.utc)
+        limit = number_or_share("max_parallel", self.max_parallel, len(self._replacements))
         is_lost = any(step.lost for step in self._steps.values())
         steps = {}
         # The number of nodes that may begin depends on those that are on their way.

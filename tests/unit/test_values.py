@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from airflow_provider_soperator.values import moment_of
+from airflow_provider_soperator.values import moment_of, number_or_share
 
 
 def test_what_is_one() -> None:
@@ -23,3 +23,9 @@ def test_what_is_none() -> None:
         moment_of("since", "2026-11-22T12:00:00")
     with pytest.raises(ValueError, match="since='soon' is not a date and time"):
         moment_of("since", "soon")
+
+
+@pytest.mark.parametrize("said", [0, -1, "0%", "110%", "some", "", True])
+def test_how_many_at_once_is_checked(said: int | str) -> None:
+    with pytest.raises(ValueError, match="must be a number of nodes >= 1 or a percentage"):
+        number_or_share("max_parallel", said, 4)

@@ -11,7 +11,6 @@ from airflow_provider_soperator.health.machine_replacement import (
     NodeSnapshot,
     Replacement,
     ReplacementOptions,
-    at_most,
     by_kubernetes,
     by_slurm,
 )
@@ -238,9 +237,3 @@ def test_what_is_not_taken_back(seen: NodeSnapshot) -> None:
     story = Story()
     story.see(sight("IDLE+CLOUD"))
     assert story.replacement.undo(seen) == ()
-
-
-@pytest.mark.parametrize("said", [0, -1, "0%", "110%", "some", "", True])
-def test_how_many_at_once_is_checked(said: int | str) -> None:
-    with pytest.raises(ValueError, match="must be a number of nodes >= 1 or a percentage"):
-        at_most(said, 4)

@@ -8,13 +8,17 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.requests import ListNodes
+from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, LastRun, RunSeen, find
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
 from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
@@ -124,6 +128,67 @@ def test_what_a_try_before_has_left_is_gone_on_with_unless_it_failed(
     checks.ends(FIRST, state)
     step(run_of(), checks)
     assert checks.started == started
+
+
+class Nodes:
+    """A Slurm that has some nodes, and notes the orders that it is given."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.nodes = nodes
+        self.orders: list[Any] = []
+
+    async def ask(self, request: Any) -> Any:
+        if isinstance(request, ListNodes):
+            return self.nodes
+        self.orders.append(request)
+        return None
+
+
+def node(number: int, state: str = "IDLE", reason: str = "") -> Node:
+    return Node(name=f"worker-{number}", state=NodeState.parse(state), reason=reason)
+
+
+def drains(nodes: Iterable[Node], failing: Iterable[str], max_drained: int | str = "10%") -> list[str]:
+    slurm: Any = Nodes(*nodes)
+    run = run_of(drain_reason="airflow:night: gpu-checks failed", max_drained=max_drained)
+    outcome: Any = SimpleNamespace(failing=[*failing])
+    asyncio.run(run._drain(slurm, outcome))
+    return [name for order in slurm.orders for name in order.names]
+
+
+TWENTY = [node(number) for number in range(20)]
+
+
+def test_as_many_nodes_are_drained_as_may_be() -> None:
+    assert drains(TWENTY, ["worker-3", "worker-7"]) == ["worker-3", "worker-7"]
+    assert drains(TWENTY[:4], ["worker-3"]) == ["worker-3"]
+    assert len(drains(TWENTY, [one.name for one in TWENTY], max_drained="100%")) == 20
+
+
+def test_a_check_that_fails_everywhere_drains_nobody() -> None:
+    said = (
+        r"gpu-checks has failed on worker-\[0-19\]: that is more than max_drained=10% of the 20 nodes that are on, "
+        "so none was drained"
+    )
+    with pytest.raises(WorkFailed, match=said):
+        drains(TWENTY, [one.name for one in TWENTY])
+
+
+@pytest.mark.parametrize("reason", ["[hardware_problem] gpu", "airflow:night: gpu-checks failed"])
+def test_what_is_drained_for_a_fault_already_counts(reason: str) -> None:
+    before = [*TWENTY[:18], node(18, "IDLE+DRAIN", reason), node(19, "IDLE+DRAIN", reason)]
+    with pytest.raises(WorkFailed, match=r"worker-3, and worker-\[18-19\] drained for faults already"):
+        drains(before, ["worker-3"])
+    # Its own drain is no new one.
+    assert drains(before, ["worker-18"]) == []
+
+
+def test_a_node_that_a_person_has_drained_or_that_is_off_does_not_count() -> None:
+    others = [node(18, "IDLE+DRAIN", "disk swap"), node(19, "IDLE+DRAIN", "airflow:shifts: lent")]
+    assert drains([*TWENTY[:18], *others], ["worker-3", "worker-4"]) == ["worker-3", "worker-4"]
+    off = [node(number, "IDLE+POWERED_DOWN") for number in range(20, 40)]
+    with pytest.raises(WorkFailed, match="of the 20 nodes that are on"):
+        drains([*TWENTY, *off], ["worker-1", "worker-2", "worker-3"])
 
 
 def test_a_try_that_is_carried_out_again_keeps_its_own_run(checks: MadeUp) -> None:
