@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any, Protocol
 
 from async_timeout import timeout
@@ -45,7 +46,7 @@ class Picture:
     failures: Mapping[str, str] = field(default_factory=dict)
     since: Mapping[str, datetime] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def findings(self) -> dict[str, Sequence[Finding]]:
         """The findings of each node that has any."""
         return {name: found for name, found in assess(self.nodes, Observations()).items() if found}
@@ -104,7 +105,7 @@ class _Frame:
 
 
 class Album:
-    """The newest picture of each connection, taken when somebody looks, for all who look."""
+    """The newest picture of each connection, taken on demand and shared by all viewers."""
 
     def __init__(self, find_tasks: FindTasks) -> None:
         self._find_tasks = find_tasks

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from airflow_provider_soperator.capacity.handover import OUR_RESERVATIONS
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
@@ -105,7 +105,7 @@ class LeftOver:
     since: datetime | None = None
 
 
-def left_overs(nodes: Iterable[Node], reservations: Iterable[tuple[str, str]]) -> list[LeftOver]:
+def left_overs(nodes: Iterable[Node], reservations: Iterable[Reservation]) -> list[LeftOver]:
     """Drains of this provider, those of one owner and reason together, and those reservations that are its own."""
     drains: dict[DrainReason, list[Node]] = {}
     for node in nodes:
@@ -121,5 +121,5 @@ def left_overs(nodes: Iterable[Node], reservations: Iterable[tuple[str, str]]) -
         )
         for reason, drained in drains.items()
     ]
-    ours = [(name, of) for name, of in reservations if name.startswith(OUR_RESERVATIONS)]
-    return found + [LeftOver(what=f"reservation {name} of {of}", owner=name) for name, of in ours]
+    ours = [one for one in reservations if one.name.startswith(OUR_RESERVATIONS)]
+    return found + [LeftOver(what=f"reservation {one.name} of {one.nodelist}", owner=one.name) for one in ours]

@@ -101,12 +101,11 @@ def health(args: Namespace) -> None:
 def held(args: Namespace) -> None:
     """List drains and reservations of DAGs."""
     picture = _picture(args, "nodes", "reservations")
-    named = [(one.name, one.nodelist) for one in picture.reservations]
     _print(
         args,
         (
             {"what": one.what, "owner": one.owner, "why": one.why, "since": _moment(one.since)}
-            for one in left_overs(picture.nodes, named)
+            for one in left_overs(picture.nodes, picture.reservations)
         ),
     )
 

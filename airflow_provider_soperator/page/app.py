@@ -116,7 +116,6 @@ def make_app(album: Album | None = None) -> FastAPI:
         if picture is None:
             return page(request, "wait.html", connection=chosen)
         groups = wall(picture.nodes, picture.jobs)
-        named = [(one.name, one.nodelist) for one in picture.reservations]
         return page(
             request,
             "board.html",
@@ -126,7 +125,7 @@ def make_app(album: Album | None = None) -> FastAPI:
             node=next((tile for group in groups for tile in group.tiles if tile.node.name == query.node), None),
             queue=queue_page(picture, query),
             query=query,
-            left_overs=left_overs(picture.nodes, named),
+            left_overs=left_overs(picture.nodes, picture.reservations),
             parts=_parts_in_words(picture.failures),
         )
 

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
+from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.node_conditions import is_faulty, is_off
 from airflow_provider_soperator.slurm.node_orders import drained
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
-from airflow_provider_soperator.slurm.requests.nodes import fold_names
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.soperator.active_checks import (
     FOLLOWS,
@@ -222,9 +222,9 @@ class CheckRun(Work[CheckClients]):
         more = [node for node in failing if not node.state.has(NodeFlag.DRAIN)]
         limit = number_or_share("max_drained", self.max_drained, len(on))
         if more and len(out) + len(more) > limit:
-            drained = f", and {fold_names(node.name for node in out)} drained for faults already" if out else ""
+            drained = f", and {hostlist.fold(node.name for node in out)} drained for faults already" if out else ""
             raise WorkFailed(
-                f"{self.check} has failed on {fold_names(node.name for node in more)}{drained}: that is more than "
+                f"{self.check} has failed on {hostlist.fold(node.name for node in more)}{drained}: that is more than "
                 f"max_drained={self.max_drained} of the {len(on)} nodes that are on, so none was drained. See whether "
                 "something that all share is to blame, such as the jail or the check itself; else drain them, or raise "
                 "max_drained"

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pytest
 
 from airflow_provider_soperator.board.wall import left_overs, state_of_tile, wall
-from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.states import JobState, NodeState
@@ -71,6 +71,10 @@ def test_what_dags_hold_is_told_by_owner() -> None:
         for number in (1, 2)
     ]
     others = [node("worker-3", "IDLE+DRAIN", reason="disk swap"), node("worker-4", reason="airflow:old: undrained")]
-    [drain, reservation] = left_overs([*held, *others], [("airflow-handover-1", "worker-7"), ("maintenance", "all")])
+    reserved = [
+        Reservation(name="airflow-handover-1", nodelist="worker-7"),
+        Reservation(name="maintenance", nodelist="all"),
+    ]
+    [drain, reservation] = left_overs([*held, *others], reserved)
     assert (drain.what, drain.owner, drain.why, drain.since) == ("drain of worker-[1-2]", "nc_f", "tested", SINCE)
     assert reservation.what == "reservation airflow-handover-1 of worker-7"
