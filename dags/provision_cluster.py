@@ -120,7 +120,7 @@ def provision_cluster() -> None:
         **form,
     },
     max_active_runs=1,
-    doc_md="Destroy a cluster that provision_cluster has made, with all data on its file systems.",
+    doc_md="Destroy a cluster that provision_cluster has made. Its file systems stay, for the next one.",
     tags=["soperator", "example"],
 )
 def destroy_cluster() -> None:

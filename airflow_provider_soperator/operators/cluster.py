@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
+from airflow_provider_soperator.operators.drift import CompareClusterOperator
 from airflow_provider_soperator.operators.provisioning import (
     DestroyClusterOperator,
     ProvisionClusterOperator,
@@ -236,6 +237,7 @@ class RunActiveCheckOperator(WorkOperator):
 
 
 __all__ = [
+    "CompareClusterOperator",
     "DestroyClusterOperator",
     "ProvisionClusterOperator",
     "RunActiveCheckOperator",

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
-from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
-from airflow_provider_soperator.provisioning.object_limits import check_objects
-from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
+from airflow_provider_soperator.operators.cluster_source import ClusterOperator, explained
+from airflow_provider_soperator.operators.work import WorkOperator, task_name
+from airflow_provider_soperator.provisioning.fields import SpecMistake
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, Recipe
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.values import is_on
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
-    from airflow_provider_soperator.terraform.workspace import Workspace
     from airflow_provider_soperator.work.clusters import ClusterStart
 
 
@@ -31,77 +28,32 @@ if TYPE_CHECKING:
 JAIL, JOBS = "jail", "jobs"
 
 
-class _ProvisioningOperator(StrictOperator):
+class _ProvisioningOperator(ClusterOperator):
     """Plans a cluster, and applies the plan.
 
-    :param spec: description of the cluster, or the same as plain data
-    :param source: ``Recipe`` or ``KubernetesObjects`` that makes the cluster
     :param connections: Airflow connections to the cluster
-    :param nebius_conn_id: Airflow connection with the credentials for Terraform
     :param plan_only: show and return the plan, and change nothing
     :param approved_plan: result of a task with ``plan_only``; a plan that does more is rejected
     """
 
-    _provisioner: Provisioner | None = None
-
     def __init__(
         self,
         *,
-        spec: ClusterSpec | Mapping[str, Any],
-        source: Source,
         connections: Connections | None = None,
-        nebius_conn_id: str | None = "nebius_default",
         plan_only: bool | str = False,
         approved_plan: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not isinstance(source, (Recipe, KubernetesObjects)):
-            raise SpecMistake(f"source is {source!r}: name a Recipe or KubernetesObjects")
-        said = spec if isinstance(spec, ClusterSpec) else ClusterSpec.read(spec)
-        if isinstance(source, KubernetesObjects):
-            check_objects(said, source.installation)
-        # Airflow renders templates in plain data.
-        self.spec = said.write()
-        self.source = source
         self.connections = connections or Connections()
-        self.nebius_conn_id = nebius_conn_id
         self.plan_only = plan_only
         self.approved_plan = approved_plan
         # A missing plan of another task is not an approval.
         self._needs_consent = approved_plan is not None
 
-    def on_kill(self) -> None:
-        """The worker is told to end the task: what has begun ends in good order, and stays."""
-        super().on_kill()
-        if self._provisioner:
-            self.log.warning("The task was told to end: %s", self._provisioner.interrupt())
-
-    @contextmanager
-    def _open(self, spec: ClusterSpec) -> Iterator[Provisioner]:
-        opened: Provisioner
-        if isinstance(self.source, Recipe):
-            from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
-
-            opened = RecipeProvisioner(spec, _workspace(self.source, spec.name, self.nebius_conn_id), self.log)
-        else:
-            from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
-            from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
-
-            hook = SoperatorClusterHook(self.source.kubernetes_conn_id, self.source.namespace)
-            opened = ObjectsProvisioner(self.source, spec, hook.objects, self.log)
-        self._provisioner = opened
-        try:
-            yield opened
-        finally:
-            opened.close()
-            self._provisioner = None
-
-    def _carry_out(
-        self, context: Context, provisioner: Provisioner, owner: str, *, destroy: bool = False
-    ) -> dict[str, Any]:
+    def _carry_out(self, context: Context, provisioner: Provisioner, owner: str, **how: bool) -> dict[str, Any]:
         """Plan, and apply the plan unless it is only asked for; returns what the task does."""
-        planned = self._planned(provisioner.plan(destroy=destroy))
+        planned = self._planned(provisioner.plan(**how))
         context["ti"].xcom_push("plan", planned.write())
         self._refuse(planned, provisioner, owner)
         if self._needs_consent:
@@ -200,12 +152,12 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         self.if_exists = if_exists
 
     def execute(self, context: Context) -> Any:
-        with _explained():
+        with explained():
             spec = ClusterSpec.read(self.spec)
             for warning in spec.warnings if isinstance(self.source, Recipe) else spec.own_warnings:
                 self.log.warning("%s", warning)
             self._check_connections()
-            with self._open(spec) as provisioner:
+            with self._open(spec, context) as provisioner:
                 result = self._carry_out(context, provisioner, task_name(context["ti"]))
         if is_on(self.plan_only) or self.ready_timeout is None:
             return result
@@ -307,31 +259,42 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
 
 class DestroyClusterOperator(_ProvisioningOperator):
-    """Destroy a cluster; with a ``Recipe``, also all data on its file systems.
+    """Destroy a cluster; its data stays unless it may go, too.
 
         DestroyClusterOperator(task_id="destroy", spec=research, source=recipe, confirm="research",
                                connections=Connections(slurm="research"))
 
     :param confirm: name of the cluster, once more
+    :param keep_data: file systems, disks and buckets stay, and Terraform's state keeps them: the cluster that is made
+        next from the same recipe has them again
     :param end_jobs: destroy the cluster also while jobs are in its queue, which is checked by ``connections.slurm``
     :param remove_connections: delete at the end the Airflow connections that ``connections`` names
     """
 
-    template_fields: Sequence[str] = ("spec", "confirm", "plan_only", "approved_plan", "nebius_conn_id", "end_jobs")
+    template_fields: Sequence[str] = (
+        *("spec", "confirm", "keep_data", "plan_only", "approved_plan", "nebius_conn_id", "end_jobs"),
+    )
     ui_color = "#f8d2c8"
 
     def __init__(
-        self, *, confirm: str, end_jobs: bool | str = False, remove_connections: bool = False, **kwargs: Any
+        self,
+        *,
+        confirm: str,
+        keep_data: bool | str = True,
+        end_jobs: bool | str = False,
+        remove_connections: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if remove_connections and not self.connections.airflow_conn_id:
             raise SpecMistake("remove_connections goes through Airflow's API: name its connection as airflow_conn_id")
         self.confirm = confirm
+        self.keep_data = keep_data
         self.end_jobs = end_jobs
         self.remove_connections = remove_connections
 
     def execute(self, context: Context) -> Any:
-        with _explained():
+        with explained():
             spec = ClusterSpec.read(self.spec)
             if self.confirm != spec.name:
                 raise SpecMistake(
@@ -339,8 +302,9 @@ class DestroyClusterOperator(_ProvisioningOperator):
                 )
             if self.connections.slurm is None and not is_on(self.end_jobs) and not is_on(self.plan_only):
                 raise SpecMistake("it is unknown whether jobs run there: name connections.slurm, or set end_jobs=True")
-            with self._open(spec) as provisioner:
-                return self._carry_out(context, provisioner, f"destroy {task_name(context['ti'])}", destroy=True)
+            with self._open(spec, context) as provisioner:
+                how = {"destroy": True, "keep_data": is_on(self.keep_data)}
+                return self._carry_out(context, provisioner, f"destroy {task_name(context['ti'])}", **how)
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
         if planned.changes and not is_on(self.plan_only) and not is_on(self.end_jobs):
@@ -352,41 +316,3 @@ class DestroyClusterOperator(_ProvisioningOperator):
         for conn_id in self.connections.ids if self.remove_connections else ():
             if AirflowApiHook(str(self.connections.airflow_conn_id)).delete_connection(conn_id):
                 self.log.info("Connection %s was deleted", conn_id)
-
-
-def _workspace(recipe: Recipe, cluster: str, nebius_conn_id: str | None) -> Workspace:
-    """The folder in which the recipe is planned and applied for a cluster."""
-    from airflow_provider_soperator.hooks.terraform import TerraformHook
-
-    hook = TerraformHook(
-        recipe.terraform,
-        nebius_conn_id,
-        env=recipe.env,
-        parallelism=recipe.parallelism,
-        lock_timeout=recipe.lock_timeout,
-    )
-    return hook.workspace(
-        recipe.source,
-        cluster,
-        subfolder=recipe.subfolder,
-        ref=recipe.ref,
-        home=recipe.home,
-        backend=recipe.backend,
-        # In a backend that clusters share, each has a state of its own.
-        terraform_workspace=recipe.workspace or cluster,
-    )
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Fail the task at once for errors that no retry can mend; leave the others to its retries."""
-    from airflow_provider_soperator.errors import ConnectionMistake
-    from airflow_provider_soperator.slurm.errors import SlurmError
-    from airflow_provider_soperator.terraform.failures import TerraformError
-    from airflow_provider_soperator.transports.transport_errors import TransportError
-
-    try:
-        yield
-    except (SpecMistake, NotKnownYet, ConnectionMistake, TerraformError, TransportError, SlurmError) as error:
-        may_pass = getattr(error, "retryable", False)
-        raise (AirflowException if may_pass else AirflowFailException)(str(error)) from error

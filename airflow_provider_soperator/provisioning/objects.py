@@ -51,7 +51,9 @@ class ObjectsProvisioner(Provisioner):
         self._begun_by = ""
         self._login_comes = False
 
-    def plan(self, *, destroy: bool = False) -> ProvisioningPlan:
+    def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
+        if not keep_data:
+            raise SpecMistake("volume claims are not among the objects of a cluster: keep_data=False is for a Recipe")
         self._is_destroy, self._shrunk = destroy, {}
         self._planned = asyncio.run(self._plan())
         self._log.info("Plan: %s.", self._planned.summary)

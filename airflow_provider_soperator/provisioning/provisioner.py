@@ -102,8 +102,8 @@ class Provisioner(ABC):
     """Makes one cluster. Nothing changes before ``apply``."""
 
     @abstractmethod
-    def plan(self, *, destroy: bool = False) -> ProvisioningPlan:
-        """Determine the required changes, and log them."""
+    def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
+        """Determine the required changes, and log them. A destruction may keep what holds data."""
 
     @abstractmethod
     def guard(self, allowed: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake
+from airflow_provider_soperator.provisioning.node_groups import refuse_lost_nodes
 from airflow_provider_soperator.provisioning.parts import (
     RACKED,
     Disk,
@@ -19,10 +20,10 @@ from airflow_provider_soperator.provisioning.parts import (
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
 from airflow_provider_soperator.terraform.failures import TerraformError
+from airflow_provider_soperator.terraform.plan import TerraformPlan
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.logger import Logger
-    from airflow_provider_soperator.terraform.plan import TerraformPlan
     from airflow_provider_soperator.terraform.workspace import Workspace
 
 Variables = dict[str, Any]
@@ -42,6 +43,11 @@ ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "s
 #: The published recipe has no outputs; its state has the address of the login nodes here.
 _LOGIN = "module.login_script.terraform_data.lb_service_ip"
 _NOTE = "begun-by"
+_KUBERNETES = "nebius_mk8s_v1_cluster"
+#: What holds data: it stays when its cluster is destroyed, unless it may go, too.
+_HOLD_DATA = ("nebius_compute_v1_filesystem", "nebius_compute_v1_disk", "nebius_storage_v1_bucket")
+#: By releases of Helm, Soperator is installed: before the first of them is finished, no cluster can be in use.
+_RELEASE = "helm_release"
 
 
 class RecipeProvisioner(Provisioner):
@@ -51,21 +57,51 @@ class RecipeProvisioner(Provisioner):
         self._spec, self._workspace, self._log = spec, workspace, log
         self._plan: TerraformPlan | None = None
 
-    def plan(self, *, destroy: bool = False) -> ProvisioningPlan:
+    def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
         workspace = self._workspace
         workspace.init()
-        plan = self._plan = workspace.plan(variables(self._spec, workspace.recipe.variables), destroy=destroy)
-        changes = {one.address: one.action for one in plan.changes if one.action not in ("no-op", "read")}
+        values = variables(self._spec, workspace.recipe.variables)
+        # Without a refresh it is quick; that of the destruction follows.
+        plan = workspace.plan(values, refresh=not destroy)
+        self._refuse_another(plan)
+        if destroy:
+            plan = self._planned_end(values, plan, keep_data)
+        self._plan = plan
+        changes = {one.address: one.action for one in plan.news if one.action not in ("no-op", "read")}
         return ProvisioningPlan(
             plan.summary,
             changes if changes or plan.is_empty else {f"output {name}": "update" for name in plan.outputs},
             exists=any(one.action not in ("create", "read") for one in plan.changes),
         )
 
+    def _refuse_another(self, plan: TerraformPlan) -> None:
+        """Raise if the state is that of another cluster, which would be renamed, or destroyed in its place."""
+        for one in plan.changes:
+            was, becomes = one.before.get("name"), one.after.get("name")
+            if one.type == _KUBERNETES and was and becomes and was != becomes:
+                raise SpecMistake(
+                    f"the state in Terraform's workspace is that of the cluster {was}, and {self._spec.name} would be "
+                    f"{becomes}: nothing was changed; set Recipe(workspace=…) to that of {self._spec.name}, or change "
+                    "the name in the spec"
+                )
+
+    def _planned_end(self, values: Variables, there: TerraformPlan, keep_data: bool) -> TerraformPlan:
+        """The plan of a destruction, of all that is there, or of all but the data."""
+        found = [one for one in there.changes if one.action not in ("create", "read")]
+        kept = [one.address for one in found if keep_data and one.type in _HOLD_DATA]
+        if not kept:
+            return self._workspace.plan(values, destroy=True)
+        self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
+        # What a target depends on stays, and data depends on nothing.
+        targets = [one.address for one in found if one.address not in kept]
+        if not targets:
+            return TerraformPlan(())
+        return self._workspace.plan(values, destroy=True, targets=targets)
+
     def guard(self, allowed: Sequence[str]) -> None:
         assert self._plan is not None, "it was planned"
-        # Resources that an earlier apply has not finished were never in use.
-        self._plan.refuse_destruction(allowed, unfinished=True)
+        self._plan.refuse_destruction(allowed, unfinished=_RELEASE not in self._plan.standing)
+        refuse_lost_nodes(self._plan, allowed)
 
     def apply(self) -> str:
         assert self._plan is not None, "it was planned"

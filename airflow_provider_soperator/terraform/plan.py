@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ _REASONS = {
     "delete_because_each_key": "its key is no longer in for_each of the recipe",
     "delete_because_no_move_target": "it was moved to an address that does not exist",
 }
+#: Types of resources that hold nothing: a replacement runs their provisioners again, or writes a file on the worker.
+_HOLD_NOTHING = re.compile(r"terraform_data|null_resource|(local|random|time)_\w+")
+_ON_WORKER = "local_"
 
 
 @dataclass(frozen=True)
@@ -33,27 +36,61 @@ class ResourceChange:
 
     address: str
     action: str
+    type: str = ""
     #: The reason of a replacement or deletion; empty if Terraform gives none.
     reason: str = ""
     #: The attributes that force a replacement.
     replace_paths: tuple[str, ...] = ()
     previous_address: str = ""
     is_import: bool = False
+    #: Each plan has this change: it is forced by a value that Terraform knows only when it applies, such as the time,
+    #: or it writes a file on the worker. The cluster stays as it is.
+    is_repeated: bool = False
+    before: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    after: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ResourceChange:
         change = document["change"]
         actions = change["actions"]
         said = document.get("action_reason", "")
+        kind = document.get("type", "")
+        # A creation with something else: delete or forget.
+        action = "replace" if len(actions) > 1 and "create" in actions else "/".join(actions)
+        forcing = change.get("replace_paths", ())
+        unknown = change.get("after_unknown") or {}
+        is_untold = bool(forcing) and any(_is_unknown(unknown.get(path[0])) for path in forcing)
         return cls(
             address=document["address"],
-            # A creation with something else: delete or forget.
-            action="replace" if len(actions) > 1 and "create" in actions else "/".join(actions),
+            action=action,
+            type=kind,
             reason=_REASONS.get(said, said.replace("_", " ")),
-            replace_paths=tuple(_path(path) for path in change.get("replace_paths", ())),
+            replace_paths=tuple(map(_path, forcing)),
             previous_address=document.get("previous_address", ""),
             is_import="importing" in change,
+            is_repeated=_HOLD_NOTHING.fullmatch(kind) is not None
+            and ((action == "replace" and is_untold) or (kind.startswith(_ON_WORKER) and action != "delete")),
+            before=change.get("before") or {},
+            after=change.get("after") or {},
         )
+
+    @property
+    def is_tainted(self) -> bool:
+        """True if its creation was not finished, or it was marked so (``terraform taint``)."""
+        return self.reason == _REASONS["replace_because_tainted"]
+
+    @property
+    def is_loss(self) -> bool:
+        """True if what it holds is lost: data, nodes with their jobs, a release with all it has installed."""
+        return self.action in ("delete", "replace") and not _HOLD_NOTHING.fullmatch(self.type)
+
+    def is_among(self, patterns: Iterable[str]) -> bool:
+        """True if its address matches a pattern: ``*`` stands for any text; without an index it matches all instances.
+
+        >>> ResourceChange('m.group["a-0"]', "update").is_among(["m.gr*"])
+        True
+        """
+        return any(_matches(one, self.address) for one in patterns)
 
     @property
     def why(self) -> str:
@@ -100,9 +137,21 @@ class TerraformPlan:
         )
 
     @property
+    def news(self) -> tuple[ResourceChange, ...]:
+        """The changes that not each plan has."""
+        return tuple(one for one in self.changes if not one.is_repeated)
+
+    @property
+    def standing(self) -> frozenset[str]:
+        """Types of which a finished resource is there."""
+        return frozenset(
+            one.type for one in self.changes if one.action not in ("create", "read") and not one.is_tainted
+        )
+
+    @property
     def summary(self) -> str:
         """The numbers of changes in a few words, destructive ones first."""
-        counted = Counter(one.action for one in self.changes)
+        counted = Counter(one.action for one in self.news)
         told = [f"{counted[one]} to {'destroy' if one == 'delete' else one}" for one in _SIGNS if counted[one]]
 
         imported = sum(one.is_import for one in self.changes)
@@ -114,33 +163,42 @@ class TerraformPlan:
     def lines(self) -> Iterator[str]:
         yield f"Plan: {self.summary}."
         for action in _SIGNS:
-            yield from (str(one) for one in self.changes if one.action == action)
+            yield from (str(one) for one in self.news if one.action == action)
+        if repeated := [one for one in self.changes if one.is_repeated and one.action != "no-op"]:
+            yield "In each plan, without a change of the cluster:"
+            yield from map(str, repeated)
         if self.drift:
             yield "Changed by others since Terraform's last refresh:"
             yield from map(str, self.drift)
 
     def refuse_destruction(self, allowed: Sequence[str] = (), *, unfinished: bool = False) -> None:
-        """Raise ``DestructionRefused`` if the plan destroys a resource whose address matches none of ``allowed``.
-
-        A pattern is an address, in which ``*`` stands for any text; without an index it matches all instances.
+        """Raise ``DestructionRefused`` if what a resource holds is lost, and its address matches none of ``allowed``.
 
         With ``unfinished``, tainted resources may be replaced: this is how an interrupted creation continues.
         """
-        refused = []
-        for one in self.changes:
-            # Its creation was not finished, or it was marked so (``terraform taint``).
-            is_tainted = one.reason == _REASONS["replace_because_tainted"]
-            is_destroyed = one.action in ("delete", "replace") and not (unfinished and is_tainted)
-            if is_destroyed and not any(_matches(pattern, one.address) for pattern in allowed):
-                what = "replaced" if one.action == "replace" else "destroyed"
-                refused.append(f"{one.address} would be {what}" + (f" because {one.why}" if one.why else ""))
-        if refused:
-            raise DestructionRefused(f"rejected, nothing was changed: {'; '.join(refused)}")
+        refused = [one for one in self.changes if one.is_loss and not one.is_among(allowed)]
+        if refused := [one for one in refused if not (unfinished and one.is_tainted)]:
+            told = "; ".join(
+                f"{one.address} would be {'replaced' if one.action == 'replace' else 'destroyed'}"
+                + (f" because {one.why}" if one.why else "")
+                for one in refused
+            )
+            remedy = DestructionRefused.remedy
+            if tainted := [one.address for one in refused if one.is_tainted]:
+                remedy = f"{remedy}; one that is in use is kept by `terraform untaint {tainted[0]}` in its workspace"
+            raise DestructionRefused(f"rejected, nothing was changed: {told}", remedy)
 
 
 def _matches(pattern: str, address: str) -> bool:
     literal = ".*".join(re.escape(part) for part in pattern.split("*"))
     return re.fullmatch(rf"{literal}(\[[^\]]*\])?", address, re.DOTALL) is not None
+
+
+def _is_unknown(value: Any) -> bool:
+    """True if any part is known only after the apply."""
+    if isinstance(value, Mapping):
+        return any(map(_is_unknown, value.values()))
+    return any(map(_is_unknown, value)) if isinstance(value, list) else value is True
 
 
 def _path(steps: Iterable[str | int]) -> str:

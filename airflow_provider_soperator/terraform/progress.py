@@ -108,6 +108,8 @@ class FollowedRun:
     log: Logger
     progress: ApplyProgress = field(default_factory=ApplyProgress)
     was_interrupted: bool = False
+    #: Terraform has said something. Before its first words it may still ignore signals.
+    _has_begun: bool = False
     _is_sent: bool = False
 
     @property
@@ -137,6 +139,7 @@ class FollowedRun:
         for event in self.run.lines():
             if event is None:
                 break
+            self._has_begun = True
             list(self.progress.take(event))
         return self
 
@@ -145,6 +148,7 @@ class FollowedRun:
         is_over, is_silent, next_bar = False, is_late, time.monotonic() + _BAR
         for event in self.run.lines():
             if event is not None:
+                self._has_begun = True
                 for line in self.progress.take(event):
                     if not is_silent:
                         self.log.info("%s", line)
@@ -171,5 +175,5 @@ class FollowedRun:
 
     def _tell(self) -> None:
         """Pass on the interrupt, once: on a second one Terraform would stop at once, and leave work unfinished."""
-        if self.was_interrupted and not self._is_sent and self.run.is_running:
+        if self.was_interrupted and self._has_begun and not self._is_sent and self.run.is_running:
             self._is_sent = self.run.interrupt()

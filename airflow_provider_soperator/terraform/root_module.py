@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.errors import nearest
-from airflow_provider_soperator.terraform.failures import NoReader, NotARecipe, UnknownVariable
+from airflow_provider_soperator.terraform.failures import InvalidVariable, NoReader, NotARecipe, UnknownVariable
+from airflow_provider_soperator.values import texts_in
+
+#: What is to be replaced in an example's values, such as "computefilesystem-<YOUR-FILESTORE-ID>".
+_PLACEHOLDER = re.compile(r"<[A-Z][A-Z0-9 _-]*>")
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,17 @@ class RootModule:
             f"the recipe has no variable {', '.join(told)}",
             "correct the name, see its variables.tf, or use a version of the recipe that has it",
         )
+
+    def check_placeholders(self, given: Iterable[str]) -> None:
+        """Raise ``InvalidVariable`` if the recipe's own values, which are not ``given``, were not filled in."""
+        for path in (self.folder / "terraform.tfvars", *sorted(self.folder.glob("*.auto.tfvars"))):
+            for name, value in ((_read(path) if path.exists() else None) or {}).items():
+                left = next(filter(_PLACEHOLDER.search, texts_in(value)), None)
+                if left and name not in given:
+                    raise InvalidVariable(
+                        f"{path.name} of the recipe has a placeholder for {name}: {left!r}",
+                        "set it in the description of the cluster, or in that file",
+                    )
 
     @cached_property
     def _backend(self) -> tuple[str, Mapping[str, Any]]:

@@ -116,20 +116,27 @@ class Workspace:
             self.terraform.run("workspace", "select", "-or-create", name, cwd=self.root)
         self._say_where_state_is()
 
-    def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> TerraformPlan:
+    def plan(
+        self, variables: Mapping[str, Any], *, destroy: bool = False, targets: Sequence[str] = (), refresh: bool = True
+    ) -> TerraformPlan:
         """Plan the recipe with these values; other variables have the recipe's defaults.
 
-        Earlier plans can no longer be applied.
+        With ``targets``, only these addresses, and without ``refresh`` the state as it is. Earlier plans can no longer
+        be applied.
         """
         self.settle()
         self.close()
-        self.recipe.check(variables)
+        recipe = self.recipe
+        recipe.check(variables)
+        recipe.check_placeholders(variables)
         # JSON has no interpolation, so values arrive unchanged.
         _write_privately(self.folder / _VARIABLES, json.dumps(variables, indent=1))
         arguments = [
             f"-out={{run}}/{runs.PLAN}",
             f"-var-file={self.folder / _VARIABLES}",
             *(["-destroy"] if destroy else []),
+            *([] if refresh else ["-refresh=false"]),
+            *(f"-target={one}" for one in targets),
         ]
         outcome = self._run("plan", arguments)
         if ignored := [one for one in outcome.diagnostics if UnknownVariable.is_in(one.summary)]:

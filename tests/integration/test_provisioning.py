@@ -85,19 +85,6 @@ def test_a_cluster_that_does_not_come_up_says_what_is_missing(tmp_path: Path, co
         )
 
 
-def test_what_would_end_is_refused_unless_it_may(tmp_path: Path) -> None:
-    source = recipe(tmp_path)
-    provision(source)
-    moved = spec(project="project-e00other")
-    with pytest.raises(AirflowFailException, match=r"rejected, nothing was changed: module\.k8s.*be replaced"):
-        provision(source, spec=moved)
-    with pytest.raises(AirflowFailException, match="rejected, nothing was changed"):
-        provision(source, spec=moved, plan_only=True)
-    assert sorted(ledger(tmp_path)) == ALL
-    provision(source, spec=moved, allow_destroy=["module.k8s.*"])
-    assert "destroy cluster" in ledger(tmp_path)
-
-
 def test_only_what_was_agreed_to_is_done(tmp_path: Path) -> None:
     source = recipe(tmp_path)
     planned = provision(source, plan_only=True)

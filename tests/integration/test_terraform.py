@@ -16,7 +16,6 @@ from airflow_provider_soperator.terraform.command import find
 from airflow_provider_soperator.terraform.failures import (
     BackendChanged,
     CloudQuotaExceeded,
-    DestructionRefused,
     InvalidVariable,
     NotARecipe,
     NoTerraform,
@@ -89,28 +88,18 @@ def test_a_cluster_is_planned_made_and_told_of(bench: Bench) -> None:
     assert "which is lost with this machine" in said or "all Airflow workers need access to this folder" in said
 
 
-def test_changes_are_told_apart_and_destruction_is_refused(bench: Bench) -> None:
+def test_changes_are_told_apart_and_all_is_destroyed(bench: Bench) -> None:
     bench.provision(bench.workspace())
     with bench.workspace() as workspace:
         workspace.init()
         grown = workspace.plan(variables(slurm_nodeset_workers=[worker(size=102)]))
         assert grown.summary == "1 to create, 1 to update"
-        grown.refuse_destruction()
-
         moved = workspace.plan(variables(iam_project_id="project-e00other"))
         replaced = [change.address for change in moved.changes if change.action == "replace"]
         assert replaced == ["module.k8s.terraform_data.this"]
-        with pytest.raises(DestructionRefused, match=r"module\.k8s\.terraform_data\.this would be replaced because"):
-            moved.refuse_destruction(allowed=["module.slurm.*"])
-        moved.refuse_destruction(allowed=["module.k8s.*"])
-
         gone = workspace.plan(variables(), destroy=True)
         assert gone.summary == "5 to destroy"
-        with pytest.raises(DestructionRefused, match="nothing was changed") as refused:
-            gone.refuse_destruction()
-        assert "module.filestore.terraform_data.this would be destroyed" in str(refused.value)
         assert bench.ledger == [line for line in bench.ledger if line.startswith("create ")]
-        gone.refuse_destruction(allowed=["*"])
         assert workspace.apply(gone).destroyed == 5
         assert sorted(bench.ledger[-4:]) == [f"destroy {step}" for step in STEPS]
 

@@ -27,6 +27,7 @@ PUBLIC = {
     "operators.capacity": ("ScaleTargetOperator", "ShiftCapacityOperator"),
     "operators.capacity_dag": ("capacity_dag",),
     "operators.cluster": (
+        "CompareClusterOperator",
         "DestroyClusterOperator",
         "ProvisionClusterOperator",
         "RunActiveCheckOperator",

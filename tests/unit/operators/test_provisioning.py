@@ -59,7 +59,7 @@ def test_a_consent_that_has_not_come_is_none(given: Any) -> None:
     task.approved_plan = given
     planned = ProvisioningPlan("1 to create", {"a": "create"})
     # It has nothing with which a plan is applied.
-    provisioner: Any = SimpleNamespace(plan=lambda destroy: planned, guard=lambda allowed: None)
+    provisioner: Any = SimpleNamespace(plan=lambda: planned, guard=lambda allowed: None)
     context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}
     with pytest.raises(SpecMistake, match="must be the result of a task with plan_only=True"):
         task._carry_out(context, provisioner, "owner")
@@ -71,7 +71,7 @@ class Planned:
     def __init__(self, planned: ProvisioningPlan, begun_by: str = "") -> None:
         self.planned, self.begun_by, self.done = planned, begun_by, 0
 
-    def plan(self, destroy: bool) -> ProvisioningPlan:
+    def plan(self, **how: bool) -> ProvisioningPlan:
         return self.planned
 
     def guard(self, allowed: Any) -> None:

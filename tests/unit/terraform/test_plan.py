@@ -10,8 +10,8 @@ from airflow_provider_soperator.terraform.failures import DestructionRefused
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 
 
-def change(address: str, *actions: str, reason: str = "", was: str = "", **more: Any) -> dict[str, Any]:
-    said = {"address": address, "change": {"actions": list(actions), **more}}
+def change(address: str, *actions: str, reason: str = "", was: str = "", kind: str = "", **more: Any) -> dict[str, Any]:
+    said = {"address": address, "type": kind, "change": {"actions": list(actions), **more}}
     optional = {"action_reason": reason, "previous_address": was}
     return said | {name: value for name, value in optional.items() if value}
 
@@ -115,3 +115,43 @@ def test_what_was_never_finished_may_be_replaced_on_demand() -> None:
     with pytest.raises(DestructionRefused, match="its creation was not finished"):
         half.refuse_destruction()
     half.refuse_destruction(unfinished=True)
+
+
+TIMED = {"replace_paths": [["triggers_replace"]], "after_unknown": {"triggers_replace": [False, True]}}
+
+
+def test_what_each_plan_has_is_no_news() -> None:
+    said = plan(
+        change("a.context", "delete", "create", kind="terraform_data", **TIMED),
+        change("a.rendered", "create", kind="local_file"),
+        change("a.group", "no-op", kind="nebius_mk8s_v1_node_group"),
+    )
+    assert said.summary == "nothing to do"
+    assert not said.is_empty
+    assert list(said.lines())[1:] == [
+        "In each plan, without a change of the cluster:",
+        "-/+ a.context   (triggers_replace)",
+        "  + a.rendered",
+    ]
+    said.refuse_destruction()
+    # A value that is known has changed.
+    known = {"replace_paths": [["triggers_replace"]], "after_unknown": {"id": True}}
+    assert plan(change("a.wait", "delete", "create", kind="terraform_data", **known)).summary == "1 to replace"
+    # What holds something is lost by a replacement, whatever forces it.
+    with pytest.raises(DestructionRefused, match=r"a\.fs would be replaced"):
+        plan(change("a.fs", "delete", "create", kind="nebius_compute_v1_filesystem", **TIMED)).refuse_destruction()
+
+
+@pytest.mark.parametrize("kind", ["terraform_data", "null_resource", "local_sensitive_file", "random_id", "time_sleep"])
+def test_what_holds_nothing_is_no_loss(kind: str) -> None:
+    plan(change("a.b", "delete", "create", kind=kind), change("a.c", "delete", kind=kind)).refuse_destruction()
+
+
+def test_what_is_tainted_may_be_in_use() -> None:
+    half = plan(change("a.b", "delete", "create", kind="helm_release", reason="replace_because_tainted"))
+    with pytest.raises(DestructionRefused, match=r"`terraform untaint a\.b`"):
+        half.refuse_destruction()
+    assert half.standing == frozenset()
+    assert plan(change("a.b", "no-op", kind="helm_release"), change("a.c", "create", kind="d")).standing == {
+        "helm_release"
+    }

@@ -1,0 +1,1 @@
+"""The published recipe's resources, for a real Terraform."""

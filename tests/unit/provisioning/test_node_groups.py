@@ -1,0 +1,46 @@
+"""Nodes that an update of a node group loses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.provisioning.fields import SpecMistake
+from airflow_provider_soperator.provisioning.node_groups import refuse_lost_nodes
+from airflow_provider_soperator.terraform.plan import TerraformPlan
+
+ADDRESS = "module.k8s.nebius_mk8s_v1_node_group.worker_v2[0]"
+
+
+def update(before: dict[str, Any], after: dict[str, Any], kind: str = "nebius_mk8s_v1_node_group") -> TerraformPlan:
+    change = {"actions": ["update"], "before": {"name": "a-0", **before}, "after": {"name": "a-0", **after}}
+    return TerraformPlan.read({"resource_changes": [{"address": ADDRESS, "type": kind, "change": change}]})
+
+
+def scaled(size: int) -> dict[str, Any]:
+    return {"fixed_node_count": None, "autoscaling": {"min_node_count": 0, "max_node_count": size}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({"fixed_node_count": 128}, {"fixed_node_count": 2}, "the node group a-0 would shrink from 128 to 2 machines"),
+        ({"fixed_node_count": 128}, scaled(64), "from 128 to 64"),
+        (scaled(4), {"fixed_node_count": 3, "autoscaling": None}, "from 4 to 3"),
+        ({}, {"name": "b-0"}, r"turn from a-0 into b-0 in place: keep the order of nodesets"),
+    ],
+)
+def test_what_is_refused(before: dict[str, Any], after: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecMistake, match=said):
+        refuse_lost_nodes(update(before, after), ["module.other.*"])
+    refuse_lost_nodes(update(before, after), [ADDRESS])
+    refuse_lost_nodes(update(before, after, kind="another"), [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"fixed_node_count": 2}, {"fixed_node_count": 4}), ({"fixed_node_count": 2}, scaled(2)), ({}, {})],
+)
+def test_what_is_not(before: dict[str, Any], after: dict[str, Any]) -> None:
+    refuse_lost_nodes(update(before, after), [])
