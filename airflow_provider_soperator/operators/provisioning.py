@@ -272,7 +272,13 @@ class DestroyClusterOperator(_ProvisioningOperator):
     """
 
     template_fields: Sequence[str] = (
-        *("spec", "confirm", "keep_data", "plan_only", "approved_plan", "nebius_conn_id", "end_jobs"),
+        "spec",
+        "confirm",
+        "keep_data",
+        "plan_only",
+        "approved_plan",
+        "nebius_conn_id",
+        "end_jobs",
     )
     ui_color = "#f8d2c8"
 

@@ -121,8 +121,8 @@ class Workspace:
     ) -> TerraformPlan:
         """Plan the recipe with these values; other variables have the recipe's defaults.
 
-        With ``targets``, only these addresses, and without ``refresh`` the state as it is. Earlier plans can no longer
-        be applied.
+        With ``targets``, only these addresses. Without ``refresh`` it is a look at the state as it is, and not logged.
+        Earlier plans can no longer be applied.
         """
         self.settle()
         self.close()
@@ -145,7 +145,7 @@ class Workspace:
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         plan = TerraformPlan.read(document, path=path, digest=digest)
-        for line in plan.lines():
+        for line in plan.lines() if refresh else ():
             self.log.info("%s", line)
         return plan
 

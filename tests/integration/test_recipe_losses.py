@@ -116,12 +116,18 @@ def test_a_state_of_another_cluster_is_left_alone(home: Path) -> None:
     assert told(home) == ALL
 
 
-def test_a_cluster_is_destroyed_without_its_data_and_made_again_with_it(home: Path) -> None:
+def test_a_cluster_is_destroyed_without_its_data_and_made_again_with_it(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     provision(source(home))
     planned = destroy(source(home), plan_only=True)
     assert JAIL not in planned["changes"]
     assert planned["changes"][CLUSTER] == "delete"
+    capsys.readouterr()
     destroy(source(home), approved_plan=planned, end_jobs=True)
+    said = capsys.readouterr().out
+    assert said.count("Plan: ") == 1
+    assert f"stays in the state: {JAIL}" in said
     assert "destroy soperator-research" in ledger(home)
     assert "destroy jail" not in ledger(home)
     # What stays is nothing to do for the next one.
