@@ -20,7 +20,7 @@ from tf.types import List, Map, Number, String
 
 #: Where Terraform looks for the provider "nebius/nebius" in a mirror.
 PLACE = "registry.terraform.io/nebius/nebius/0.5.196/linux_amd64"
-TYPES = (*("nebius_compute_v1_filesystem", "nebius_mk8s_v1_cluster", "nebius_mk8s_v1_node_group", "helm_release"),)
+TYPES = ("nebius_compute_v1_filesystem", "nebius_mk8s_v1_cluster", "nebius_mk8s_v1_node_group", "helm_release")
 
 
 def _note(line: str) -> None:
