@@ -13,10 +13,12 @@ import re
 import shlex
 import sys
 import zipfile
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from airflow_provider_soperator.functions import remote
@@ -228,8 +230,9 @@ def _pickled(function: Callable[..., Any], value: Any) -> bytes:
     by_value = module is not None and module.__name__ != "__main__"
     if by_value:
         cloudpickle.register_pickle_by_value(module)
+    packed = io.BytesIO()
     try:
-        data: bytes = cloudpickle.dumps(value)
+        _pickler(packed).dump(value)
     except Exception as error:
         raise CallError(
             f"{_called(function)} or its arguments cannot be pickled ({error}): create such objects inside the function"
@@ -237,7 +240,24 @@ def _pickled(function: Callable[..., Any], value: Any) -> bytes:
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)
-    return data
+    return packed.getvalue()
+
+
+def _pickler(packed: io.BytesIO) -> Any:
+    """Pickles by value what the cluster cannot import, with the names of the files for tracebacks."""
+    import cloudpickle
+
+    reduced = cloudpickle.Pickler.dispatch_table[CodeType]
+
+    def named(code: CodeType) -> Any:
+        # Since 3.1.3, cloudpickle replaces the name of each file.
+        made, parts = reduced(code)
+        return made, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table = ChainMap({CodeType: named}, cloudpickle.Pickler.dispatch_table)
+
+    return Pickler(packed)
 
 
 def _about(function: Callable[..., Any]) -> dict[str, Any]:
