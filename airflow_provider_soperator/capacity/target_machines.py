@@ -61,7 +61,7 @@ class TargetMachines:
 
     async def shares(self, sessions: Mapping[str, Session]) -> list[ProjectShare]:
         """The parts of the block that are all that the projects of targets may have."""
-        from airflow_provider_soperator.nebius.machines import project_of
+        from airflow_provider_soperator.nebius.node_groups import project_of
 
         if self._open is None or self._is_unlimited:
             return []
@@ -92,7 +92,7 @@ class TargetMachines:
 
     async def bought(self, sessions: Mapping[str, Session]) -> int | None:
         """Count the GPUs of the targets' machines that are not of the block; None if that is unknown."""
-        from airflow_provider_soperator.nebius.machines import bought_gpus
+        from airflow_provider_soperator.nebius.node_groups import bought_gpus
 
         groups, there = set[str](), 0
         if self._open is None:
@@ -113,7 +113,7 @@ class TargetMachines:
         return bought if known >= there else None
 
     async def _find(self, sdk: SDK, name: str, clues: MachineClues) -> frozenset[str]:
-        from airflow_provider_soperator.nebius.machines import find_groups
+        from airflow_provider_soperator.nebius.node_groups import find_groups
 
         found = clues.groups or await find_groups(sdk, clues.machines, clues.neighbours, clues.nodesets)
         self._groups[name] = self._groups.get(name, frozenset()) | found

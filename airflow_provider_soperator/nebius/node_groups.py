@@ -1,18 +1,29 @@
-"""Node groups of Nebius: size, operations, and the call that resizes them."""
+"""Node groups of Nebius: size, operations, the call that resizes them, and their machines: which were bought."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from nebius.api.nebius.capacity.v1 import CapacityBlockGroupServiceClient, ListCapacityBlockGroupResourcesRequest
 from nebius.api.nebius.common.v1 import ListOperationsRequest, Operation, ResourceEvent
+from nebius.api.nebius.compute.v1 import (
+    GetGpuClusterRequest,
+    GetInstanceRequest,
+    GpuClusterServiceClient,
+    Instance,
+    InstanceServiceClient,
+    InstanceStatus,
+    ListInstancesRequest,
+)
 from nebius.api.nebius.iam.v2 import GetProjectRequest, ProjectServiceClient
 from nebius.api.nebius.mk8s.v1 import (
     ClusterServiceClient,
     GetClusterRequest,
     GetNodeGroupRequest,
+    ListNodeGroupsRequest,
     NodeGroup,
     NodeGroupAutoscalingSpec,
     NodeGroupServiceClient,
@@ -23,11 +34,19 @@ from nebius.api.nebius.mk8s.v1 import (
 from nebius.base.protos.dynamic import REGISTRY
 from nebius.sdk import SDK
 
-from airflow_provider_soperator.nebius.api import answer, pages
+from airflow_provider_soperator.nebius.api import NebiusMissing, answer, listed
 
 #: The API's limit for one node group.
 MOST_NODES = 100
 _LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
+#: Labels of a machine: its node group and cluster.
+_GROUP, _CLUSTER = "mk8s-node-group-id", "mk8s-cluster-id"
+#: Label that Soperator's recipe gives the Kubernetes Nodes of a node group.
+_NODESET = "slurm.nebius.ai/nodeset-name"
+#: Machines that are tried until one is found: some may have gone, and those of another cloud are never found.
+_TRIES = 3
+#: Machines in these states have no GPUs yet, or no longer.
+_WITHOUT = (InstanceStatus.InstanceState.CREATING, InstanceStatus.InstanceState.DELETING)
 
 
 @dataclass(frozen=True)
@@ -77,8 +96,8 @@ class NodeGroupClient:
     async def operations(self) -> list[Operation]:
         """List the operations that the service still knows, newest first."""
         request = ListOperationsRequest(resource_id=self._id)
-        listed = await pages(self._client.operation_service().list, request, f"operations of {self._thing}")
-        found = [operation for page in listed for operation in page.operations]
+        thing = f"operations of {self._thing}"
+        found = await listed(self._client.operation_service().list, request, thing, of="operations")
         return sorted(found, key=lambda operation: operation.created_at or _LONG_AGO, reverse=True)
 
     async def resize(self, group: NodeGroup, size: GroupSize, key: str) -> str:
@@ -112,8 +131,6 @@ class NodeGroupClient:
         """Read the InfiniBand fabric of the group's GPU cluster; empty if it has none."""
         if not (cluster := group.spec.template.gpu_cluster) or not cluster.id:
             return ""
-        from nebius.api.nebius.compute.v1 import GetGpuClusterRequest, GpuClusterServiceClient
-
         request = GetGpuClusterRequest(id=cluster.id)
         found = await answer(GpuClusterServiceClient(self._sdk).get, request, "read", f"GPU cluster {cluster.id}")
         return found.spec.infiniband_fabric
@@ -179,3 +196,61 @@ def _of_events(group: NodeGroup, since: datetime | None) -> Iterator[str]:
         is_recent = since is None or last.occurred_at is None or last.occurred_at >= since
         if is_recent and last.level in (ResourceEvent.Level.WARN, ResourceEvent.Level.ERROR):
             yield last.message or last.code
+
+
+async def find_groups(
+    sdk: SDK, machines: Collection[str], neighbours: Sequence[str] = (), nodesets: Collection[str] = ()
+) -> frozenset[str]:
+    """Find the node groups of machines, and of NodeSets in the cluster that these and their neighbours belong to.
+
+    Empty if none can be found.
+    """
+    client = InstanceServiceClient(sdk)
+    for machine in [*sorted(machines)[:_TRIES], *neighbours[:_TRIES]]:
+        try:
+            home = await answer(client.get, GetInstanceRequest(id=machine), "read", f"machine {machine}")
+            break
+        except NebiusMissing:
+            continue
+    else:
+        return frozenset()
+    there = await _instances(sdk, home.metadata.parent_id)
+    found = {_label(one, _GROUP) for one in there if one.metadata.id in machines}
+    if nodesets and (cluster := _label(home, _CLUSTER)):
+        request = ListNodeGroupsRequest(parent_id=cluster)
+        groups = await listed(NodeGroupServiceClient(sdk).list, request, f"node groups of {cluster}")
+        labels = {one.metadata.id: one.spec.template.metadata for one in groups}
+        found |= {group for group, said in labels.items() if said and said.labels.get(_NODESET, "") in nodesets}
+    return frozenset(found - {""})
+
+
+async def project_of(sdk: SDK, group: str) -> str:
+    """Read the id of the project that the machines of a node group are in."""
+    client = NodeGroupClient(sdk, group)
+    return await client.project(await client.read())
+
+
+async def bought_gpus(sdk: SDK, block_id: str, groups: Collection[str]) -> tuple[int, int]:
+    """Count the GPUs of node groups' machines that the block does not hold, and all machines."""
+    request = ListCapacityBlockGroupResourcesRequest(id=block_id)
+    thing = f"machines of capacity block {block_id}"
+    held = await answer(CapacityBlockGroupServiceClient(sdk).list_resources, request, "list", thing)
+    projects = {await project_of(sdk, group) for group in sorted(groups)}
+    machines = [
+        one
+        for project in projects
+        for one in await _instances(sdk, project)
+        if _label(one, _GROUP) in groups and one.status.state not in _WITHOUT
+    ]
+    beside = [one for one in machines if one.metadata.id not in held.resource_ids]
+    bought = [one for one in beside if one.status.reservation_id != block_id]
+    return sum(gpus_of(one.spec.resources.preset or "") for one in bought), len(machines)
+
+
+def _label(one: Instance, name: str) -> str:
+    return one.metadata.labels.get(name, "")
+
+
+async def _instances(sdk: SDK, project: str) -> list[Instance]:
+    request = ListInstancesRequest(parent_id=project)
+    return await listed(InstanceServiceClient(sdk).list, request, f"machines of {project}")

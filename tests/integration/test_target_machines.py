@@ -19,7 +19,7 @@ from airflow_provider_soperator.capacity.targets.protocol import MachineClues, S
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.nebius import machines as nebius_machines
+from airflow_provider_soperator.nebius import node_groups
 from airflow_provider_soperator.nebius.api import NebiusDenied, NebiusUnreachable
 from sandbox.cloud.faults import ApiFault
 from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT
@@ -181,7 +181,7 @@ def deny(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     async def denied(*_: object) -> None:
         raise NebiusDenied("the account may not list machines")
 
-    monkeypatch.setattr(nebius_machines, call, denied)
+    monkeypatch.setattr(node_groups, call, denied)
 
 
 # Whether they may be

@@ -137,7 +137,6 @@ TABLE = (
         but=(
             "capacity.targets.bought_nodes",
             "capacity.targets.nebius_session",
-            "nebius.machines",
             "nebius.node_groups",
             "page.app",
         ),
