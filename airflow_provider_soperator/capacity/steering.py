@@ -12,7 +12,6 @@ from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, patience
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
-from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 
 #: What a shift can be told while it runs.
@@ -82,44 +81,20 @@ def left_out(commands: Iterable[SteeringCommand]) -> dict[str, str]:
     return {node: why.format(one.by or "a run by hand") for one in commands for node in one.nodes}
 
 
-class SteeredOrder:
-    """An order, and the commands for it while it is carried out."""
-
-    def __init__(self, order: ShiftOrder, steering: ShiftSteering | None) -> None:
-        self._order, self._steering = order, steering
-        self.commands: tuple[SteeringCommand, ...] = ()
-
-    async def look(self, record: ShiftRecord, log: Logger) -> ShiftOrder:
-        """The order after what was asked for by now, which is logged."""
-        commands = tuple(await self._steering.commands(record)) if self._steering else ()
-        for command in commands[len(self.commands) :]:
-            log.warning("%s", command)
-        self.commands = commands
-        return steered(self._order, commands)
-
-    async def show(self, state: Mapping[str, Any]) -> None:
-        if self._steering:
-            await self._steering.show(state)
-
-    @property
-    def stop(self) -> str:
-        """Why the shift is to stop where it is; empty if it is not."""
-        return next((str(command) for command in self.commands if command.action == "stop"), "")
-
-    def asked(self, world: World) -> dict[str, Any] | None:
-        """What the commands ask for instead of what was desired, if that makes a difference."""
-        kept = {node for seen in world.holdings.values() for node in seen.stuck}
-        # A stop says more than what was left out before it.
-        for command in sorted(self.commands, key=lambda one: one.action != "stop"):
-            if command.action == "stop":
-                units = {name: seen.allowed for name, seen in world.holdings.items()}
-            elif kept & {*command.nodes}:
-                units = world.goal(self._order.desired).units
-            else:
-                continue
-            if units != dict(self._order.desired):
-                return {"units": units, "by": command.by, "because": str(command), "now": command.at.isoformat()}
-        return None
+def asked(commands: Iterable[SteeringCommand], order: ShiftOrder, world: World) -> dict[str, Any] | None:
+    """What commands ask for instead of what an order desires, if that makes a difference."""
+    kept = {node for seen in world.holdings.values() for node in seen.stuck}
+    # A stop says more than what was left out before it.
+    for command in sorted(commands, key=lambda one: one.action != "stop"):
+        if command.action == "stop":
+            units = {name: seen.allowed for name, seen in world.holdings.items()}
+        elif kept & {*command.nodes}:
+            units = world.goal(order.desired).units
+        else:
+            continue
+        if units != dict(order.desired):
+            return {"units": units, "by": command.by, "because": str(command), "now": command.at.isoformat()}
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity.holdings import ProjectShare
 from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session
-from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.api import NebiusDenied, NebiusError, NebiusMissing, NebiusUnauthenticated
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, read_allowances
-from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.transport_errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import FAILURES
 
 if TYPE_CHECKING:
     from nebius.sdk import SDK
@@ -104,7 +102,7 @@ class TargetMachines:
                     groups |= clues.beside | await self._find(sdk, name, clues)
                     there += clues.count
                 bought, known = await bought_gpus(sdk, self._block, groups)
-        except (SlurmError, TransportError, ConnectionMistake) as error:
+        except FAILURES as error:
             self._log.warning("It is unknown if GPUs were bought: %s", error)
             return None
         if known < there:

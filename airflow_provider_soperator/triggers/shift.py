@@ -26,8 +26,8 @@ from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCo
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.pipelines.member import states_of
+from airflow_provider_soperator.transports.transport_errors import FAILURES
 from airflow_provider_soperator.triggers.base import KillableTrigger, call
-from airflow_provider_soperator.work.polling import FAILURES
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 
 #: States of tasks that have ended, unless they are cleared.

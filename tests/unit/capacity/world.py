@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.capacity.holdings import Holding, ProjectShare, Release
 from airflow_provider_soperator.capacity.lease_store import LeaseStore
-from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
+from airflow_provider_soperator.capacity.reservations import ReservationLease
 from airflow_provider_soperator.capacity.targets.protocol import Session
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Reservation
