@@ -12,10 +12,10 @@ from typing import Any
 
 from async_timeout import timeout
 
+from airflow_provider_soperator.capacity.connections import TargetMachines
 from airflow_provider_soperator.capacity.holdings import Allocation, World
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.target_machines import TargetMachines
 from airflow_provider_soperator.capacity.targets.protocol import JobLosses, Session
 from airflow_provider_soperator.errors import CapacityError
 from airflow_provider_soperator.transports.transport_errors import FAILURES

@@ -92,17 +92,10 @@ class HandoverReservation:
             await self.end()
             found = None
         if found is None:
+            end, users = start + _LONGEST, (self._user,)
+            asked = CreateReservation(name=self._name, nodes=wanted, users=users, start=start, end=end, comment=why)
             try:
-                await self._ask(
-                    CreateReservation(
-                        name=self._name,
-                        nodes=wanted,
-                        start=start,
-                        end=start + _LONGEST,
-                        users=(self._user,),
-                        comment=why,
-                    )
-                )
+                await self._ask(asked)
             except ReservationConflict:
                 # It was created, but the answer was lost.
                 if await self._find() is None:

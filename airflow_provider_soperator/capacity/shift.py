@@ -85,7 +85,7 @@ class Shift:
     @asynccontextmanager
     async def open(cls, order: ShiftOrder, clients: Clients, log: Logger) -> AsyncIterator[Shift]:
         """A shift, with its sessions closed at the end."""
-        connections = ShiftConnections.of(order, clients, log)
+        connections = ShiftConnections(order, clients, log)
         try:
             yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), connections, log)
         finally:

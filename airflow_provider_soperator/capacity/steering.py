@@ -13,13 +13,14 @@ from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, patience
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.values import Plain
 
 #: What a shift can be told while it runs.
 SteeringAction = Literal["stop", "force", "leave_out", "extend"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SteeringCommand:
+class SteeringCommand(Plain):
     """What a person asks of a shift."""
 
     action: SteeringAction
@@ -98,7 +99,7 @@ def asked(commands: Iterable[SteeringCommand], order: ShiftOrder, world: World) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShiftAtWork:
+class ShiftAtWork(Plain):
     """The shift that holds a block, in two Airflow Variables: what it is, which it writes, and what is asked of it."""
 
     #: The same for each process of a shift, and another one if its task begins afresh.
@@ -140,7 +141,7 @@ class ShiftAtWork:
     def find(cls, block: str) -> ShiftAtWork | None:
         """The shift that has or had the block last; None if none is known."""
         said = _read(_shift(block))
-        return _adapter(cls).validate_python(said) if said else None
+        return cls.read(said) if said else None
 
     def end(self, how: str, now: datetime) -> None:
         """Write down that it is over, unless another one has the block by now."""
@@ -153,14 +154,13 @@ class ShiftAtWork:
         said = _read(_steering(self.block))
         if said.get("shift") != self.id:
             return ()
-        return tuple(_adapter(SteeringCommand).validate_python(one) for one in said["commands"])
+        return tuple(map(SteeringCommand.read, said["commands"]))
 
     def give(self, command: SteeringCommand) -> None:
         """Add a command, which the shift heeds at its next poll."""
         given = self.commands()
         self._check(command, given)
-        said = [_adapter(SteeringCommand).dump_python(one, mode="json") for one in (*given, command)]
-        _write(_steering(self.block), {"shift": self.id, "commands": said})
+        _write(_steering(self.block), {"shift": self.id, "commands": [one.write() for one in (*given, command)]})
 
     def _check(self, command: SteeringCommand, given: Iterable[SteeringCommand]) -> None:
         """Refuse what the shift could not carry out."""
@@ -182,7 +182,7 @@ class ShiftAtWork:
                 )
 
     def _keep(self) -> None:
-        _write(_shift(self.block), _adapter(ShiftAtWork).dump_python(self, mode="json"))
+        _write(_shift(self.block), self.write())
 
 
 def no_shift(block: str, last: ShiftAtWork | None) -> CapacityMistake:
@@ -213,9 +213,3 @@ def _write(key: str, value: Mapping[str, Any]) -> None:
     from airflow.sdk import Variable
 
     Variable.set(key, json.dumps(value))
-
-
-def _adapter(kind: type[Any]) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)

@@ -95,7 +95,7 @@ class SubmitAheadOperator(BaseOperator):
         for one, answer in zip(rendered, submitted, strict=True):
             ahead.jobs.setdefault(one.stage, {})[one.index] = AheadJob(str(answer.id), one.key.text)
             self.log.info("%s is job %s%s", one.name, answer.id, f", {one.waits_for}" if one.waits_for else "")
-        context["ti"].xcom_push(AHEAD, ahead.describe())
+        context["ti"].xcom_push(AHEAD, ahead.write())
         return {one.name: str(answer.id) for one, answer in zip(rendered, submitted, strict=True)}
 
     def _show(self, rendered: list[Rendered]) -> None:

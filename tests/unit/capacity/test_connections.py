@@ -54,7 +54,7 @@ class Reached:
 
 def opened(place: Namespace | None = None) -> ShiftConnections:
     async def go() -> ShiftConnections:
-        made = ShiftConnections.of(ORDER, cast(Clients, Reached(place)), logging.getLogger(__name__))
+        made = ShiftConnections(ORDER, cast(Clients, Reached(place)), logging.getLogger(__name__))
         await made.open()
         return made
 
