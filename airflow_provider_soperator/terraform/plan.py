@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.failures import DestructionRefused
+from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED
 
 #: Terraform's signs for actions, in the order of our output.
 _SIGNS = {"delete": "-", "replace": "-/+", "forget": ".", "create": "+", "update": "~", "read": "<="}
@@ -172,7 +172,7 @@ class TerraformPlan:
             yield from map(str, self.drift)
 
     def refuse_destruction(self, allowed: Sequence[str] = (), *, unfinished: bool = False) -> None:
-        """Raise ``DestructionRefused`` if what a resource holds is lost, and its address matches none of ``allowed``.
+        """Raise ``TerraformError`` if what a resource holds is lost, and its address matches none of ``allowed``.
 
         With ``unfinished``, tainted resources may be replaced: this is how an interrupted creation continues.
         """
@@ -183,10 +183,10 @@ class TerraformPlan:
                 + (f" because {one.why}" if one.why else "")
                 for one in refused
             )
-            remedy = DestructionRefused.remedy
+            remedy = DESTRUCTION_REFUSED.remedy
             if tainted := [one.address for one in refused if one.is_tainted]:
                 remedy = f"{remedy}; one that is in use is kept by `terraform untaint {tainted[0]}` in its workspace"
-            raise DestructionRefused(f"rejected, nothing was changed: {told}", remedy)
+            raise DESTRUCTION_REFUSED.error(f"rejected, nothing was changed: {told}", remedy)
 
 
 def _matches(pattern: str, address: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.terraform.failures import Diagnostic, StateLocked, errors, from_text
+from airflow_provider_soperator.terraform.failures import STATE_LOCKED, Diagnostic, errors, from_text
 from airflow_provider_soperator.terraform.runs import Run
 from airflow_provider_soperator.terraform.state import seconds_of
 
@@ -169,7 +169,7 @@ class FollowedRun:
         self.run.notice()
         for diagnostic in self.diagnostics:
             # The holder of a lock is logged once elsewhere.
-            for line in () if StateLocked.is_in(diagnostic.summary) else diagnostic.lines():
+            for line in () if STATE_LOCKED.is_in(diagnostic.summary) else diagnostic.lines():
                 self.log.warning("%s", line)
         return self
 

@@ -17,13 +17,14 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform import runs
 from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.failures import (
-    Interrupted,
-    NotARecipe,
-    PlanOutdated,
-    StateLocked,
-    TerraformFailed,
-    UnknownVariable,
-    WorkspaceBusy,
+    INTERRUPTED,
+    NOT_A_RECIPE,
+    PLAN_OUTDATED,
+    STATE_LOCKED,
+    TERRAFORM_FAILED,
+    UNKNOWN_VARIABLE,
+    WORKSPACE_BUSY,
+    TerraformError,
     explain,
 )
 from airflow_provider_soperator.terraform.plan import TerraformPlan
@@ -139,8 +140,8 @@ class Workspace:
             *(f"-target={one}" for one in targets),
         ]
         outcome = self._run("plan", arguments)
-        if ignored := [one for one in outcome.diagnostics if UnknownVariable.is_in(one.summary)]:
-            raise UnknownVariable("; ".join(one.words for one in ignored), diagnostics=ignored)
+        if ignored := [one for one in outcome.diagnostics if UNKNOWN_VARIABLE.is_in(one.summary)]:
+            raise UNKNOWN_VARIABLE.error("; ".join(one.words for one in ignored), diagnostics=ignored)
         path = outcome.run.folder / runs.PLAN
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -160,7 +161,7 @@ class Workspace:
             self.log.info("There is nothing to do.")
             return Applied()
         if plan.path is None or not plan.path.exists():
-            raise PlanOutdated("there is a newer plan, or this one was already applied")
+            raise PLAN_OUTDATED.error("there is a newer plan, or this one was already applied")
         applied = self._applied(self._run("apply", [str(plan.path)], digest=plan.digest))
         self.close()
         self.log.info("Apply complete: %s.", applied)
@@ -182,7 +183,7 @@ class Workspace:
     def interrupt(self) -> str:
         """Make Terraform finish what it has begun, save the state, release its lock and end; returns a description.
 
-        Returns at once, and may be called by a signal handler. A caller that waits gets ``Interrupted`` in the end.
+        Returns at once, and may be called by a signal handler. A caller that waits gets an error in the end.
         """
         self._is_interrupted = True
         following = self._following
@@ -199,7 +200,7 @@ class Workspace:
     def root(self) -> Path:
         """The folder of the root module, in which Terraform runs."""
         if self._root is None:
-            raise NotARecipe(f"{self.folder} has no recipe yet", "call init() first")
+            raise NOT_A_RECIPE.error(f"{self.folder} has no recipe yet", "call init() first")
         return self._root
 
     @property
@@ -245,7 +246,9 @@ class Workspace:
             outcome = self._follow(self._start(kind, arguments, seconds, digest))
             try:
                 return self._checked(outcome)
-            except StateLocked as error:
+            except TerraformError as error:
+                if error.cause is not STATE_LOCKED:
+                    raise
                 lock = Lock.read(error.diagnostics)
                 if lock and self._is_ours(lock):
                     self.log.warning("%s, but is a run of ours that has died: removing the lock", lock)
@@ -261,18 +264,18 @@ class Workspace:
         if self.parallelism:
             options.append(f"-parallelism={self.parallelism}")
         if self._is_interrupted:
-            raise Interrupted(f"{kind} was not started: the task was interrupted")
+            raise INTERRUPTED.error(f"{kind} was not started: the task was interrupted")
         with self._alone():
             latest = self._latest_run()
             if latest and latest.is_running:
-                raise WorkspaceBusy(f"another task is working in {self.folder}")
+                raise WORKSPACE_BUSY.error(f"another task is working in {self.folder}")
             argv = [self.terraform.path, kind, *options, *arguments]
             return runs.start(self._runs, kind, argv, self.root, self.terraform.env, digest=digest)
 
-    def _still_locked(self, lock: Lock | None, error: StateLocked) -> StateLocked:
+    def _still_locked(self, lock: Lock | None, error: TerraformError) -> TerraformError:
         if lock is None:
-            return StateLocked(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
-        return StateLocked(
+            return STATE_LOCKED.error(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
+        return STATE_LOCKED.error(
             f"{lock}, still after {self.lock_timeout:.0f} s",
             "wait for it to end; if that process has certainly died, run "
             f"`terraform force-unlock {lock.id}` in the workspace's folder",
@@ -297,7 +300,7 @@ class Workspace:
             self._rescue()
         if outcome.was_interrupted:
             progress = outcome.progress
-            raise Interrupted(
+            raise INTERRUPTED.error(
                 f"terraform {kind} was interrupted after {progress.done} of {progress.total} steps",
                 "what it has made is in the state, and the next try continues from there",
                 outcome.diagnostics,
@@ -321,7 +324,7 @@ class Workspace:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise TerraformFailed(
+            raise TERRAFORM_FAILED.error(
                 f"the folder {self.folder} cannot be created ({error.strerror})",
                 "set a home for workspaces to which the Airflow worker may write",
             ) from error
