@@ -28,7 +28,6 @@ from airflow_provider_soperator.terraform.failures import (
     explain,
 )
 from airflow_provider_soperator.terraform.plan import TerraformPlan
-from airflow_provider_soperator.terraform.progress import FollowedRun
 from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Run
 from airflow_provider_soperator.terraform.sources import Source, bring
@@ -76,7 +75,7 @@ class Workspace:
     parallelism: int | None = None
     lock_timeout: float = 600.0
     _root: Path | None = field(default=None, init=False)
-    _following: FollowedRun | None = field(default=None, init=False)
+    _following: Run | None = field(default=None, init=False)
     _is_interrupted: bool = field(default=False, init=False)
 
     def __enter__(self) -> Workspace:
@@ -142,7 +141,7 @@ class Workspace:
         outcome = self._run("plan", arguments)
         if ignored := [one for one in outcome.diagnostics if UNKNOWN_VARIABLE.is_in(one.summary)]:
             raise UNKNOWN_VARIABLE.error("; ".join(one.words for one in ignored), diagnostics=ignored)
-        path = outcome.run.folder / runs.PLAN
+        path = outcome.folder / runs.PLAN
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         plan = TerraformPlan.read(document, path=path, digest=digest)
@@ -156,7 +155,8 @@ class Workspace:
         latest = self._latest_run("apply")
         if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
             self.log.info("Plan already applied by %s: not applying it again", latest.folder)
-            return self._applied(FollowedRun(latest, self.log).to_present())
+            latest.read()
+            return self._applied(latest)
         if plan.is_empty:
             self.log.info("There is nothing to do.")
             return Applied()
@@ -186,11 +186,10 @@ class Workspace:
         Returns at once, and may be called by a signal handler. A caller that waits gets an error in the end.
         """
         self._is_interrupted = True
-        following = self._following
-        if following is None:
+        run = self._following
+        if run is None:
             return "Terraform was not running"
-        following.interrupt()
-        run = following.run
+        run.interrupt()
         if not run.is_here:
             host = run.record.host
             return f"Terraform continues on {host}, and can be interrupted only there; see {run.folder}"
@@ -222,24 +221,24 @@ class Workspace:
         if latest.is_running:
             host = latest.record.host
             self.log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
-            outcome = self._follow(latest, is_late=True)
+            self._follow(latest, is_late=True)
             # A run that dies while it is followed is planned again, like one that had died before.
-            if kind == "apply" and outcome.status is not None:
-                self._checked(outcome)
+            if kind == "apply" and latest.status is not None:
+                self._checked(latest)
                 return
-        outcome = FollowedRun(latest, self.log).to_present()
-        if outcome.status == 0:
+        latest.read()
+        if latest.status == 0:
             if kind == "apply":
-                applied = self._applied(outcome)
+                applied = self._applied(latest)
                 self.log.info("The apply of an earlier try, of %s, has succeeded meanwhile: %s", at, applied)
             return
-        how = "died" if outcome.status is None else "failed"
-        done = f"{outcome.progress.done} of {outcome.progress.total} steps"
+        how = "died" if latest.status is None else "failed"
+        done = f"{latest.progress.done} of {latest.progress.total} steps"
         self.log.warning("The %s of an earlier try, of %s, %s after %s; see %s", kind, at, how, done, latest.folder)
-        for address in outcome.progress.current:
+        for address in latest.progress.current:
             self.log.warning("It was working on %s, which may exist without being in the state", address)
 
-    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> FollowedRun:
+    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> Run:
         """Run plan or apply to its end. A lock of the state that others hold is waited for by Terraform itself."""
         seconds = 0.0
         while True:
@@ -282,39 +281,43 @@ class Workspace:
             error.diagnostics,
         )
 
-    def _follow(self, run: Run, *, is_late: bool = False) -> FollowedRun:
-        self._following = FollowedRun(run, self.log)
+    def _follow(self, run: Run, *, is_late: bool = False) -> Run:
+        self._following = run
         if self._is_interrupted:
-            self._following.interrupt()
+            run.interrupt()
         try:
-            return self._following.to_end(is_late=is_late)
+            run.follow(self.log, is_late=is_late)
         finally:
             self._following = None
+        return run
 
-    def _checked(self, outcome: FollowedRun) -> FollowedRun:
-        """The outcome if it is a success; otherwise raises its error."""
-        if outcome.status == 0:
-            return outcome
-        kind = outcome.run.record.kind
+    def _checked(self, run: Run) -> Run:
+        """The run if it is a success; otherwise raises its error."""
+        if run.status == 0:
+            return run
+        kind = run.record.kind
         if kind == "apply":
             self._rescue()
-        if outcome.was_interrupted:
-            progress = outcome.progress
+        if run.was_interrupted:
+            progress = run.progress
             raise INTERRUPTED.error(
                 f"terraform {kind} was interrupted after {progress.done} of {progress.total} steps",
                 "what it has made is in the state, and the next try continues from there",
-                outcome.diagnostics,
+                run.diagnostics,
             )
-        raise explain(outcome.diagnostics, kind)
+        raise explain(run.diagnostics, kind)
 
-    def _applied(self, outcome: FollowedRun) -> Applied:
-        done = outcome.progress.summary
+    def _applied(self, run: Run) -> Applied:
+        done = run.progress.summary
         return Applied(*(done.get(name, 0) for name in ("add", "change", "remove", "import")))
 
     def _is_ours(self, lock: Lock) -> bool:
-        dead = [run for run in runs.earlier(self._runs) if run.is_here and run.was_killed]
-        signs = ((run.record, FollowedRun(run, self.log).to_present().progress.last_sign) for run in dead)
-        return any(lock.belongs_to(record.who, record.started, sign) for record, sign in signs)
+        for run in runs.earlier(self._runs):
+            if run.is_here and run.was_killed:
+                run.read()
+                if lock.belongs_to(run.record.who, run.record.started, run.progress.last_sign):
+                    return True
+        return False
 
     # ------------------------------------------------------------------------------ files
 
