@@ -52,6 +52,11 @@ def write(described: Any) -> Any:
     return described
 
 
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def read(kind: type[T], said: Any, where: str) -> T:
     """A description from plain data; ``SpecMistake`` names the place of an error."""
     if not isinstance(said, Mapping):
