@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import Preset, given, is_since, preset_of
-from airflow_provider_soperator.provisioning.hardware import is_of
 from airflow_provider_soperator.provisioning.object_limits import (
     SCRIPTS,
     check_objects,
     claim_of,
+    is_of,
     scripts_of,
     static_for,
 )
