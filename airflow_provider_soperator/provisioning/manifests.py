@@ -64,10 +64,11 @@ class Manifest:
         return {str(((one.get("volumeSource") or {}).get("configMap") or {}).get("name", "")) for one in mounts}
 
 
-def labels_of(spec: ClusterSpec) -> tuple[tuple[Resource, str], ...]:
-    """The kinds and names of the objects."""
+def objects_of(spec: ClusterSpec) -> dict[str, tuple[Resource, str]]:
+    """The kinds and names of the objects, by both, the cluster first."""
     names = (name for one in spec.nodesets for name in one.slurm_names)
-    return (SLURM_CLUSTER, spec.name), *((NODE_SET, name) for name in names)
+    found = (SLURM_CLUSTER, spec.name), *((NODE_SET, name) for name in names)
+    return {f"{resource.kind}/{name}": (resource, name) for resource, name in found}
 
 
 def manifests_of(spec: ClusterSpec, installation: Installation, before: Mapping[str, Object]) -> list[Manifest]:

@@ -34,6 +34,11 @@ class RunState(str, Enum):
     #: It has ended, but its result was not noted.
     UNKNOWN = "Unknown"
 
+    @classmethod
+    def _missing_(cls, value: object) -> RunState:
+        """Of a run that goes on, Soperator has Kubernetes' words, or none."""
+        return cls.IN_PROGRESS
+
     @property
     def is_over(self) -> bool:
         return self is not RunState.IN_PROGRESS

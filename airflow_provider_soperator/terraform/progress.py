@@ -18,6 +18,20 @@ _WIDTH = 20
 _NAMED = 2
 
 
+@dataclass(frozen=True)
+class Applied:
+    """Result of an apply."""
+
+    added: int = 0
+    changed: int = 0
+    destroyed: int = 0
+    imported: int = 0
+
+    def __str__(self) -> str:
+        done = f"{self.added} added, {self.changed} changed, {self.destroyed} destroyed"
+        return f"{done}, {self.imported} imported" if self.imported else done
+
+
 @dataclass
 class ApplyProgress:
     """State of a run, event by event. Times are seconds since the epoch, by Terraform's clock."""
@@ -27,8 +41,8 @@ class ApplyProgress:
     #: Resources in progress, each with its action and start time.
     current: dict[str, tuple[str, float]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    #: Numbers of added, changed, removed and imported resources of a finished apply.
-    summary: Mapping[str, int] = field(default_factory=dict)
+    #: The result of a finished apply.
+    applied: Applied = Applied()
     began: float = 0.0
     #: The time of the last event of a resource, at which this run held the lock of the state.
     last_sign: float = 0.0
@@ -56,7 +70,7 @@ class ApplyProgress:
             case "change_summary":
                 changes = event["changes"]
                 if changes.get("operation") != "plan":
-                    self.summary = {name: n for name, n in changes.items() if isinstance(n, int)}
+                    self.applied = Applied(*(changes.get(name, 0) for name in ("add", "change", "remove", "import")))
             case "diagnostic":
                 self.diagnostics.append(Diagnostic.read(event["diagnostic"]))
             case "log":

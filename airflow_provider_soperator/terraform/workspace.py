@@ -28,6 +28,7 @@ from airflow_provider_soperator.terraform.failures import (
     explain,
 )
 from airflow_provider_soperator.terraform.plan import TerraformPlan
+from airflow_provider_soperator.terraform.progress import Applied
 from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Run
 from airflow_provider_soperator.terraform.sources import Source, bring
@@ -36,20 +37,6 @@ from airflow_provider_soperator.values import texts_in
 
 _BACKEND = "terraform_backend_override.tf.json"
 _VARIABLES = "variables.tfvars.json"
-
-
-@dataclass(frozen=True)
-class Applied:
-    """Result of an apply."""
-
-    added: int = 0
-    changed: int = 0
-    destroyed: int = 0
-    imported: int = 0
-
-    def __str__(self) -> str:
-        done = f"{self.added} added, {self.changed} changed, {self.destroyed} destroyed"
-        return f"{done}, {self.imported} imported" if self.imported else done
 
 
 @dataclass(eq=False, repr=False)
@@ -156,13 +143,13 @@ class Workspace:
         if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
             self.log.info("Plan already applied by %s: not applying it again", latest.folder)
             latest.read()
-            return self._applied(latest)
+            return latest.progress.applied
         if plan.is_empty:
             self.log.info("There is nothing to do.")
             return Applied()
         if plan.path is None or not plan.path.exists():
             raise PLAN_OUTDATED.error("there is a newer plan, or this one was already applied")
-        applied = self._applied(self._run("apply", [str(plan.path)], digest=plan.digest))
+        applied = self._run("apply", [str(plan.path)], digest=plan.digest).progress.applied
         self.close()
         self.log.info("Apply complete: %s.", applied)
         return applied
@@ -229,7 +216,7 @@ class Workspace:
         latest.read()
         if latest.status == 0:
             if kind == "apply":
-                applied = self._applied(latest)
+                applied = latest.progress.applied
                 self.log.info("The apply of an earlier try, of %s, has succeeded meanwhile: %s", at, applied)
             return
         how = "died" if latest.status is None else "failed"
@@ -306,10 +293,6 @@ class Workspace:
                 run.diagnostics,
             )
         raise explain(run.diagnostics, kind)
-
-    def _applied(self, run: Run) -> Applied:
-        done = run.progress.summary
-        return Applied(*(done.get(name, 0) for name in ("add", "change", "remove", "import")))
 
     def _is_ours(self, lock: Lock) -> bool:
         for run in runs.earlier(self._runs):
