@@ -78,7 +78,9 @@ def manifests_of(spec: ClusterSpec, installation: Installation, before: Mapping[
     apply has set are repeated, because server-side apply would remove them.
     """
     check_objects(spec, installation)
-    made = [(SLURM_CLUSTER, _slurm_cluster(spec, installation, before.get(f"SlurmCluster/{spec.name}")))]
+    had = before.get(f"SlurmCluster/{spec.name}")
+    cluster = _merged({} if had else _new_cluster(spec, installation), _said_of_cluster(spec, installation, had))
+    made = [(SLURM_CLUSTER, {"metadata": {"name": spec.name}, "spec": cluster})]
     for one in spec.nodesets:
         for rack, name in enumerate(one.slurm_names):
             made.append((NODE_SET, _nodeset(one, name, rack, spec, installation, before.get(f"NodeSet/{name}"))))
@@ -101,10 +103,10 @@ def _settled(body: Object, kind: str, installation: Installation, before: Mappin
 
 def _owned(there: Mapping[str, Any], fields: Object) -> Object:
     """The part of an object whose fields are managed."""
-    kept = {name: (value, fields[f"f:{name}"]) for name, value in there.items() if f"f:{name}" in fields}
     return {
         name: _owned(value, inner) if isinstance(value, Mapping) and inner else value
-        for name, (value, inner) in kept.items()
+        for name, value in there.items()
+        if (inner := fields.get(f"f:{name}")) is not None
     }
 
 
@@ -119,12 +121,6 @@ def _tag(spec: ClusterSpec, installation: Installation) -> str:
     version = spec.operator_version
     known = "26.05.3-nebius-2" if is_since(version, 5, 0) else "25.11.2" if version == "3.0.0" else "25.11.3"
     return f"{version}-slurm{installation.slurm_version or known}"
-
-
-def _slurm_cluster(spec: ClusterSpec, installation: Installation, before: Object | None) -> Object:
-    said = _said_of_cluster(spec, installation, before)
-    whole = said if before else _merged(_new_cluster(spec, installation), said)
-    return {"metadata": {"name": spec.name}, "spec": whole}
 
 
 def _said_of_cluster(spec: ClusterSpec, installation: Installation, before: Object | None) -> Object:

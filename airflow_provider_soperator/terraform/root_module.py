@@ -76,10 +76,8 @@ class RootModule:
             return
         if not self.variables:
             raise NOT_A_RECIPE.error(f"{self.folder} declares no variables, so {', '.join(unknown)} cannot be set")
-        told = []
-        for name in unknown:
-            near = nearest(name, self.variables)
-            told.append(f"{name} (did you mean {near!r}?)" if near else name)
+        near = {name: nearest(name, self.variables) for name in unknown}
+        told = [f"{name} (did you mean {known!r}?)" if known else name for name, known in near.items()]
         raise UNKNOWN_VARIABLE.error(
             f"the recipe has no variable {', '.join(told)}",
             "correct the name, see its variables.tf, or use a version of the recipe that has it",
