@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import in_lines, is_coming_up, is_going_off, is_off, is_usable
-from airflow_provider_soperator.slurm.node_orders import NodeStep, held
+from airflow_provider_soperator.slurm.node_orders import NodeMove, NodeStep, held
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.clusters import AVAILABLE, PARTS, ClusterSeen, ClusterSnapshot, NodeSetSeen
 from airflow_provider_soperator.soperator.conditions import newest
@@ -145,16 +145,18 @@ def of_nodeset(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None, wa
         return Readiness((f"{name} has no Pods while its cluster is in maintenance",))
     if nodeset.is_ephemeral and nodeset.active is None:
         return Readiness((f"{name} has no power state yet",))
-    return of_nodes(nodeset.active_nodes, nodeset.pods, slurm, wanted)
+    found = of_nodes(nodeset.active_nodes, nodeset.pods, slurm, wanted)
+    return Readiness(in_lines(found.waiting), in_lines(found.lost))
 
 
 def of_nodes(
     names: Iterable[str], pods: Mapping[str, Pod], slurm: Mapping[str, Node] | None, wanted: Wanted = ANY
-) -> Readiness:
+) -> NodeMove:
+    """What each node waits for, or why it cannot become ready."""
     steps = {name: _node(name, pods.get(name), slurm, wanted) for name in names}
-    return Readiness(
-        in_lines({name: step.waits for name, step in steps.items() if step.waits}),
-        in_lines({name: step.lost for name, step in steps.items() if step.lost}),
+    return NodeMove(
+        waiting={name: step.waits for name, step in steps.items() if step.waits},
+        lost={name: step.lost for name, step in steps.items() if step.lost},
     )
 
 
