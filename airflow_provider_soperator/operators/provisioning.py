@@ -330,7 +330,8 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         from airflow_provider_soperator.work.sbatch import keys_of
 
         spec = ClusterSpec.read(self.spec)
-        nodes = {name: (count, one) for one in spec.nodesets for name, count in one.slurm_nodes.items()}
+        counts = {name: count for one in spec.nodesets for name, count in one.slurm_nodes.items()}
+        gpus = {name: one.gpus for one in spec.nodesets for name in one.slurm_names}
         # Of the tries since the task was last cleared: what ran before that says nothing about the cluster of now.
         tries = keys_of(context, self.retries or 0)[1]
         job = {**JOB, **self.smoke_job} if isinstance(self.smoke_job, Mapping) else JOB
@@ -339,16 +340,12 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             kubernetes_conn_id=self.connections.kubernetes,
             namespace=namespace,
             cluster=cluster,
-            wanted=Wanted(
-                spec.operator_version,
-                {name: count for name, (count, _) in nodes.items()},
-                {name: one.gpus for name, (_, one) in nodes.items()},
-            ),
+            wanted=Wanted(spec.operator_version, counts, gpus),
             slurm_conn_id=self.connections.slurm,
             smoke_job=job if self.smoke_job else None,
             keys={
                 name: tuple(SubmissionKey.derive("smoke", own.text, name, -1, 1).text for own in tries)
-                for name in nodes
+                for name in counts
             },
             submitted_since=submitted_since(context["dag_run"].start_date),
             **self.span(),

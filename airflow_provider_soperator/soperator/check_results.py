@@ -141,7 +141,6 @@ def drain_reason(owner: str, why: str) -> str:
 
 def refuse_unread(why: str) -> None:
     """Raise ``ValueError`` for a reason that looks as if Soperator acted on it, but cannot be parsed by it."""
-
     prefix = _PREFIX.match(why)
     refuse_orders(why[prefix.end() :] if prefix else why)
     if prefix and not _FOR_SOPERATOR.fullmatch(why):
