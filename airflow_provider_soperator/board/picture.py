@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from async_timeout import timeout
 
@@ -56,10 +56,8 @@ class Picture:
 _REQUESTS: dict[str, Any] = {"nodes": ListNodes(), "jobs": ListJobs(), "reservations": ListReservations()}
 
 
-class FindTasks(Protocol):
-    """A search for the tasks of jobs, which may block."""
-
-    def __call__(self, jobs: Sequence[Job]) -> Mapping[JobId, JobTasks]: ...
+#: A search for the tasks of jobs, which may block.
+FindTasks = Callable[[Sequence[Job]], Mapping[JobId, JobTasks]]
 
 
 async def take(connection: str, find_tasks: FindTasks, before: Picture | None = None) -> Picture:

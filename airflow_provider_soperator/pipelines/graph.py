@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -165,6 +165,49 @@ def ordered(upstream: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
             else:
                 path[before] = iter(upstream[before])
     return tuple(done)
+
+
+def is_slurm_job(task: Any) -> bool:
+    """True for tasks that run a Slurm job: they have a ``slurm_conn_id``, and ``prepare`` the job for another task."""
+    return bool(getattr(task.operator_class, "is_slurm_job", False))
+
+
+# States of its tasks
+
+#: Maximum of tasks in one request, as its URL must not be too long.
+_AT_ONCE = 50
+_NUMBERS = re.compile(r"(?:_[0-9]+)*$")
+
+
+def states_of(ti: Any, task_ids: Sequence[str]) -> dict[str, dict[int, str | None]]:
+    """States of the instances of these tasks, by task and map index."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states: dict[str, dict[int, str | None]] = {task_id: {} for task_id in task_ids}
+    by_numbers: dict[int, list[str]] = {}
+    for task_id in states:
+        by_numbers.setdefault(_numbers(task_id), []).append(task_id)
+    for numbers, names in by_numbers.items():
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            asked = RuntimeTaskInstance.get_task_states(dag_id=ti.dag_id, task_ids=some, run_ids=[ti.run_id])
+            for name, state in asked.get(ti.run_id, {}).items():
+                if _numbers(name) == numbers:
+                    states[name][-1] = state
+                else:
+                    task_id, _, index = name.rpartition("_")
+                    states[task_id][int(index)] = state
+    return states
+
+
+def _numbers(name: str) -> int:
+    """How many numbers a name ends in.
+
+    Airflow calls instance 1 of ``fit`` what a task may be called: ``fit_1``. It has one number more than its task, so
+    tasks that are asked for together have the same.
+    """
+    ending = _NUMBERS.search(name)
+    return ending[0].count("_") if ending else 0
 
 
 def is_ended(state: str | None) -> bool:

@@ -32,21 +32,28 @@ class Term:
     #: Ids of jobs that exist already.
     old: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        names = dict.fromkeys(stage for stage, _ in self.new)
+        return f"{self.kind} {', '.join([*names, *(f'job {job}' for job in self.old)])}"
+
 
 @dataclass(frozen=True)
-class Planned:
-    """A stage whose jobs will be submitted: one, or one for each of these map indices."""
+class PlannedJob:
+    """A job that will be submitted: that of a stage, or of one of its instances."""
 
     stage: str
-    indices: tuple[int, ...]
-    terms: tuple[Term, ...]
+    index: int = -1
+    terms: tuple[Term, ...] = ()
+
+    def __str__(self) -> str:
+        return self.stage if self.index < 0 else f"{self.stage}[{self.index}]"
 
 
 @dataclass
 class Plan:
-    """Stages to submit, in order; running ones, by stage and map index; and reasons why the rest is left out."""
+    """Jobs to submit, in order; running ones, by stage and map index; and reasons why the rest is left out."""
 
-    submitted: list[Planned] = field(default_factory=list)
+    submitted: list[PlannedJob] = field(default_factory=list)
     running: list[tuple[str, int]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -83,7 +90,7 @@ def plan(
             made.left_out[name] = reason
             continue
         indices[name] = to_run
-        made.submitted.append(Planned(name, to_run, tuple(terms)))
+        made.submitted += [PlannedJob(name, index, tuple(terms)) for index in to_run]
     return made
 
 
@@ -142,6 +149,9 @@ class Ahead:
     @classmethod
     def read(cls, said: dict[str, Any]) -> Ahead:
         return TypeAdapter(Ahead).validate_python(said)
+
+    def add(self, stage: str, index: int, job: AheadJob) -> None:
+        self.jobs.setdefault(stage, {})[index] = job
 
     def all(self) -> list[AheadJob]:
         return [one for of_stage in self.jobs.values() for one in of_stage.values()]

@@ -61,5 +61,4 @@ class ClusterReadySensor(WatchSensor):
             where=where,
             nodesets=tuple(self.nodesets),
             version=self.operator_version,
-            poll_interval=self.poke_interval,
         )

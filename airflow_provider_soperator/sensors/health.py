@@ -95,7 +95,6 @@ class NodeHealthSensor(WatchSensor):
             slurm_conn_id=self.slurm_conn_id,
             watched=watched,
             witnesses=witnesses,
-            poll_interval=self.poke_interval,
         )
 
 
@@ -146,7 +145,6 @@ class ActiveCheckSensor(WatchSensor):
             state=self.target_state,
             since=moment_of("since", self.since),
             fail_fast=is_on(self.fail_fast),
-            poll_interval=self.poke_interval,
         )
 
 

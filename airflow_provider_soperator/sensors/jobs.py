@@ -56,7 +56,6 @@ class SlurmJobSensor(WatchSensor):
             slurm_conn_id=self.slurm_conn_id,
             job_id=str(self.job_id),
             states=self.target_states,
-            poll_interval=self.poke_interval,
         )
 
 
@@ -107,5 +106,4 @@ class SlurmQueueSensor(WatchSensor):
             max_jobs=self.max_jobs,
             min_jobs=self.min_jobs,
             min_duration=self.min_duration,
-            poll_interval=self.poke_interval,
         )

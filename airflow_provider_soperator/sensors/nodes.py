@@ -63,5 +63,4 @@ class NodeStateSensor(WatchSensor):
             nodes=names_of(self.nodes),
             partition=self.partition or "",
             match=match,
-            poll_interval=self.poke_interval,
         )

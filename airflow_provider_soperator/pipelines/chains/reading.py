@@ -17,14 +17,13 @@ from airflow_provider_soperator.pipelines.chains import standins
 from airflow_provider_soperator.pipelines.chains.recording import (
     OF_THE_MACHINE,
     FileWanted,
-    Marks,
     RecordedQuestion,
     Script,
     not_readable,
     not_understood,
 )
 from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWanted, staged
-from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
+from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellChainError
 from airflow_provider_soperator.pipelines.graph import PipelineError
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20

@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any
 
 from airflow_provider_soperator.pipelines.chains import standins
@@ -202,12 +203,18 @@ def _names(calls: Sequence[Call]) -> list[str]:
         names = [*said, call.fields.get("name"), _name_in(call), _stem(call.script)]
         names += [*map(str.lower, call.variables), "job"]
         name = next(clean for name in names if name and (clean := re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")))
-        unique, number = name, 1
-        while unique in found:
-            number += 1
-            unique = f"{name}_{number}"
-        found.append(unique)
+        found.append(distinct(name, found))
     return found
+
+
+def distinct(name: str, taken: Collection[str]) -> str:
+    """The name, with a number if it is taken.
+
+    >>> distinct("train", ["train", "train_2"])
+    'train_3'
+    """
+    numbered = (f"{name}_{number}" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in taken)
 
 
 def _name_in(call: Call) -> str | None:
