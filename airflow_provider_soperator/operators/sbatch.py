@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.links.slurm import LINKS
+from airflow_provider_soperator.links import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
 from airflow_provider_soperator.slurm import options
