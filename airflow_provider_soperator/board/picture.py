@@ -46,6 +46,14 @@ class Picture:
     failures: Mapping[str, str] = field(default_factory=dict)
     since: Mapping[str, datetime] = field(default_factory=dict)
 
+    @property
+    def unread(self) -> dict[str, list[str]]:
+        """The parts that could not be read, by the reason why."""
+        parts: dict[str, list[str]] = {}
+        for part, why in self.failures.items():
+            parts.setdefault(why, []).append(part)
+        return parts
+
     @cached_property
     def findings(self) -> dict[str, Sequence[Finding]]:
         """The findings of each node that has any."""

@@ -64,7 +64,8 @@ class Member:
         if job is None:
             return replaced, own
         ahead = SubmissionKey(job.key)
-        if self._is_of_this_time(job):
+        cleared = self._context["dag_run"].clear_number or 0
+        if any(one.cleared == cleared and job in one.all() for one in self._ahead):
             return replaced, [ahead, *own[1:]]
         # Something has been cleared, but not the task that submits.
         return ([*replaced, ahead], own) if replaced else (replaced, [ahead, *own])
@@ -111,10 +112,6 @@ class Member:
         except (SlurmError, TransportError) as error:
             # The pipeline's last task tries it again.
             task.log.warning("Jobs %s could not be taken out of the queue: %s", ", ".join(doomed), error)
-
-    def _is_of_this_time(self, job: AheadJob) -> bool:
-        cleared = self._context["dag_run"].clear_number or 0
-        return any(ahead.cleared == cleared and job in ahead.all() for ahead in self._ahead)
 
     @property
     def _index(self) -> int:

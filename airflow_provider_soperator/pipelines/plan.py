@@ -76,7 +76,7 @@ def plan(
         to_run = tuple(index for index, state in of_stage.items() if state in _TO_RUN)
         made.running += [(name, index) for index, state in of_stage.items() if state in _HAS_JOB]
         if not to_run:
-            made.left_out[name] = f"it is {_each(of_stage)}"
+            made.left_out[name] = f"it is {', '.join(sorted(set(map(str, of_stage.values()))))}"
             continue
         terms: list[Term] = []
         reason = ""
@@ -111,10 +111,6 @@ def _term(
         else:
             return f"the job of {link.upstream} is not known yet"
     return Term(link.kind, link.minutes, tuple(new), tuple(old)) if new or old else None
-
-
-def _each(states: States) -> str:
-    return ", ".join(sorted({str(state) for state in states.values()}))
 
 
 #: Key of the XCom with the jobs submitted ahead.

@@ -7,7 +7,7 @@ unless it cannot affect a job.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from os.path import exists
 from pathlib import Path
@@ -61,7 +61,9 @@ def read(text: str, *, variables: Mapping[str, str] | None = None, ignored: Coll
         run = _Run(script, [*run.outcomes[: len(run.decisions) - 1], False])
     if run.failed:
         raise run.failed
-    for line, other in _otherwise(script, run):
+    for at, line in enumerate(run.decisions):
+        # The way of the script if the cluster decides otherwise.
+        other = _Run(script, [*run.outcomes[:at], not run.outcomes[at]])
         if not other.failed and other.calls != run.calls:
             raise ShellChainError(line, _UNDECIDED)
     return staged(run.calls)
@@ -109,17 +111,11 @@ def _raw(value: Any) -> Any:
     return value
 
 
-def _otherwise(script: Script, run: _Run) -> Iterator[tuple[int, _Run]]:
-    """Line of each decision of the cluster, and the way of the script if it comes out otherwise."""
-    for at, line in enumerate(run.decisions):
-        yield line, _Run(script, [*run.outcomes[:at], not run.outcomes[at]])
-
-
 class _Run:
     """One way through a script: decisions of the cluster take the given outcomes, then success."""
 
     def __init__(self, script: Script, outcomes: Sequence[bool]) -> None:
-        self.outcomes = list(outcomes)
+        self.outcomes: list[bool] = []
         self.calls: list[Call] = []
         #: The lines of the cluster's decisions.
         self.decisions: list[int] = []
@@ -131,11 +127,11 @@ class _Run:
         self._line, self._is_over = 1, False
         #: Calls whose script is still to come, by the process that waits for them.
         self._waiting: dict[str, partial[str]] = {}
-        self._follow(script)
+        self._follow(script, outcomes)
 
-    def _follow(self, script: Script) -> None:
-        asked_for = list(self.outcomes)
+    def _follow(self, script: Script, outcomes: Sequence[bool]) -> None:
         while True:
+            self.outcomes, self.calls, self.decisions, self._is_over = list(outcomes), [], [], False
             try:
                 script.follow(self._answered, self._marks, self._files)
                 break
@@ -144,7 +140,6 @@ class _Run:
                 if len(self._files) == _MOST_FILES or file.startswith("../") or standins.is_marked(file):
                     raise ShellChainError(self._line, not_readable(file)) from None
                 self._files[file] = self._marks.of(f"what is in {file} is known only on the cluster: write it down")
-                self.outcomes, self.calls, self.decisions, self._is_over = list(asked_for), [], [], False
         if not self._is_over and self.failed is None:
             self.failed = self._error("the script ends here, as a command has failed", "mend it")
 
@@ -170,7 +165,7 @@ class _Run:
             case "told", args:
                 return 0, self._told(args)
             case "reads", [name, *options] if name == "sed" and any(one.startswith("-i") for one in options):
-                raise self._not_understood(name)
+                raise ShellChainError(self._line, not_understood(name))
             case (("decide" | "reads"), args):
                 return (0 if self._decide(request.command) else 1), self._told(args)
             case "unknown", args if args[0] in self._ignored:
@@ -178,7 +173,7 @@ class _Run:
             case "unknown", [name, *_] if standins.is_marked(name):
                 raise ShellChainError(self._line, self._marks.cause(name))
             case "unknown", args:
-                raise self._not_understood(args[0])
+                raise ShellChainError(self._line, not_understood(args[0]))
             case "given", [name]:
                 return (0, self._variables[name]) if name in self._variables else (1, "")
             case "named", [name, value]:
@@ -204,12 +199,6 @@ class _Run:
 
     def _error(self, problem: str, remedy: str) -> ShellChainError:
         return ShellChainError(self._line, f"{problem}: {remedy}")
-
-    def _not_understood(self, name: str) -> ShellChainError:
-        if name == "cd":
-            remedy = "write the path; ignored=['cd'] passes over it, paths being relative to there"
-            return self._error("where this cd leads to is known only on the cluster", remedy)
-        return ShellChainError(self._line, not_understood(name))
 
     def _told(self, command: Sequence[str]) -> str:
         """Output of a command that only the cluster can carry out."""

@@ -274,6 +274,11 @@ def not_readable(file: str) -> str:
 
 
 def not_understood(name: str) -> str:
+    if name == "cd":
+        return (
+            "where this cd leads to is known only on the cluster: write the path; ignored=['cd'] passes over it, paths "
+            "being relative to there"
+        )
     return (
         f"{name!r} is not understood, and what it does would be lost: take it into a job or a task of its own; "
         f"if it does not matter here, ignored=[{name!r}] passes over it"

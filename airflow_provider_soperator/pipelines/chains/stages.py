@@ -200,8 +200,9 @@ def _names(calls: Sequence[Call]) -> list[str]:
             for variable in call.variables
             if uses[variable] == 1 and not _NO_NAME.fullmatch(name := variable.lower())
         ]
-        names = [*said, call.fields.get("name"), _name_in(call), _stem(call.script)]
-        names += [*map(str.lower, call.variables), "job"]
+        names = [*said, call.fields.get("name"), _name_in(call)]
+        stem, _ = posixpath.splitext(posixpath.basename(call.script or ""))
+        names += [stem, *map(str.lower, call.variables), "job"]
         name = next(clean for name in names if name and (clean := re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")))
         found.append(distinct(name, found))
     return found
@@ -225,7 +226,3 @@ def _name_in(call: Call) -> str | None:
         return directives.read(call.stdin_script)[0].fields.get("name")
     except directives.DirectiveError as wrong:
         raise ShellChainError(call.line, f"the script that is given to sbatch has a mistake in its {wrong}") from None
-
-
-def _stem(path: str | None) -> str | None:
-    return posixpath.splitext(posixpath.basename(path))[0] if path else None
