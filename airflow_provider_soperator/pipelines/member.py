@@ -48,8 +48,9 @@ class Member:
 
     def job(self) -> AheadJob | None:
         """The job that was submitted ahead for this task."""
+        index = -1 if self._ti.map_index is None else int(self._ti.map_index)
         for ahead in self._ahead:
-            if job := ahead.jobs.get(self._task.task_id, {}).get(self._index):
+            if job := ahead.jobs.get(self._task.task_id, {}).get(index):
                 return job
         return None
 
@@ -112,10 +113,6 @@ class Member:
         except (SlurmError, TransportError) as error:
             # The pipeline's last task tries it again.
             task.log.warning("Jobs %s could not be taken out of the queue: %s", ", ".join(doomed), error)
-
-    @property
-    def _index(self) -> int:
-        return -1 if self._ti.map_index is None else int(self._ti.map_index)
 
     def _jobs(self, stages: Iterable[str]) -> dict[str, str]:
         """The keys of these stages' jobs, by job id."""

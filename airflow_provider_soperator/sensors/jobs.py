@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.states import JobBase, JobState
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.work.watches import JobWatch, QueueWatch
+from airflow_provider_soperator.work.protocols import Watch
 
 
 class SlurmJobSensor(WatchSensor):
@@ -47,7 +45,7 @@ class SlurmJobSensor(WatchSensor):
         self.target_states = tuple(target_states)
         self.slurm_conn_id = slurm_conn_id
 
-    def watch(self) -> JobWatch:
+    def watch(self) -> Watch[Any]:
         from airflow_provider_soperator.slurm.job_ids import JobId
         from airflow_provider_soperator.work.watches import JobWatch
 
@@ -97,7 +95,7 @@ class SlurmQueueSensor(WatchSensor):
         self.min_duration = min_duration
         self.slurm_conn_id = slurm_conn_id
 
-    def watch(self) -> QueueWatch:
+    def watch(self) -> Watch[Any]:
         from airflow_provider_soperator.work.watches import QueueWatch
 
         return QueueWatch(

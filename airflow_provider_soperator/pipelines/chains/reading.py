@@ -17,7 +17,6 @@ from airflow_provider_soperator.pipelines.chains import standins
 from airflow_provider_soperator.pipelines.chains.recording import (
     OF_THE_MACHINE,
     FileWanted,
-    RecordedQuestion,
     Script,
     not_readable,
     not_understood,
@@ -145,29 +144,29 @@ class _Run:
 
     # Questions of bash
 
-    def _answered(self, request: RecordedQuestion) -> tuple[int, str]:
-        self._line = request.line
-        match request.what, request.args:
+    def _answered(self, pid: str, line: int, command: str, what: str, args: Sequence[str]) -> tuple[int, str]:
+        self._line = line
+        match what, args:
             case "sbatch", [folder, count, *words]:
                 exported, words = words[: int(count)], words[int(count) :]
                 if unknown := next(filter(standins.is_marked, [folder, *words]), None):
                     raise ShellChainError(self._line, self._marks.cause(unknown))
-                self._refuse_patterns(request.command)
-                environment = self._environment(exported, request.command)
-                submit = partial(self._submit, request.line, folder, words, environment)
+                self._refuse_patterns(command)
+                environment = self._environment(exported, command)
+                submit = partial(self._submit, line, folder, words, environment)
                 try:
                     return 0, submit()
                 except ScriptWanted:
-                    self._waiting[request.pid] = submit
+                    self._waiting[pid] = submit
                     return 0, "stdin"
             case "stdin", [text]:
-                return 0, self._waiting.pop(request.pid)(text)
+                return 0, self._waiting.pop(pid)(text)
             case "told", args:
                 return 0, self._told(args)
             case "reads", [name, *options] if name == "sed" and any(one.startswith("-i") for one in options):
                 raise ShellChainError(self._line, not_understood(name))
             case (("decide" | "reads"), args):
-                return (0 if self._decide(request.command) else 1), self._told(args)
+                return (0 if self._decide(command) else 1), self._told(args)
             case "unknown", args if args[0] in self._ignored:
                 return 0, self._told(args)
             case "unknown", [name, *_] if standins.is_marked(name):
@@ -183,15 +182,15 @@ class _Run:
                 self.failed = self._error(f"the script ends here with exit {status}", remedy)
             case (("exit" | "end"), _):
                 self._is_over = True
-            case "lost", [value, name] if re.search(rf"\$\{{?[#!]?{name}", _expanded(request.command)):
+            case "lost", [value, name] if re.search(rf"\$\{{?[#!]?{name}", _expanded(command)):
                 raise ShellChainError(self._line, self._marks.cause(value))
             case "read", [value]:
                 raise ShellChainError(self._line, self._marks.cause(value))
             case "typed", _:
                 raise self._error("this asks the one who runs the script", "set the variable instead")
             case "loop", _:
-                self._refuse_patterns(request.command)
-            case "process", _ if _OF_A_PROCESS.search(_expanded(request.command)):
+                self._refuse_patterns(command)
+            case "process", _ if _OF_A_PROCESS.search(_expanded(command)):
                 raise self._error("numbers of processes and users are known only where it is run", "write one down")
             case "beside", _:
                 raise self._error("`&` starts a command beside the script", "leave it out, as sbatch waits for no job")

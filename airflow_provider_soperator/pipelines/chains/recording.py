@@ -66,21 +66,9 @@ _UNENDED = re.compile(r"here-document at line (\d+) delimited by end-of-file \(w
 _COMPLAINT = re.compile(r": line (\d+): (.*)")
 
 
-@dataclass(frozen=True)
-class RecordedQuestion:
-    """A question that bash asks at a point of the script."""
-
-    #: The process that waits for the answer.
-    pid: str
-    line: int
-    #: The command as the script has it.
-    command: str
-    what: str
-    args: Sequence[str]
-
-
-#: A status, and a text.
-Answer = Callable[[RecordedQuestion], tuple[int, str]]
+#: A status and a text, for what bash asks with these arguments at a point of the script: by the process that waits for
+#: the answer, the line, and the command as the script has it.
+Answer = Callable[[str, int, str, str, Sequence[str]], tuple[int, str]]
 
 
 class FileWanted(Exception):
@@ -140,8 +128,8 @@ class Script:
                 for pid, said_line, command, what, *args in _requests(asked):
                     line = self._beginning(int(said_line))
                     self._heed(errors.read_text(errors="replace"), str(prelude), name, marks, line)
-                    words = [_as_written(word, away) for word in (command, *args)]
-                    status, said = answer(RecordedQuestion(pid, line, words[0], what, words[1:]))
+                    command, *args = (_as_written(word, away) for word in (command, *args))
+                    status, said = answer(pid, line, command, what, args)
                     answers.write(f"{status}\0{said}\0".encode())
                 self._heed(errors.read_text(errors="replace"), str(prelude), name, marks, line)
             finally:
