@@ -66,7 +66,7 @@ class Member:
             return replaced, own
         ahead = SubmissionKey(job.key)
         cleared = self._context["dag_run"].clear_number or 0
-        if any(one.cleared == cleared and job in one.all() for one in self._ahead):
+        if any(one.cleared == cleared and job in one.of(one.jobs) for one in self._ahead):
             return replaced, [ahead, *own[1:]]
         # Something has been cleared, but not the task that submits.
         return ([*replaced, ahead], own) if replaced else (replaced, [ahead, *own])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -78,19 +78,15 @@ def plan(
         if not to_run:
             made.left_out[name] = f"it is {', '.join(sorted(set(map(str, of_stage.values()))))}"
             continue
-        terms: list[Term] = []
-        reason = ""
-        for link in graph[name].links:
-            found = _term(link, states(link.upstream), indices.get(link.upstream, ()), job_of)
-            if isinstance(found, str):
-                reason = reason or found
-            elif found is not None:
-                terms.append(found)
-        if reason:
+        found = [
+            _term(link, states(link.upstream), indices.get(link.upstream, ()), job_of) for link in graph[name].links
+        ]
+        if reason := next((one for one in found if isinstance(one, str)), ""):
             made.left_out[name] = reason
             continue
         indices[name] = to_run
-        made.submitted += [PlannedJob(name, index, tuple(terms)) for index in to_run]
+        terms = tuple(one for one in found if isinstance(one, Term))
+        made.submitted += [PlannedJob(name, index, terms) for index in to_run]
     return made
 
 
@@ -149,12 +145,9 @@ class Ahead:
     def add(self, stage: str, index: int, job: AheadJob) -> None:
         self.jobs.setdefault(stage, {})[index] = job
 
-    def all(self) -> list[AheadJob]:
-        return [one for of_stage in self.jobs.values() for one in of_stage.values()]
-
-    def of(self, stages: Iterable[str]) -> Iterator[AheadJob]:
+    def of(self, stages: Iterable[str]) -> list[AheadJob]:
         """These stages' jobs."""
-        return (one for stage in stages for one in self.jobs.get(stage, {}).values())
+        return [one for stage in stages for one in self.jobs.get(stage, {}).values()]
 
 
 def ahead_key(
