@@ -13,10 +13,9 @@ from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.links.slurm import LINKS
+from airflow_provider_soperator.links import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
-from airflow_provider_soperator.pipelines.member import Member
 from airflow_provider_soperator.slurm import options
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.operators.files import JobFiles
+    from airflow_provider_soperator.pipelines.member import Member
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
 __all__ = ["SbatchOperator", "retry"]
@@ -257,7 +257,11 @@ class SbatchOperator(WaitingOperator):
     def _as_member(self, context: Context) -> Member | None:
         """The task as a stage of its pipeline, if it is in one."""
         pipeline = pipeline_of(self)
-        return Member(pipeline, self, context) if pipeline else None
+        if pipeline is None:
+            return None
+        from airflow_provider_soperator.pipelines.member import Member
+
+        return Member(pipeline, self, context)
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Imported here, so that parsing a DAG does not pay for running it.

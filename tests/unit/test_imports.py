@@ -109,10 +109,8 @@ TABLE = (
             # These make Airflow's tasks.
             "pipelines.group",
             "pipelines.member",
-            "pipelines.rendering",
             "pipelines.stages",
             "pipelines.submit",
-            "pipelines.wiring",
         ),
     ),
     Row(
