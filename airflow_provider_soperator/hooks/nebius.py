@@ -15,9 +15,15 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator import __version__
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.connections import at_most_one, filled, installed, known, read_connection
+from airflow_provider_soperator.hooks.connections import (
+    at_most_one,
+    filled,
+    installed,
+    known,
+    lines_of_key,
+    read_connection,
+)
 from airflow_provider_soperator.hooks.forms import NEBIUS
-from airflow_provider_soperator.hooks.transports import lines_of_key
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated, access_token, whoami
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, read_block
 from airflow_provider_soperator.shared import SharedClients
