@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, TypeGuard, TypeVar
 
 from async_timeout import timeout
 
@@ -22,12 +22,13 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import ELEMENTS
-from airflow_provider_soperator.transports.transport import RetryPolicy
+from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
 K = TypeVar("K", bound=Hashable)
 I = TypeVar("I")  # noqa: E741 - an item
 R = TypeVar("R")
+T = TypeVar("T")
 
 #: Minimum seconds between two polls.
 SHORTEST = 1.0
@@ -53,6 +54,30 @@ QUIET = 1.5
 LONGEST = 15.0
 #: Seconds after which the log is told again of a failure that lasts.
 TOLD_AGAIN = 1800.0
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Tries, and pauses that grow from ``first`` to ``longest`` seconds, with jitter.
+
+    >>> RetryPolicy(tries=1).pause(1) is None
+    True
+    """
+
+    tries: int = 6
+    first: float = 0.5
+    longest: float = 20.0
+    #: Seconds after the first try in which another may begin: a failure that takes minutes is not retried for an hour.
+    within: float = 300.0
+
+    def pause(self, attempt: int, spent: float = 0.0) -> float | None:
+        """Seconds to wait after the ``attempt``-th failure, counted from 1; None to give up.
+
+        ``spent``: seconds since the first try began.
+        """
+        if attempt >= self.tries or spent > self.within:
+            return None
+        return random.uniform(0.5, 1.0) * min(self.longest, self.first * 2.0 ** (attempt - 1))
 
 
 @dataclass
@@ -102,9 +127,16 @@ def first_of_kind(before: Exception | None, now: Exception) -> Exception:
     return before if before is not None and type(before) is type(now) else now
 
 
-def may_pass(failure: Exception) -> bool:
+def may_pass(failure: Exception) -> TypeGuard[SlurmError | TransportError]:
     """True if a failure of a request may be over later without any change, as it says of itself."""
     return isinstance(failure, (SlurmError, TransportError)) and failure.passing
+
+
+def repeated(request: Request[T], failure: Exception) -> Request[T] | None:
+    """The request to repeat after a failure, mostly the same; None if a repeat cannot succeed or does harm."""
+    if not may_pass(failure):
+        return None
+    return request.again() if failure.unsettled else request
 
 
 class Patience:

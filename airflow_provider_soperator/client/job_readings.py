@@ -1,4 +1,4 @@
-"""What is read of jobs beside their states, for all in one request: output as lines for a log, records in accounting."""
+"""What is read of jobs beside their states, for all in one request: output as lines for a log, and accounting."""
 
 from __future__ import annotations
 

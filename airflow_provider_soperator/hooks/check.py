@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from airflow_provider_soperator.client.batcher import RetryPolicy
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
@@ -22,7 +23,7 @@ from airflow_provider_soperator.slurm.requests import (
     WhoAmI,
 )
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
-from airflow_provider_soperator.transports.transport import RetryPolicy, Transport
+from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
 #: Seconds that the clocks may differ: tokens and time windows are as wrong as they are.

@@ -33,7 +33,7 @@ from airflow_provider_soperator.hooks.connections import (
 from airflow_provider_soperator.hooks.forms import FILE_WAYS, LINKS, SOPERATOR, SSH_EXTRAS, TRANSPORTS
 from airflow_provider_soperator.shared import SharedClients
 from airflow_provider_soperator.slurm.links import link_problem
-from airflow_provider_soperator.transports.transport import SplitTransport, Transport
+from airflow_provider_soperator.transports import SplitTransport, Transport
 from airflow_provider_soperator.transports.transport_errors import ssh_error
 from airflow_provider_soperator.values import NAMESPACE
 

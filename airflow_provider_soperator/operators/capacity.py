@@ -220,8 +220,7 @@ class ShiftCapacityOperator(WaitingOperator):
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.overrides import keep_override
         from airflow_provider_soperator.capacity.reconciliation import approval_of, begin, ordered
-        from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
-        from airflow_provider_soperator.hooks.installation import installation_id
+        from airflow_provider_soperator.hooks.cluster_clients import ShiftClients, installation_id
         from airflow_provider_soperator.triggers.shift import ShiftTrigger
 
         clients, self._airflow = ShiftClients(), installation_id()

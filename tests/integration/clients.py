@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from airflow_provider_soperator.client.batcher import RetryPolicy
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_tracker import LossLimits
 from airflow_provider_soperator.client.poller import JobNews, Poller
@@ -16,8 +17,8 @@ from airflow_provider_soperator.hooks import slurm
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import Request, SchedulerDiagnostics
+from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.ssh import SshTransport
-from airflow_provider_soperator.transports.transport import RetryPolicy, Transport
 
 T = TypeVar("T")
 

@@ -45,7 +45,7 @@ def test_a_connection_that_is_cut_makes_no_second_job(slurm: ClientUnderTest, cl
     for own in keys:
         slurm.ask(ListJobs())
         cluster.fault("login-cut")
-        ids.append(slurm.do("submit", HELD, own, fresh=True).id)
+        ids.append(slurm.do("submit", HELD, own).id)
     found = slurm.ask(ListJobs(name_suffixes=tuple(own.suffix for own in keys)))
     assert sorted(job.id for job in found) == ids
 
