@@ -75,7 +75,8 @@ def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
     since = None if None in begun else min(filter(None, begun))
     packables = tuple(one.packable for one in batch.values())
     answers = yield SubmitOnce(jobs=jobs, since=since, packables=packables)
-    if alone := [place for place, one in enumerate(batch.values()) if one.kind and _is_no_array(answers[place].error)]:
+    refused = [option_of(answer.error) for answer in answers]
+    if alone := [place for place, one in enumerate(batch.values()) if one.kind and refused[place] == "--array"]:
         # The cluster takes no arrays, or none with so many indices.
         some = tuple(jobs[place] for place in alone)
         answered_alone = yield SubmitOnce(jobs=some, since=since, packables=(None,) * len(some))
@@ -86,10 +87,6 @@ def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
     if not answered:
         raise next(one.error for one in answers if one.error)
     return answered
-
-
-def _is_no_array(error: SlurmError | None) -> bool:
-    return option_of(error) == "--array"
 
 
 def submit_together(

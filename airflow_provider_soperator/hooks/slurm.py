@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.sync import LOOP, SlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.connections import (
     at_most_one,
@@ -39,6 +38,8 @@ from airflow_provider_soperator.values import NAMESPACE
 
 if TYPE_CHECKING:
     import paramiko
+
+    from airflow_provider_soperator.client.sync import SlurmClient
 
 #: Seconds to reach a login node, unless its connection says otherwise.
 CONNECT_TIMEOUT = 15
@@ -164,6 +165,9 @@ class SlurmHook(BaseHook):
     @contextmanager
     def client(self) -> Iterator[SlurmClient]:
         """The client for threads."""
+        # Imported here: most tasks wait in an event loop.
+        from airflow_provider_soperator.client.sync import LOOP, SlurmClient
+
         shared = _CLIENTS.lend(self._settings(), _client)
         client = LOOP.run(shared.__aenter__())
         try:
@@ -199,6 +203,8 @@ class SlurmHook(BaseHook):
 
     def get_conn(self) -> SlurmClient:
         """A client of its own, which the caller closes."""
+        from airflow_provider_soperator.client.sync import SlurmClient
+
         return SlurmClient(_client(self._settings()))
 
     def test_connection(self) -> tuple[bool, str]:

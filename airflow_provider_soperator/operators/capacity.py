@@ -19,7 +19,7 @@ from airflow_provider_soperator.capacity.targets import refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
 from airflow_provider_soperator.values import is_on, moment_of
-from airflow_provider_soperator.work.metrics import count, emit
+from airflow_provider_soperator.work.protocols import count, emit
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
