@@ -25,7 +25,7 @@ from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, Read
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, ListNodes, ListShares, Request, ShowConfig
+from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListShares, Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted
@@ -179,10 +179,6 @@ class AsyncSlurmClient:
         Tasks that end at the same time share the requests.
         """
         return await self._cancellations.get(tuple(keys), tuple(keys), self._log) if keys else ()
-
-    async def cancel(self, job: JobId, *, signal: str = "") -> None:
-        """Cancel a job, or send it a signal; a job that has ended is not an error."""
-        await self.ask(CancelJobs(ids=(job,), signal=signal))
 
     unfinished = _method(queue.unfinished)
     cancel_many = _method(queue.cancel_many)

@@ -219,7 +219,10 @@ class _Ended:
             self.done.set()
 
     def completed(self) -> JobStatus:
-        parts = tuple(_attributed(part, self.found.get(part.id)) for part in self.status.parts)
+        parts = tuple(
+            replace(part, state=self.found[part.id].state) if part.id in self.found and _is_unattributed(part) else part
+            for part in self.status.parts
+        )
         return replace(self.status, parts=parts, accounted=tuple(self.found.values()))
 
 
@@ -285,7 +288,3 @@ class JobAccounts:
 
 def _is_unattributed(part: Job) -> bool:
     return part.state.base is JobBase.CANCELLED and part.state.cancelled_by is None
-
-
-def _attributed(part: Job, record: AccountingJob | None) -> Job:
-    return replace(part, state=record.state) if record and _is_unattributed(part) else part

@@ -289,16 +289,13 @@ class JobRun:
 
     def _news_of(self, printed: Printed) -> Printed | NewestLine | None:
         """The lines themselves, or for an array the progress, at most once in each interval."""
-        if not self._is_element(printed.part):
+        # It is the job itself, perhaps an element of an array of others.
+        if printed.part.element is None or self.submitted is None or printed.part == self.submitted.id:
             return printed
         if printed.part in self._over or time.monotonic() - self._reported < self.poll_interval:
             return None
         self._reported = time.monotonic()
         return NewestLine(printed.part, printed.lines[-1])
-
-    def _is_element(self, part: JobId) -> bool:
-        """True for an element of the job's own array, and not of one that it is itself an element of."""
-        return part.element is not None and self.submitted is not None and part != self.submitted.id
 
     async def _ended(self, status: JobStatus) -> AsyncIterator[Printed]:
         """The output of elements that have ended since the last status, of failed ones first."""

@@ -104,7 +104,7 @@ def test_the_newest_try_of_a_job_is_found(slurm: ClientUnderTest, cluster: Clust
     assert slurm.do("find", HELD, keys).id == first.id
     second = slurm.do("submit", HELD, keys[1])
     assert slurm.do("find", HELD, keys).id == second.id
-    slurm.do("cancel", second.id)
+    slurm.do("cancel_many", [second.id])
     # The newest was not to be: nobody goes back to one before it.
     assert slurm.do("find", HELD, keys) is None
 
