@@ -321,15 +321,8 @@ class SbatchOperator(WaitingOperator):
 
     def _asked(self) -> dict[str, Any]:
         """The arguments of the trigger, from an Airflow worker or the triggerer."""
-        return {
-            "slurm_conn_id": self.slurm_conn_id,
-            "script": self.script,
-            "job": self.job,
-            "poll_interval": self.poll_interval,
-            "stream_logs": self.stream_logs,
-            "cancel_on_kill": self.cancel_on_kill,
-            "result": self.result,
-        }
+        names = ("slurm_conn_id", "script", "job", "poll_interval", "stream_logs", "cancel_on_kill", "result")
+        return {name: getattr(self, name) for name in names}
 
     def _needs_a_worker_at_the_start(self) -> str:
         """What in the task works in an Airflow worker only; empty for nothing."""

@@ -115,7 +115,7 @@ TABLE = (
     ),
     Row(
         "what every process of Airflow reads",
-        modules("get_provider_info", "hooks.forms", "hooks.settings"),
+        modules("get_provider_info", "hooks.forms"),
         ACTS,
     ),
     # From here on, what counts is what comes on top of what parsing a DAG file imports anyway.
