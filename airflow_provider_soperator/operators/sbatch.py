@@ -17,7 +17,7 @@ from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
 from airflow_provider_soperator.pipelines.member import Member
-from airflow_provider_soperator.slurm import options
+from airflow_provider_soperator.slurm import job_description
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import failure
@@ -147,11 +147,11 @@ class SbatchOperator(WaitingOperator):
     @classmethod
     def remedy_for(cls, name: str) -> str:
         """The parameter for an option of sbatch, or what to do without one."""
-        long, _ = options.resolve_long(name.replace("_", "-")) or ("", "")
-        if option := options.typed(long):
+        long, _ = job_description.resolve_long(name.replace("_", "-")) or ("", "")
+        if option := job_description.typed(long):
             return f"did you mean {option.field!r}?"
-        if long in options.REFUSED:
-            return f"--{long} cannot be used: {options.REFUSED[long]}"
+        if long in job_description.REFUSED:
+            return f"--{long} cannot be used: {job_description.REFUSED[long]}"
         return f"pass --{long} in sbatch_args" if long else ""
 
     # Airflow reads from the signature what default_args and expand may give.
@@ -400,7 +400,7 @@ def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
 def _option_docs() -> str:
     """The ``:param`` lines of sbatch's options."""
     words: dict[str, list[str]] = {}
-    for option in options.OPTIONS:
+    for option in job_description.OPTIONS:
         words.setdefault(option.field, []).append(f"``--{option.long}``")
     return "".join(f"    :param {name}: sbatch's {' or '.join(longs)}\n" for name, longs in words.items())
 

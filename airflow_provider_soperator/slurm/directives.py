@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.slurm import options
+from airflow_provider_soperator.slurm import job_description
 from airflow_provider_soperator.slurm.job_description import Option
 
 _SPACE = " \t\n\v\f\r"
@@ -163,7 +163,7 @@ def read_command(words: Sequence[str]) -> tuple[Component, list[str]]:
 
 def _read_long(number: int, word: str, rest: Iterator[tuple[int, str]], into: Component) -> None:
     name, equals, value = word.partition("=")
-    resolved = options.resolve_long(name)
+    resolved = job_description.resolve_long(name)
     if resolved is None:
         # From a SPANK plugin, or a newer Slurm. Whether it takes the next word as its value is unknown.
         into.extra_args.append(f"--{word}")
@@ -179,7 +179,7 @@ def _read_long(number: int, word: str, rest: Iterator[tuple[int, str]], into: Co
 
 def _read_short(number: int, letters: str, rest: Iterator[tuple[int, str]], into: Component) -> None:
     while letters:
-        resolved = options.resolve_short(letters[0])
+        resolved = job_description.resolve_short(letters[0])
         if resolved is None:
             raise DirectiveError(number, f"unknown option -{letters[0]}")
         (long, takes), letters = resolved, letters[1:]
@@ -201,7 +201,7 @@ def _following(number: int, name: str, rest: Iterator[tuple[int, str]]) -> str:
 
 
 def _keep(number: int, long: str, value: str | None, into: Component) -> None:
-    option = options.typed(long)
+    option = job_description.typed(long)
     if option is None:
         into.extra_args.append(f"--{long}" if value is None else f"--{long}={value}")
         into.lines[long] = number

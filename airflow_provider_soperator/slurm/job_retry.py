@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.job_description import FIELDS, InvalidJob
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, resource
 from airflow_provider_soperator.slurm.notations import parse_bytes
 from airflow_provider_soperator.slurm.option_values import in_megabytes, in_seconds, is_unlimited
-from airflow_provider_soperator.slurm.options import FIELDS
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job import BatchJob

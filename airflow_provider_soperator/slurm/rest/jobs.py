@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_soperator.slurm import job_description, notations, options, requests, sbatch_arguments
+from airflow_provider_soperator.slurm import job_description, notations, requests, sbatch_arguments
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import Option
@@ -270,7 +270,7 @@ def _option(name: str, value: str) -> Option:
         calls.unsupported(f"change a job's {name}; it can change {', '.join(sorted(_UPDATES))}")
     if value[:1] in ("+", "-") and name.lower() != "nice":
         calls.unsupported(f"change a job's {name} by an amount")
-    option = options.typed(known or name.lower())
+    option = job_description.typed(known or name.lower())
     assert option
     return option
 
