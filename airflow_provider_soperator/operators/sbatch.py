@@ -20,12 +20,10 @@ from airflow_provider_soperator.pipelines.member import Member
 from airflow_provider_soperator.slurm import job_description
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_failures import failure
+from airflow_provider_soperator.slurm.job_failures import Retry, failure, retry
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.job_reports import status_of
-from airflow_provider_soperator.slurm.job_result import check_result
-from airflow_provider_soperator.slurm.job_retry import Retry, retry
+from airflow_provider_soperator.slurm.job_reports import check_result, status_of
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 from airflow_provider_soperator.values import SCRIPTS, has_template, needs_a_worker, no_file, path_pairs, script_text
 from airflow_provider_soperator.work.protocols import End, result_of
