@@ -277,6 +277,10 @@ _ABOUT_THINGS = _rules(
     ),
     (InvalidOption, r"invalid (input|time|numeric)|too many arguments|unexpected argument|you must specify"),
 )
+#: Messages of transient errors, as an extended regular expression that ignores case.
+PASSING = "|".join(pattern.pattern for error, pattern in _GENERAL if issubclass(error, TransientSlurmError))
+#: Likewise of limits that may let some of many jobs pass.
+COUNT_LIMITS = "accounting/QOS policy|unable to create job record|try again"
 #: Messages about limits in a submission.
 _LIMITS = re.compile(r"policy|limit|usage threshold|more processors requested than permitted", re.IGNORECASE)
 #: Options in messages of sbatch.
@@ -337,16 +341,6 @@ def classify(command: str, said: str) -> SlurmError:
         if pattern.search(said):
             return error(said, command)
     return SlurmError(said, command)
-
-
-def passing() -> str:
-    """Messages of transient errors, as an extended regular expression that ignores case."""
-    return "|".join(pattern.pattern for error, pattern in _GENERAL if issubclass(error, TransientSlurmError))
-
-
-def count_limits() -> str:
-    """Messages of limits that may let some of many jobs pass, as an extended regular expression that ignores case."""
-    return "accounting/QOS policy|unable to create job record|try again"
 
 
 def command_name(argv: Sequence[str]) -> str:

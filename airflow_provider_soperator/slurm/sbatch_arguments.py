@@ -195,7 +195,7 @@ def components(job: JobDescription) -> list[JobDescription]:
     # As with sbatch, the job's own options apply to each component of its script.
     for part in parts[1:]:
         found.append(with_lines(job.replace(env={}, het=()), part))
-    found += (with_lines(component, directives.Component()) for component in job.het)
+    found += map(with_lines, job.het)
     for index, component in enumerate(found[1:], start=1):
         before = found[index - 1]
         missing = {field for field in FIELDS if getattr(component, field) is None} - PER_COMPONENT
@@ -206,8 +206,13 @@ def components(job: JobDescription) -> list[JobDescription]:
     return found
 
 
-def with_lines(job: Job, lines: directives.Component) -> Job:
+NO_LINES = directives.Component()
+
+
+def with_lines(job: Job, lines: directives.Component = NO_LINES) -> Job:
     """The job with the options of #SBATCH lines and of its extra words as fields, unless it sets them itself."""
+    if lines == NO_LINES and not job.extra_args:
+        return job
     try:
         extra = directives.read_words(list(job.extra_args))
     except directives.DirectiveError as wrong:

@@ -177,7 +177,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         shared = dict.fromkeys(key.shared.text for key in keys if key.element is not None)
         together = self.together.value if self.together else ""
         limits = map(str, (LOCK_WAIT, WORK_TIME, KEPT))
-        words = (HELD, WITHDRAWN, unknown_key(self.mark), errors.passing(), errors.count_limits(), GONE.pattern)
+        words = (HELD, WITHDRAWN, unknown_key(self.mark), errors.PASSING, errors.COUNT_LIMITS, GONE.pattern)
         for text in (*limits, self.mark, _yes(self.fresh), together, *words, *_counted([*shared]), str(len(past))):
             yield text.encode()
         for selection in past:
@@ -194,9 +194,9 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         comments = [part.comment or "" for part in sbatch_arguments.components(job)] if self.together else []
         if self.together and not asked.hold and of_all.isdisjoint(waits_for.keys):
             # It must not start before the others exist. A release resets the priority, so its own is set afterwards.
-            job = with_extra_args(job).replace(hold=True, comment=HELD, priority=None)
+            job = sbatch_arguments.with_lines(job).replace(hold=True, comment=HELD, priority=None)
         if not waits_for.is_plain:
-            job = with_extra_args(job).replace(dependency=PLACEHOLDER)
+            job = sbatch_arguments.with_lines(job).replace(dependency=PLACEHOLDER)
         elements = [str(element) for element in call.places if element is not None]
         if elements:
             job = job.replace(array=elements[0])
@@ -317,11 +317,6 @@ class KeyedDependency:
     @cached_property
     def _terms(self) -> list[str]:
         return [_SINGLETON if term.lower() == _SINGLETON else term for term in self.text.split(",") if term]
-
-
-def with_extra_args(job: Job) -> Job:
-    """The job with the options in its extra words as fields."""
-    return sbatch_arguments.with_lines(job, directives.Component()) if job.extra_args else job
 
 
 def asked_for(job: Job) -> Job:
