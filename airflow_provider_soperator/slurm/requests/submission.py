@@ -277,7 +277,6 @@ def _counted(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 _REFERENCE = re.compile(r"(?<=:)[a-z2-7]{12}(?![a-z0-9])")
-_SINGLETON = "singleton"
 
 #: The id of the job that a key stands for.
 IdOf = Callable[[SubmissionKey], int]
@@ -287,21 +286,13 @@ IdOf = Callable[[SubmissionKey], int]
 class KeyedDependency:
     """A dependency that may name jobs by their submission keys, or all of the same name."""
 
-    #: Slurm's notation, with keys among the ids.
-    text: str = ""
+    #: Slurm's notation without ``singleton``, with keys among the ids.
+    rest: str
+    is_singleton: bool
 
     @cached_property
     def keys(self) -> tuple[SubmissionKey, ...]:
-        return tuple(dict.fromkeys(map(SubmissionKey, _REFERENCE.findall(self.text))))
-
-    @property
-    def is_singleton(self) -> bool:
-        return _SINGLETON in self._terms
-
-    @property
-    def rest(self) -> str:
-        """The dependency without ``singleton``."""
-        return ",".join(term for term in self._terms if term != _SINGLETON)
+        return tuple(dict.fromkeys(map(SubmissionKey, _REFERENCE.findall(self.rest))))
 
     @property
     def is_plain(self) -> bool:
@@ -313,10 +304,6 @@ class KeyedDependency:
         rest = _REFERENCE.sub(lambda found: str(id_of(SubmissionKey(found[0]))), self.rest)
         alike = ":".join(("afterany", *map(str, same_name))) if self.is_singleton and same_name else ""
         return ",".join(filter(None, (rest, alike)))
-
-    @cached_property
-    def _terms(self) -> list[str]:
-        return [_SINGLETON if term.lower() == _SINGLETON else term for term in self.text.split(",") if term]
 
 
 def asked_for(job: Job) -> Job:
@@ -333,10 +320,12 @@ def asked_for(job: Job) -> Job:
 def dependency_of(job: JobDescription) -> KeyedDependency:
     """The dependency of a job, from its fields or its script."""
     wanted = asked_for(job).dependency
-    found = KeyedDependency() if wanted is None else KeyedDependency(dependencies.dependency_text(wanted))
-    if "?" in found.text and _SINGLETON in found.text.lower().split("?"):
-        raise errors.InvalidRequest(f"{found.text!r}: singleton cannot be joined with '?'")
-    return found
+    text = "" if wanted is None else dependencies.dependency_text(wanted)
+    if "?" in text and "singleton" in text.lower().split("?"):
+        raise errors.InvalidRequest(f"{text!r}: singleton cannot be joined with '?'")
+    terms = [term for term in text.split(",") if term]
+    rest = [term for term in terms if term.lower() != "singleton"]
+    return KeyedDependency(",".join(rest), is_singleton=rest != terms)
 
 
 def readable_job_name(job: JobDescription) -> str:
