@@ -42,7 +42,14 @@ def read(script: str) -> list[Component]:
     """
     components = [Component()]
     words: list[tuple[int, str]] = []
-    for number, rest in _directive_lines(script):
+    for number, line in enumerate(script.split("\n"), start=1):
+        magic = next((word for word in _MAGIC if line.startswith(word)), None)
+        if magic is None:
+            if (bare := line.strip(_SPACE)) and not bare.startswith("#"):
+                # The first command.
+                break
+            continue
+        rest = line[len(magic) :].lstrip(_SPACE)
         if _SEPARATOR.match(rest):
             _read_options(words, components[-1])
             components.append(Component())
@@ -51,16 +58,6 @@ def read(script: str) -> list[Component]:
         words += ((number, word) for word in split(rest, number))
     _read_options(words, components[-1])
     return components
-
-
-def _directive_lines(script: str) -> Iterator[tuple[int, str]]:
-    """The #SBATCH lines up to the first command, by number from 1, without their magic word."""
-    for number, line in enumerate(script.split("\n"), start=1):
-        magic = next((word for word in _MAGIC if line.startswith(word)), None)
-        if magic is not None:
-            yield number, line[len(magic) :].lstrip(_SPACE)
-        elif (bare := line.strip(_SPACE)) and not bare.startswith("#"):
-            return
 
 
 # Words
@@ -217,7 +214,10 @@ def _fields(option: Option, value: str | None) -> Mapping[str, Any]:
 def _export(value: str) -> Mapping[str, Any]:
     names: list[str] = []
     env: dict[str, str] = {}
-    for token in _tokens(value):
+    # Commas split outside of quotes; only quotes that enclose a whole token are removed.
+    for token in re.findall(r"(?:'[^']*'|\"[^\"]*\"|[^,'\"])+", value):
+        if len(token) > 1 and token[0] == token[-1] and token[0] in "'\"":
+            token = token[1:-1]
         name, equals, content = token.partition("=")
         if equals:
             env[name] = content
@@ -226,10 +226,3 @@ def _export(value: str) -> Mapping[str, Any]:
     # Values alone imply NONE.
     found: dict[str, Any] = {"export": ",".join(names) or "NONE"}
     return found | ({"env": env} if env else {})
-
-
-def _tokens(value: str) -> Iterator[str]:
-    """Split at commas outside quotes; only quotes that enclose a whole token are removed."""
-    for token in re.findall(r"(?:'[^']*'|\"[^\"]*\"|[^,'\"])+", value):
-        enclosed = len(token) > 1 and token[0] == token[-1] and token[0] in "'\""
-        yield token[1:-1] if enclosed else token
