@@ -57,21 +57,6 @@ class UnknownNode(SlurmError):
     remedy = "no node has that name: `sinfo --Node` lists them"
 
 
-class StaticNode(SlurmError):
-    """A node that power saving leaves alone (SuspendExcNodes): Slurm would accept the order and lose the node."""
-
-    remedy = "a static node is always on: drain it, or make its NodeSet ephemeral (NodeSet spec.ephemeralNodes)"
-
-
-class PowerSavingOff(SlurmError):
-    """The cluster cannot power nodes up or down."""
-
-    remedy = (
-        "set slurmConfig.suspendTime of the SlurmCluster to a large number, such as Soperator's 1000000000: "
-        "nodes then power down on request only"
-    )
-
-
 class UnknownJob(SlurmError):
     """No such job (any more): the queue forgets a job some minutes after its end (MinJobAge)."""
 
