@@ -31,7 +31,7 @@ from enum import Enum
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.slurm import (
     dependencies,
@@ -174,15 +174,11 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         since = self.since or datetime.now(timezone.utc) - LOOK_BACK
         keys = self.submission_keys()
         past = Accounting(names=tuple(names_of(job.name or "" for job in self.jobs)), since=since).selections(MOST)
-        shared = dict.fromkeys(key.shared.text for key in keys if key.element is not None)
+        shared = list(dict.fromkeys(key.shared.text for key in keys if key.element is not None))
         together = self.together.value if self.together else ""
-        limits = map(str, (LOCK_WAIT, WORK_TIME, KEPT))
         words = (HELD, WITHDRAWN, unknown_key(self.mark), errors.PASSING, errors.COUNT_LIMITS, GONE.pattern)
-        for text in (*limits, self.mark, _yes(self.fresh), together, *words, *_counted([*shared]), str(len(past))):
-            yield text.encode()
-        for selection in past:
-            yield from (text.encode() for text in _counted(selection))
-        yield str(len(self.calls)).encode()
+        yield from _encoded(LOCK_WAIT, WORK_TIME, KEPT, self.mark, self.fresh, together, *words, shared, past)
+        yield from _encoded(len(self.calls))
         of_all = frozenset(keys)
         for call in self.calls:
             yield from self._job_fields(call, of_all)
@@ -204,13 +200,9 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         place = "" if waits_for.is_plain else str(submission.argv.index(f"--dependency={PLACEHOLDER}"))
         array = str(submission.argv.index(f"--array={elements[0]}")) if elements else ""
         plain = b"\0" not in submission.stdin
-        for text in (
-            *(key.text, readable_job_name(job)),
-            *(_yes(waits_for.is_singleton), waits_for.rest, " ".join(map(str, waits_for.keys)), place),
-            *(priority, *_counted(comments)),
-            *(*_counted(submission.argv), array, *_counted(elements), "text" if plain else "base64"),
-        ):
-            yield text.encode()
+        yield from _encoded(key, readable_job_name(job), waits_for.is_singleton, waits_for.rest)
+        yield from _encoded(" ".join(map(str, waits_for.keys)), place, priority, comments)
+        yield from _encoded(submission.argv, array, elements, "text" if plain else "base64")
         yield submission.stdin if plain else base64.b64encode(submission.stdin)
 
     def _outcome(self, line: str) -> tuple[int, Submitted]:
@@ -268,12 +260,13 @@ class CancelWithdrawn(Order):
         return Command(("env", f"mark={mark}", f"keep={KEPT}", "bash", "-c", _program("cancel_withdrawn"), "scancel"))
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-def _counted(texts: Sequence[str]) -> tuple[str, ...]:
-    return (str(len(texts)), *texts)
+def _encoded(*values: Any) -> Iterator[bytes]:
+    """Values as fields of the program's input; a list follows its length."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _encoded(len(value), *value)
+        else:
+            yield ("yes" if value is True else "no" if value is False else str(value)).encode()
 
 
 _REFERENCE = re.compile(r"(?<=:)[a-z2-7]{12}(?![a-z0-9])")
