@@ -190,12 +190,10 @@ def build_payload(job: JobDescription, version: str) -> dict[str, Any]:
 
 def components(job: JobDescription) -> list[JobDescription]:
     """The job and its other components, with the options of their fields, #SBATCH lines and extra words."""
-    parts = directives.read(body(job) or "")
-    found = [with_lines(job, part) for part in parts[:1]]
+    first, *others = directives.read(body(job) or "")
     # As with sbatch, the job's own options apply to each component of its script.
-    for part in parts[1:]:
-        found.append(with_lines(job.replace(env={}, het=()), part))
-    found += map(with_lines, job.het)
+    own = job.replace(env={}, het=())
+    found = [with_lines(job, first), *(with_lines(own, part) for part in others), *map(with_lines, job.het)]
     for index, component in enumerate(found[1:], start=1):
         before = found[index - 1]
         missing = {field for field in FIELDS if getattr(component, field) is None} - PER_COMPONENT
