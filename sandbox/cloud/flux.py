@@ -18,7 +18,7 @@ import yaml
 from sandbox.cloud.charts import FLUX_NAMESPACE, RenderError, installation, merged, render
 from sandbox.cloud.conditions import condition, timestamp, with_conditions
 from sandbox.cloud.events import Recorder
-from sandbox.cloud.helm import KEPT, Helm, name_of, target_of
+from sandbox.cloud.helm import KEPT, LOADER, Helm, name_of, target_of
 from sandbox.kube.catalogue import HELM_RELEASE
 from sandbox.kube.errors import ApiError
 from sandbox.kube.managers import Manager
@@ -47,6 +47,8 @@ class FluxController:
         self._helm = Helm(store)
         #: What had led to the last look at each HelmRelease, and when that was.
         self._looked: dict[str, tuple[Any, float]] = {}
+        #: Until another version of the objects, or until this moment, there is nothing to look at.
+        self._rests = (-1, 0.0)
 
     def install(self) -> None:
         """What the recipe installs, up to the end."""
@@ -63,6 +65,9 @@ class FluxController:
         raise RuntimeError("Flux could not install Soperator")
 
     def sync(self) -> None:
+        if self._store.resource_version == self._rests[0] and self._now() < self._rests[1]:
+            return
+        before = self._store.resource_version
         for release in self._releases():
             metadata = release["metadata"]
             if "deletionTimestamp" in metadata:
@@ -71,6 +76,9 @@ class FluxController:
                 self._looked.pop(metadata["name"], None)
             elif self._is_due(release):
                 self._reconcile(release)
+        if self._store.resource_version == before and not any(map(_is_waiting, self._releases())):
+            until = min((since for _, since in self._looked.values()), default=float("inf"))
+            self._rests = (before, until + self._settings.flux_interval)
 
     def _releases(self) -> list[Object]:
         return self._store.list(HELM_RELEASE, FLUX_NAMESPACE)
@@ -78,10 +86,10 @@ class FluxController:
     def _is_due(self, release: Object) -> bool:
         metadata = release["metadata"]
         led = [metadata["generation"], (metadata.get("annotations") or {}).get(REQUESTED), [*self._watched(release)]]
-        before, ready = self._looked.get(metadata["name"]), dig(release, "status.conditions[Ready]") or {}
+        before = self._looked.get(metadata["name"])
         if before and before[0] == led and self._now() - before[1] < self._settings.flux_interval:
             # What is under way, or waits for something, is looked at again.
-            return not _is_ready(release) and not str(ready.get("reason")).endswith("Failed")
+            return _is_waiting(release)
         self._looked[metadata["name"]] = (led, self._now())
         return True
 
@@ -144,7 +152,7 @@ class FluxController:
                 raise ValuesError(f"could not resolve {what}: {why}")
             text = b64decode(text).decode() if source["kind"] == "Secret" else text
             try:
-                values = merged(values, yaml.safe_load(text) or {})
+                values = merged(values, yaml.load(text, Loader=LOADER) or {})
             except yaml.YAMLError as error:
                 raise ValuesError(f"unable to read values from key '{key}': {error}") from None
         found_values: Object = merged(values, release["spec"].get("values") or {})
@@ -224,6 +232,12 @@ def _is_ready(release: Object) -> bool:
     status = release.get("status") or {}
     observed = status.get("observedGeneration") == release["metadata"]["generation"]
     return observed and str(dig(status, "conditions[Ready].status")) == "True"
+
+
+def _is_waiting(release: Object) -> bool:
+    """It is under way, or waits for something; what has failed is tried again at its time."""
+    ready = dig(release, "status.conditions[Ready]") or {}
+    return not _is_ready(release) and not str(ready.get("reason")).endswith("Failed")
 
 
 def _digest(values: Object) -> str:

@@ -18,6 +18,9 @@ from sandbox.kube.store import ObjectStore
 from sandbox.kube.structure import check, pruned
 
 MANAGER = "helm-controller"
+#: Of libyaml where there is one: ten times as fast.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 #: Revisions that are remembered, in Secrets as of Helm itself.
 KEPT = 5
 
@@ -112,7 +115,7 @@ class Helm:
             return {}
         packed = b64decode(b64decode(secrets[-1]["data"]["release"]))
         stored: Object = json.loads(gzip.decompress(packed))
-        return {**stored, "manifest": [*yaml.safe_load_all(stored["manifest"])]}
+        return {**stored, "manifest": [*yaml.load_all(stored["manifest"], Loader=LOADER)]}
 
     def _remember(self, release: Object, number: int, values: Object, manifest: list[Object]) -> None:
         chart, name = release["spec"]["chart"]["spec"], name_of(release)
@@ -120,7 +123,7 @@ class Helm:
             **{"name": name, "namespace": target_of(release), "version": number},
             **{"info": {"status": "deployed"}, "config": values},
             "chart": {"metadata": {"name": chart["chart"], "version": chart["version"]}},
-            "manifest": yaml.safe_dump_all(manifest, sort_keys=False),
+            "manifest": yaml.dump_all(manifest, Dumper=DUMPER, sort_keys=False),
         }
         packed = b64encode(b64encode(gzip.compress(json.dumps(stored).encode(), mtime=0))).decode()
         labels = {"owner": "helm", "name": name, "status": "deployed", "version": str(number)}

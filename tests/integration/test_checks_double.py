@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -64,6 +66,20 @@ def test_check_fails_and_drains_the_node(cluster: Cluster) -> None:
     assert cluster.node("worker-0").reason == f"[node_problem] {CHECK}: job {failed['jobID']} [slurm_job]"
     assert "DRAIN" in cluster.node("worker-0").state
     assert accounted(cluster, failed["jobID"])["ExitCode"] == "1:0"
+
+
+def test_backup_fails(cluster: Cluster, tmp_path: Path) -> None:
+    backup = {"apiVersion": "k8up.io/v1", "kind": "Backup", "metadata": {"name": "doomed"}, "spec": {}}
+    manifest = tmp_path / "backup.json"
+    manifest.write_text(json.dumps(backup))
+    fault(cluster, "backup-fails")
+    try:
+        cluster.kubectl("create", f"--filename={manifest}")
+        asked = ("get", "backup", "doomed", "--output=jsonpath={.status.conditions[?(@.type=='Completed')].reason}")
+        assert cluster.wait("it has ended", lambda: cluster.kubectl(*asked)) == "Failed"
+    finally:
+        fault(cluster, "clear")
+        cluster.kubectl("delete", "backup", "doomed", "--ignore-not-found")
 
 
 def test_gpu_metric(cluster: Cluster) -> None:
