@@ -159,7 +159,7 @@ class Keeper:
     #: How to make a change persist.
     remedy: str
     is_helm: bool = False
-    #: It manages ``spec.replicas`` now.
+    #: It manages ``spec.replicas`` now, and resets them soon.
     sets_replicas: bool = False
 
     def __str__(self) -> str:
@@ -195,7 +195,9 @@ def source_of(workload: Object) -> Keeper | None:
     )
     for manager, said, name, remedy in found:
         if name:
-            return Keeper(said.format(name), remedy, sets_replicas=managers.get(manager, False))
+            # Flux writes a HelmRelease again only when its values or its chart have changed.
+            keeps = managers.get(manager, False) and manager != "helm-controller"
+            return Keeper(said.format(name), remedy, sets_replicas=keeps)
     return None
 
 

@@ -12,12 +12,14 @@ from aiohttp.web import AppRunner
 
 from sandbox.access import INFERENCE_CONTEXT, INFERENCE_TOKEN, KUBERNETES_CONTEXT, KUBERNETES_TOKEN, NEBIUS_TOKEN
 from sandbox.cloud import landscape, slurm_files
+from sandbox.cloud.backups import BackupController
 from sandbox.cloud.block import CapacityBlock
 from sandbox.cloud.check_runs import CheckRuns
 from sandbox.cloud.checks import Checks
 from sandbox.cloud.cluster import Access, KubernetesCluster
 from sandbox.cloud.faults import ApiFaults
 from sandbox.cloud.fleet import Fleet, Timing
+from sandbox.cloud.flux import FluxController
 from sandbox.cloud.kubelet import Kubelet
 from sandbox.cloud.metrics import Metrics
 from sandbox.cloud.node_checks import NodeChecks
@@ -63,6 +65,7 @@ class World:
         self.store = self.soperator.store
         self.slurm = Slurm(settings)
         self.ports = SlurmdPorts(settings.ports)
+        self.flux = FluxController(self.store, self.soperator.events, settings)
         self.nodesets = NodeSetController(self.store, settings, self.ports)
         jwt_key = (settings.paths.secrets / "jwt_hs256.key").read_bytes()
         self.slurm_cluster = SlurmClusterController(self.store, self.slurm, self.init, settings, jwt_key)
@@ -70,6 +73,7 @@ class World:
         self._inference_kubelet = PlainKubelet(self.inference.store)
         nodes = NodeChecks(self.store, self.slurm, self.fleet, self.kubelet, settings)
         self.checks = Checks(nodes, CheckRuns(self.store, self.slurm), settings.checks_interval, on=settings.has_checks)
+        self.backups = BackupController(self.store, settings.backup_time)
         self.metrics = Metrics(self.store, self.slurm, settings)
         self._prometheus: AppRunner | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -97,6 +101,8 @@ class World:
             self._load(json.loads(paths.cloud_state.read_text()))
         else:
             landscape.create_objects(self.store, self.settings)
+            if not self.settings.bare:
+                self.flux.install()
             landscape.create_inference_objects(self.inference.store, self.settings)
         for_slurm = Access(
             port=ports.kubernetes,
@@ -155,12 +161,14 @@ class World:
     async def tick(self) -> bool:
         """One step of every controller, in the order in which a change travels through them; whether it changed any."""
         processes = await asyncio.to_thread(self.init.processes)
+        self.flux.sync()
         await self.slurm_cluster.sync(processes)
         await self._configure(processes)
         self.nodesets.sync()
         pending = self.soperator.sync() | self.inference.sync()
         self.kubelet.sync(processes)
         self._inference_kubelet.sync()
+        self.backups.sync()
         self.fleet.step(pending, self.soperator.busy_machines() | self.inference.busy_machines())
         return self._keep()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -66,6 +68,20 @@ def test_check_fails_and_drains_the_node(cluster: Cluster) -> None:
     assert accounted(cluster, failed["jobID"])["ExitCode"] == "1:0"
 
 
+def test_backup_fails(cluster: Cluster, tmp_path: Path) -> None:
+    backup = {"apiVersion": "k8up.io/v1", "kind": "Backup", "metadata": {"name": "doomed"}, "spec": {}}
+    manifest = tmp_path / "backup.json"
+    manifest.write_text(json.dumps(backup))
+    fault(cluster, "backup-fails")
+    try:
+        cluster.kubectl("create", f"--filename={manifest}")
+        asked = ("get", "backup", "doomed", "--output=jsonpath={.status.conditions[?(@.type=='Completed')].reason}")
+        assert cluster.wait("it has ended", lambda: cluster.kubectl(*asked)) == "Failed"
+    finally:
+        fault(cluster, "clear")
+        cluster.kubectl("delete", "backup", "doomed", "--ignore-not-found")
+
+
 def test_gpu_metric(cluster: Cluster) -> None:
     def asked(query: str) -> list[dict[str, Any]]:
         answer = httpx.get(f"{cluster.access['prometheus']['url']}/api/v1/query", params={"query": query}, timeout=30)
@@ -90,6 +106,12 @@ def slurm_cluster(cluster: Cluster) -> dict[str, Any]:
         "slurm.nebius.ai", "v1", NAMESPACE, "slurmclusters", CLUSTER
     )
     return found["status"]
+
+
+def parts(cluster: Cluster) -> set[str]:
+    """What is said of the parts that have daemons."""
+    types = ("ControllersAvailable", "LoginAvailable", "AccountingAvailable")
+    return {entry["reason"] for entry in slurm_cluster(cluster)["conditions"] if entry["type"] in types}
 
 
 def test_cluster_phase(cluster: Cluster) -> None:
@@ -119,11 +141,13 @@ def test_maintenance(cluster: Cluster) -> None:
         return {cluster.custom("nodesets", name)["status"]["phase"] for name in ("worker", "worker-cpu")}
 
     cluster.wait("the workers go", lambda: phases() == {"Terminating"} and cluster.pod("worker-cpu-0") is None)
+    cluster.wait("so does all else", lambda: not any(map(cluster.pod, ("controller-0", "login-0", "accounting-0"))))
     # The phase alone would not tell.
     assert slurm_cluster(cluster)["phase"] == "Available"
     reasons = {entry["type"]: entry["reason"] for entry in slurm_cluster(cluster)["conditions"]}
     assert reasons["ControllersAvailable"] == "Maintenance"
     fault(cluster, "maintenance", "off")
+    cluster.wait("Slurm is back", lambda: parts(cluster) == {"Available"})
     cluster.wait("the workers are back", lambda: phases() <= {"Ready", "Provisioning"} and cluster.pod("worker-cpu-0"))
     for name in ("worker-0", "worker-cpu-0", "worker-cpu-1"):
         cluster.wait_node(name, has={"IDLE"}, lacks=NOT_UP)

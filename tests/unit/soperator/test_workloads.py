@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.soperator.conditions import Condition
-from airflow_provider_soperator.soperator.workloads import Host, Pod, last_scaled_by, pods_on_hosts, problems
+from airflow_provider_soperator.soperator.workloads import Host, Pod, last_scaled_by, pods_on_hosts, problems, source_of
 
 
 def change(manager: str, day: int, field: str = "f:replicas") -> dict[str, Any]:
@@ -63,3 +63,18 @@ def test_a_pod_has_the_machine_that_it_is_on() -> None:
     assert found["worker-0"] == Pod("Running", True, host, since=one.replace(hour=2))
     assert found["worker-1"] == Pod(host=Host("computeinstance-2", is_gone=True), is_leaving=True)
     assert found["vllm-0"] == Pod(problems=("container vllm waits (ImagePullBackOff: of vllm:latest)",))
+
+
+@pytest.mark.parametrize(
+    ("manager", "label", "resets_soon"),
+    [
+        ("kustomize-controller", "kustomize.toolkit.fluxcd.io/name", True),
+        # A HelmRelease is written again with its next upgrade only.
+        ("helm-controller", "helm.toolkit.fluxcd.io/name", False),
+    ],
+)
+def test_how_soon_flux_resets_replicas(manager: str, label: str, resets_soon: bool) -> None:
+    managed = [{"manager": manager, "fieldsV1": {"f:spec": {"f:replicas": {}}}}]
+    found = source_of({"metadata": {"labels": {label: "vllm"}, "managedFields": managed}})
+    assert found
+    assert found.sets_replicas is resets_soon
