@@ -131,6 +131,11 @@ def _check_fails(sandbox: Sandbox, options: Options) -> str:
     return f"{options.check} fails {f'on {options.node}' if options.node else 'everywhere'} from its next run on"
 
 
+def _backup_fails(sandbox: Sandbox, options: Options) -> str:
+    _cloud(sandbox, "backup_fails")
+    return "each backup that ends from now on has failed"
+
+
 def _cluster_phase(sandbox: Sandbox, options: Options) -> str:
     conditions = [_condition_of(words) for words in options.conditions]
     _cloud(sandbox, "cluster_phase", phase=options.phase, conditions=conditions)
@@ -259,6 +264,7 @@ FAULTS = [
             (("node",), {"nargs": "?", "default": "", "help": "only the job on this node fails; by default each does"}),
         ],
     ),
+    Fault("backup-fails", "make the backups fail that end from now on", _backup_fails),
     Fault(
         "cluster-phase",
         "have the SlurmCluster's status say something else than is the case",

@@ -132,5 +132,6 @@ def _cloud(sandbox: Sandbox) -> list[Any]:
     faults = [f"{f['api']} {f['effect']} on {f['matching']}" for f in cloud["api_faults"]]
     faults += [f"{node} does not boot" for node in cloud["not_booting"]]
     faults += [f"{check} fails" for check in cloud["failing_checks"]]
+    faults += ["each backup fails"] if cloud["failing_backups"] else []
     faults += [f"the status of {name} is made up" for name in cloud["pinned"]]
     return [table, *([Text(f"faults in force: {'; '.join(faults)}", style="yellow")] if faults else [])]

@@ -81,6 +81,7 @@ class Admin:
             "api_faults": world.faults.describe(),
             "not_booting": sorted(world.kubelet.not_booting),
             "failing_checks": sorted(world.checks.runs.failing),
+            "failing_backups": world.backups.failing,
             "pinned": [*(["the SlurmCluster"] if world.slurm_cluster.pinned else []), *sorted(world.nodesets.pinned)],
         }
 
@@ -120,6 +121,10 @@ class Admin:
         if node:
             self._known(node)
         self._world.checks.runs.failing[check] = node
+
+    async def do_backup_fails(self) -> None:
+        """Backups that end from now on have failed."""
+        self._world.backups.failing = True
 
     async def do_cluster_phase(self, phase: str, conditions: list[dict[str, Any]]) -> None:
         made = tuple(condition(**words) for words in conditions)
@@ -181,6 +186,7 @@ class Admin:
         world.kubelet.lost.clear()
         world.checks.on = world.settings.has_checks
         world.checks.runs.failing.clear()
+        world.backups.failing = False
         world.metrics.set.clear()
         world.slurm_cluster.pinned = None
         world.nodesets.pinned.clear()

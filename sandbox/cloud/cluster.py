@@ -12,6 +12,7 @@ from sandbox.cloud.faults import ApiFaults
 from sandbox.cloud.fleet import Fleet
 from sandbox.cloud.keda import ScaledObjectController
 from sandbox.cloud.pods import Logs, Runner
+from sandbox.cloud.volumes import VolumeController
 from sandbox.cloud.workloads import (
     DeploymentController,
     DisruptionController,
@@ -46,6 +47,7 @@ class KubernetesCluster:
         self._scaled_objects = ScaledObjectController(self.store)
         self._deployments = DeploymentController(self.store)
         self._disruptions = DisruptionController(self.store)
+        self._volumes = VolumeController(self.store)
         self._nodes = NodeController(self.store, fleet, self.events, cluster_id)
         self._scheduler = Scheduler(self.store, fleet, self.events, cluster_id)
         self._double: KubernetesDouble | None = None
@@ -79,6 +81,7 @@ class KubernetesCluster:
         self._deployments.sync()
         self._nodes.sync()
         self._disruptions.sync()
+        self._volumes.sync()
         return self._scheduler.sync()
 
     def busy_machines(self) -> set[str]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sandbox.cloud import active_checks
+from sandbox.cloud.charts import beside_it
 from sandbox.cloud.fleet import Autoscaling, Fixed, NodeGroup
 from sandbox.cloud.slurm_config import CLUSTER_ANNOTATION
 from sandbox.cloud.slurm_overrides import GPU_RESOURCE
@@ -84,6 +85,8 @@ def create_objects(store: ObjectStore, settings: Settings) -> None:
             store.create("nodesets", nodeset, NAMESPACE, manager=_helm("slurm.nebius.ai/v1alpha1"))
         for check in active_checks.shipped(settings.soperator):
             store.create("activechecks", check, NAMESPACE, manager=_helm("slurm.nebius.ai/v1alpha1"))
+        for kind, thing in beside_it():
+            store.create(kind, thing, NAMESPACE, manager=_helm(kind.api_version))
     store.create("deployments", _inference_deployment(settings), INFERENCE_NAMESPACE)
 
 

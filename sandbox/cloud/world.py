@@ -11,6 +11,7 @@ from aiohttp.web import AppRunner
 
 from sandbox.access import INFERENCE_CONTEXT, INFERENCE_TOKEN, KUBERNETES_CONTEXT, KUBERNETES_TOKEN, NEBIUS_TOKEN
 from sandbox.cloud import landscape, slurm_files
+from sandbox.cloud.backups import BackupController
 from sandbox.cloud.block import CapacityBlock
 from sandbox.cloud.check_runs import CheckRuns
 from sandbox.cloud.checks import Checks
@@ -66,6 +67,7 @@ class World:
         self._inference_kubelet = PlainKubelet(self.inference.store)
         nodes = NodeChecks(self.store, self.slurm, self.fleet, self.kubelet, settings)
         self.checks = Checks(nodes, CheckRuns(self.store, self.slurm), settings.checks_interval, on=settings.has_checks)
+        self.backups = BackupController(self.store, settings.backup_time)
         self.metrics = Metrics(self.store, self.slurm, settings)
         self._prometheus: AppRunner | None = None
         self._checking: asyncio.Task[None] | None = None
@@ -137,6 +139,7 @@ class World:
         pending = self.soperator.sync() | self.inference.sync()
         self.kubelet.sync(processes)
         self._inference_kubelet.sync()
+        self.backups.sync()
         self.fleet.step(pending, self.soperator.busy_machines() | self.inference.busy_machines())
         return self._keep()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sandbox.kube import printers
+from sandbox.kube.chart_kinds import CHART_KINDS
 from sandbox.kube.kinds import Column, Kind, Kinds, ScalePaths
 
 AGE = Column("Age", "metadata.creationTimestamp", "date")
@@ -337,5 +338,6 @@ KINDS = Kinds(
         HELM_RELEASE,
         HORIZONTAL_POD_AUTOSCALER,
         LEADER_WORKER_SET,
+        *CHART_KINDS,
     )
 )

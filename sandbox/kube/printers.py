@@ -14,6 +14,27 @@ def count(path: str) -> Callable[[Object, datetime], int]:
     return lambda thing, now: dig(thing, path) or 0
 
 
+def length_of(path: str) -> Callable[[Object, datetime], int]:
+    """How many there are of a list that may be missing."""
+    return lambda thing, now: len(dig(thing, path) or [])
+
+
+def truth(path: str) -> Callable[[Object, datetime], bool]:
+    """A flag that is false where the object does not say."""
+    return lambda thing, now: bool(dig(thing, path))
+
+
+def owner(kind: str) -> Callable[[Object, datetime], str]:
+    """The owner of this kind, if there is one."""
+    return lambda thing, now: next(
+        (str(one["name"]) for one in dig(thing, "metadata.ownerReferences") or [] if one.get("kind") == kind), ""
+    )
+
+
+def role_of_binding(binding: Object, now: datetime) -> str:
+    return f"{dig(binding, 'roleRef.kind')}/{dig(binding, 'roleRef.name')}"
+
+
 def data_count(thing: Object, now: datetime) -> int:
     return len(thing.get("data") or {}) + len(thing.get("binaryData") or {})
 

@@ -9,6 +9,24 @@ Job: 1=metadata:ObjectMeta 2=spec:JobSpec 3=status:-
 Deployment: 1=metadata:ObjectMeta 2=spec:DeploymentSpec 3=status:-
 Namespace: 1=metadata:ObjectMeta 2=spec:NamespaceSpec 3=status:-
 ConfigMap: 1=metadata:ObjectMeta 2=data:map:string 3=binaryData:map:bytes 4=immutable:bool
+ServiceAccount: 1=metadata:ObjectMeta 3=imagePullSecrets:LocalObjectReference[]
+  4=automountServiceAccountToken:bool
+Role: 1=metadata:ObjectMeta 2=rules:PolicyRule[]
+ClusterRole: 1=metadata:ObjectMeta 2=rules:PolicyRule[]
+RoleBinding: 1=metadata:ObjectMeta 2=subjects:Subject[] 3=roleRef:RoleRef
+ClusterRoleBinding: 1=metadata:ObjectMeta 2=subjects:Subject[] 3=roleRef:RoleRef
+PolicyRule: 1=verbs:string[] 2=apiGroups:string[] 3=resources:string[] 4=resourceNames:string[]
+  5=nonResourceURLs:string[]
+Subject: 1=kind 2=apiGroup 3=name 4=namespace
+RoleRef: 1=apiGroup 2=kind 3=name
+TokenRequest: 1=metadata:ObjectMeta 2=spec:TokenRequestSpec 3=status:-
+TokenRequestSpec: 1=audiences:string[] 3=boundObjectRef:- 4=expirationSeconds:int
+SelfSubjectAccessReview: 1=metadata:ObjectMeta 2=spec:SelfSubjectAccessReviewSpec 3=status:-
+SelfSubjectAccessReviewSpec: 1=resourceAttributes:ResourceAttributes 2=nonResourceAttributes:NonResourceAttributes
+ResourceAttributes: 1=namespace 2=verb 3=group 4=version 5=resource 6=subresource 7=name 8=fieldSelector:-
+  9=labelSelector:-
+NonResourceAttributes: 1=path 2=verb
+PriorityClass: 1=metadata:ObjectMeta 2=value:int 3=globalDefault:bool 4=description 5=preemptionPolicy
 Secret: 1=metadata:ObjectMeta 2=data:map:bytes 3=type 4=stringData:map:string 5=immutable:bool
 ObjectMeta: 1=name 2=generateName 3=namespace 4=selfLink 5=uid 6=resourceVersion 7=generation:int
   8=creationTimestamp:Time 9=deletionTimestamp:Time 10=deletionGracePeriodSeconds:int

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.kube.chart_kinds import CHART_KINDS
 from tests.sandbox.kube_world import (
     NAMESPACE,
     NODE_SET_PARTS,
@@ -207,6 +208,28 @@ def test_create_makes_builtin_objects(world: KubeWorld) -> None:
     secret = world.get("secret", "s")
     assert (secret["type"], secret["data"]) == ("Opaque", {"k": "dg=="})
     assert world.get("deployment", "d")["spec"]["replicas"] == 1
+
+
+def test_what_charts_install_is_kept(world: KubeWorld) -> None:
+    """A ServiceMonitor, a PriorityClass and their like: stored as they are, listed, deleted."""
+    kinds = [kind for kind in CHART_KINDS if kind.kind != "ServiceAccount"]
+    things = [
+        {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": "from-a-chart"},
+            **({} if kind.group == "rbac.authorization.k8s.io" else {"spec": {"kept": "as-it-is"}}),
+        }
+        for kind in kinds
+    ]
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": things})
+    world.kubectl("apply", "--server-side", "--validate=false", "-f", "-", stdin=listed)
+    shown = world.text("get", ",".join(kind.resource for kind in kinds), "--no-headers")
+    assert shown.count("from-a-chart") >= len(kinds)
+    monitor = world.get("servicemonitor", "from-a-chart")
+    assert (monitor["spec"], monitor["metadata"]["generation"]) == ({"kept": "as-it-is"}, 1)
+    world.kubectl("delete", "--wait=false", "-f", "-", stdin=listed)
+    assert b"No resources found" in world.kubectl("get", "servicemonitors,priorityclasses,schedules").stderr
 
 
 def test_create_job_from_cron_job(world: KubeWorld) -> None:
