@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
+from airflow_provider_soperator.operators.backup import BackupJailOperator
 from airflow_provider_soperator.operators.drift import CompareClusterOperator
 from airflow_provider_soperator.operators.provisioning import (
     DestroyClusterOperator,
@@ -237,6 +238,7 @@ class RunActiveCheckOperator(WorkOperator):
 
 
 __all__ = [
+    "BackupJailOperator",
     "CompareClusterOperator",
     "DestroyClusterOperator",
     "ProvisionClusterOperator",

@@ -82,6 +82,7 @@ TABLE = (
             "provisioning.objects",
             "soperator.active_checks",
             "soperator.cluster_objects",
+            "soperator.backups",
             "soperator.evictions",
             "soperator.kinds",
             "soperator.objects",
