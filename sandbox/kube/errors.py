@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
+
+
+class Asked(Protocol):
+    """What somebody wants to do, and may not."""
+
+    @property
+    def verb(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def resource(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
 
 
 class ApiError(Exception):
@@ -48,11 +63,21 @@ def unauthorized() -> ApiError:
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
-def forbidden(resource: str, name: str, subresource: str, verb: str) -> ApiError:
-    plural, _, group = resource.partition(".")
-    what = f"{plural}/{subresource}" if subresource else plural
-    message = f'{resource} "{name}" is forbidden: User "viewer" cannot {verb} resource "{what}" in API group "{group}"'
-    return ApiError(403, "Forbidden", message, _about(resource, name))
+def forbidden(user: str, wanted: Asked, missing: list[str]) -> ApiError:
+    """As the API server says it; ``missing`` are roles that somebody has bound, and that are not there."""
+    plural = wanted.resource.partition("/")[0]
+    resource = f"{plural}.{wanted.group}" if wanted.group else plural
+    where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"
+    said = f'User "{user}" cannot {wanted.verb} resource "{wanted.resource}" in API group "{wanted.group}" {where}'
+    if missing:
+        said += f": RBAC: {joined(missing)}"
+    named = f'{resource} "{wanted.name}"' if wanted.name else resource
+    return ApiError(403, "Forbidden", f"{named} is forbidden: {said}", _about(resource, wanted.name))
+
+
+def joined(reasons: list[str]) -> str:
+    """One as it is, several as a list."""
+    return reasons[0] if len(reasons) == 1 else f"[{', '.join(reasons)}]"
 
 
 def not_found(resource: str, name: str) -> ApiError:
@@ -119,9 +144,8 @@ def invalid_all(kind: str, name: str, problems: list[tuple[str, str, str]]) -> A
     """All that is wrong with an object at once: the type, field and words of each problem."""
     causes = [{"reason": type_, "message": said, "field": field} for type_, field, said in problems]
     listed = [f"{field}: {said}" for _, field, said in problems]
-    words = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     details = {**_about(kind, name), "causes": causes}
-    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {words}', details)
+    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {joined(listed)}', details)
 
 
 def invalid_options(field: str, why: str) -> ApiError:

@@ -146,7 +146,7 @@ class Resources:
             raise errors.bad_request(
                 f"the name of the object ({metadata['name']}) is not the name on the URL ({target.name})"
             )
-        if target.kind.made_by_update and not target.subresource and not self._exists(target):
+        if target.kind.made_by_update and not target.subresource and not self.has(target):
             return self._add(request, target, body)
         if (target.kind.custom or target.kind.needs_version) and not metadata.get("resourceVersion"):
             why = "must be specified for an update"
@@ -196,7 +196,7 @@ class Resources:
             made = apply(target.kind, old, applied, manager, self._store.now(), force=force)
             return _fitting(request, target, made)
 
-        if not target.subresource and not self._exists(target):
+        if not target.subresource and not self.has(target):
             return self._add(request, target, change({"metadata": {"name": target.name}}))
         made = self._store.patch(
             target.kind, target.name, change, target.namespace, part=_part(target), dry_run=is_dry_run(request)
@@ -231,7 +231,7 @@ class Resources:
         dry_run = is_dry_run(request, options)
         for thing in self._selected(request, target):
             metadata = thing["metadata"]
-            if self._exists(target, metadata["name"], metadata.get("namespace", "")):
+            if self.has(target, metadata["name"], metadata.get("namespace", "")):
                 self._store.delete(target.kind, metadata["name"], metadata.get("namespace", ""), dry_run=dry_run)
         return json_answer(_success({"kind": target.kind.plural}))
 
@@ -268,7 +268,8 @@ class Resources:
             return json_answer(table(target.kind, [thing], self._store.now(), version, include), code)
         return json_answer(self._shown(target, thing), code)
 
-    def _exists(self, target: Target, name: str = "", namespace: str = "") -> bool:
+    def has(self, target: Target, name: str = "", namespace: str = "") -> bool:
+        """Whether the object is there."""
         try:
             self._store.get(target.kind, name or target.name, namespace or target.namespace)
         except errors.ApiError:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiohttp import web
 
 from sandbox.cloud.faults import ApiFaults
 from sandbox.kube import discovery, errors, openapi
+from sandbox.kube.catalogue import SECRET
 from sandbox.kube.certificates import ensure_certificates
+from sandbox.kube.chart_kinds import SERVICE_ACCOUNT
 from sandbox.kube.evictions import evict
 from sandbox.kube.execution import PodRunner
+from sandbox.kube.patch import APPLY
 from sandbox.kube.pods import PodLogs, Pods
-from sandbox.kube.requests import Target, parse_target
+from sandbox.kube.requests import Target, parse_target, read_object
 from sandbox.kube.resources import Resources, json_answer
+from sandbox.kube.rights import REVIEWS, Rights, User, attributes
 from sandbox.kube.store import ObjectStore
 from sandbox.kube.tokens import Tokens
 
 #: On every answer, so that nobody takes this for a cluster.
 DOUBLE_HEADER = {"X-Sandbox-Double": "kubernetes"}
 
+#: Answered without a token.
+_OPEN = ("/readyz", "/livez", "/healthz")
 _HANG_SECONDS = 600.0
 _PROTOBUF_OPENAPI = "application/com.github.proto-openapi.spec.v2"
 _log = logging.getLogger(__name__)
@@ -55,10 +61,11 @@ async def serve(
 ) -> KubernetesDouble:
     """Serve a store over HTTPS in the running event loop; port 0 takes a free one.
 
-    Who comes with ``token`` may do anything, who comes with ``viewer_token`` may read.
+    Who comes with ``token`` may do anything, who comes with ``viewer_token`` may read. A ServiceAccount with a token
+    of its own may do what roles allow.
     """
     made = ensure_certificates(certificates)
-    api = _Api(store, Tokens(token, viewer_token), runner, logs, faults)
+    api = _Api(store, Tokens(store, token, made.ca_file.read_bytes(), viewer_token), runner, logs, faults)
     app = web.Application(client_max_size=64 * 1024**2)
     app.router.add_route("*", "/{path:.*}", api.handle)
     app.on_response_prepare.append(_sign)
@@ -84,6 +91,7 @@ async def _sign(request: web.Request, response: web.StreamResponse) -> None:
 class _Api:
     def __init__(self, store: ObjectStore, tokens: Tokens, runner: PodRunner, logs: PodLogs, faults: ApiFaults) -> None:
         self._store, self._tokens, self._faults = store, tokens, faults
+        self._rights = Rights(store)
         self._resources = Resources(store)
         self._pods = Pods(store, runner, logs, DOUBLE_HEADER)
         self._held: set[asyncio.Task[object]] = set()
@@ -95,9 +103,9 @@ class _Api:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         try:
-            if request.path not in ("/readyz", "/livez", "/healthz"):
-                self._tokens.admit(request)
-            return await self._dispatch(request)
+            if request.path in _OPEN:
+                return self._describe(request)
+            return await self._dispatch(request, self._tokens.admit(request))
         except errors.ApiError as problem:
             return json_answer(problem.status(), problem.code)
         except (web.HTTPException, ConnectionError):
@@ -106,18 +114,29 @@ class _Api:
             _log.exception("%s %s failed", request.method, request.path)
             return json_answer(errors.internal(repr(problem)).status(), 500)
 
-    async def _dispatch(self, request: web.Request) -> web.StreamResponse:
+    async def _dispatch(self, request: web.Request, user: User) -> web.StreamResponse:
+        if request.path == REVIEWS and request.method == "POST":
+            return json_answer(self._rights.review(user, await read_object(request)), 201)
         target = parse_target(self._store.kinds, request.path)
         if target is None:
             return self._describe(request)
-        self._tokens.authorize(request, target)
+        wanted = attributes(request, target)
+        self._rights.demand(user, wanted)
         await self._strike(request, target)
+        if target.kind == SERVICE_ACCOUNT and target.subresource == "token" and request.method == "POST":
+            return json_answer(self._tokens.request(target.name, target.namespace, await read_object(request)), 201)
         if target.kind.plural == "pods" and target.subresource == "eviction":
             return json_answer(await evict(self._store, request, target), 201)
         if target.kind.plural == "pods" and target.subresource in ("exec", "log"):
             with self._holding():
                 return await self._pods.answer(request, target)
-        return await self._resources.answer(request, target)
+        if request.content_type == APPLY and not target.subresource and not self._resources.has(target):
+            # An apply that makes the object needs the right to.
+            self._rights.demand(user, replace(wanted, verb="create"))
+        answer = await self._resources.answer(request, target)
+        if target.kind == SECRET and wanted.verb in ("create", "update", "patch"):
+            self._tokens.fill(target.namespace)
+        return answer
 
     async def _strike(self, request: web.Request, target: Target) -> None:
         effect = self._faults.strike("kubernetes", f"{request.method} {target.called}")
@@ -138,7 +157,7 @@ class _Api:
         if request.method not in ("GET", "HEAD"):
             raise errors.unknown_path()
         path, kinds = request.path.rstrip("/"), self._store.kinds
-        if path in ("/readyz", "/livez", "/healthz"):
+        if path in _OPEN:
             return web.Response(text="ok")
         if path == "/openapi/v2" and _PROTOBUF_OPENAPI in request.headers.get("Accept", ""):
             return web.Response(body=openapi.v2_protobuf(), content_type="application/octet-stream")

@@ -184,7 +184,8 @@ def test_a_viewer_reads_and_changes_nothing(tmp_path: Path) -> None:
             apps.patch_namespaced_deployment_scale("vllm", "soperator", {"spec": {"replicas": 5}})
         assert refused.value.status == 403
         said = json.loads(refused.value.body)["message"]
-        assert said.endswith('cannot patch resource "deployments/scale" in API group "apps"')
+        where = 'in API group "apps" in the namespace "soperator"'
+        assert said.endswith(f'User "viewer" cannot patch resource "deployments/scale" {where}')
         assert world.get("deployment", "vllm")["spec"]["replicas"] == 2
 
 
