@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.hostlist import check_nodes, names_of
-from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of, share
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.work.checks import CheckWatch
@@ -36,11 +36,13 @@ class NodeHealthSensor(WatchSensor):
     :param prometheus_conn_id: Airflow connection to Prometheus, for metrics of the nodes
     :param series: labels that Prometheus' series must have, if it has several clusters
     :param node_labels: labels of the series that name the node
+    :param checks: checks whose figures are compared with those of before and of the node's neighbours
+    :param tolerance: share by which a figure may be worse
     """
 
     template_fields: Sequence[str] = (
         "slurm_conn_id", "nodes", "partition", "target_state", "kinds", "ignore_own_drains", "kubernetes_conn_id",
-        "namespace", "prometheus_conn_id", "series", "node_labels",
+        "namespace", "prometheus_conn_id", "series", "node_labels", "checks", "tolerance",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +59,8 @@ class NodeHealthSensor(WatchSensor):
         prometheus_conn_id: str | None = None,
         series: Mapping[str, str] | None = None,
         node_labels: Sequence[str] | None = None,
+        checks: Sequence[str] = (),
+        tolerance: str = "10%",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -69,6 +73,9 @@ class NodeHealthSensor(WatchSensor):
         self.slurm_conn_id = slurm_conn_id
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
         self.prometheus_conn_id, self.series, self.node_labels = prometheus_conn_id, series, node_labels
+        if not is_template(tolerance):
+            share("tolerance", tolerance)
+        self.checks, self.tolerance = checks, tolerance
 
     def watch(self) -> HealthWatch:
         from airflow_provider_soperator.health.assessment import HealthQuery
@@ -90,6 +97,8 @@ class NodeHealthSensor(WatchSensor):
             prometheus_conn_id=self.prometheus_conn_id or None,
             series=dict(self.series or {}),
             node_labels=tuple(self.node_labels or NODE_LABELS),
+            checks=tuple(self.checks),
+            tolerance=share("tolerance", self.tolerance),
         )
         return HealthWatch(
             slurm_conn_id=self.slurm_conn_id,
