@@ -52,18 +52,6 @@ def number_or_share(name: str, said: int | str, of: int) -> int:
     return max(1, of * int(number) // 100) if text != number else int(number)
 
 
-def share(name: str, said: str) -> float:
-    """A percentage as a number; ``ValueError`` for another value.
-
-    >>> share("tolerance", "10%")
-    0.1
-    """
-    number = str(said).strip().removesuffix("%")
-    if not str(said).strip().endswith("%") or not number.isdecimal() or int(number) > 100:
-        raise ValueError(f"{name} must be a percentage such as '10%', got {said!r}")
-    return int(number) / 100
-
-
 def has_template(value: object) -> bool:
     """True for a template, and for a list or a dict with one in it.
 

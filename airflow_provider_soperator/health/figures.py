@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
+from math import isfinite
 from statistics import median
 
 from airflow_provider_soperator.health.findings import Finding, FindingKind
@@ -31,18 +33,18 @@ def figures_in(printed: str, patterns: Mapping[str, str]) -> dict[str, float]:
     >>> figures_in("# Avg bus bandwidth    : 481.2", PATTERNS)
     {'busbw': 481.2}
     """
-    found = {name: re.findall(pattern, printed) for name, pattern in patterns.items()}
-    return {name: float(values[-1]) for name, values in found.items() if values}
+    found: dict[str, float] = {}
+    for name, pattern in patterns.items():
+        for text in re.findall(pattern, printed):
+            with suppress(ValueError):
+                found[name] = float(text)
+    return {name: value for name, value in found.items() if isfinite(value)}
 
 
 def check_patterns(patterns: Mapping[str, str]) -> None:
-    """Raise ``ValueError`` for what is no expression with one group."""
+    """Raise for what is no expression with one group."""
     for name, pattern in patterns.items():
-        try:
-            groups = re.compile(pattern).groups
-        except re.error as error:
-            raise ValueError(f"figures: {name}={pattern!r} is not a regular expression ({error})") from None
-        if groups != 1:
+        if re.compile(pattern).groups != 1:
             raise ValueError(f"figures: {name}={pattern!r} needs one group, around the number")
 
 
@@ -91,22 +93,27 @@ def slower(check: str, kept: Kept, tolerance: float) -> Iterator[Finding]:
 
     Neighbours are the nodes of the same NodeSet in the same run.
     """
+    beside: dict[tuple[str, int, str], list[float]] = {}
+    for node, runs in kept.items():
+        second, newest = runs[-1]
+        for figure, value in newest.items():
+            beside.setdefault((_set(node), second, figure), []).append(value)
     for node, runs in kept.items():
         second, newest = runs[-1]
         for figure, value in newest.items():
             past = [found[figure] for _, found in runs[:-1] if figure in found]
-            beside = [
-                others[-1][1][figure]
-                for name, others in kept.items()
-                if name != node and _set(name) == _set(node) and others[-1][0] == second and figure in others[-1][1]
+            others = beside[_set(node), second, figure]
+            usual = {f"in its {len(past)} runs before": past} if len(past) >= _LEAST else {}
+            # Its own value among them moves a median little.
+            usual |= {f"of {len(others)} nodes in this run": others} if len(others) > _LEAST else {}
+            said = [
+                _words(value, median(values), words)
+                for words, values in usual.items()
+                if _is_worse(figure, value, median(values), tolerance)
             ]
-            compared = {f"in its {len(past)} runs before": past, f"of {len(beside)} neighbours": beside}
-            usual = {words: median(values) for words, values in compared.items() if len(values) >= _LEAST}
-            if worse := [
-                _words(value, one, words) for words, one in usual.items() if _is_worse(figure, value, one, tolerance)
-            ]:
+            if said:
                 since = datetime.fromtimestamp(second, timezone.utc)
-                what = f"{figure} of {check} was {value:g}: {', '.join(worse)}"
+                what = f"{figure} of {check} was {value:g}: {', '.join(said)}"
                 yield Finding(node, FindingKind.SLOW, what, "checks", since)
 
 

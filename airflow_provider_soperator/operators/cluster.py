@@ -18,14 +18,7 @@ from airflow_provider_soperator.operators.provisioning import (
 from airflow_provider_soperator.operators.work import WorkOperator, final_errors, task_name
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
-from airflow_provider_soperator.values import (
-    NAMESPACE,
-    check_choice,
-    is_on,
-    is_template,
-    number_or_share,
-    share,
-)
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, number_or_share
 from airflow_provider_soperator.work.metrics import emit
 
 if TYPE_CHECKING:
@@ -176,7 +169,7 @@ class RunActiveCheckOperator(WorkOperator):
 
     template_fields: Sequence[str] = (
         "check", "kubernetes_conn_id", "namespace", "slurm_conn_id", "on_failure", "if_running", "max_drained",
-        "reason", "drain_owner", "tolerance",
+        "reason", "drain_owner",
     )  # fmt: skip
     ui_color = "#f7d9e3"
 
@@ -193,7 +186,7 @@ class RunActiveCheckOperator(WorkOperator):
         reason: str = "",
         drain_owner: str | None = None,
         figures: Mapping[str, str] | None = None,
-        tolerance: str = "10%",
+        tolerance: float = 0.1,
         timeout: timedelta = timedelta(hours=2),
         **kwargs: Any,
     ) -> None:
@@ -226,7 +219,7 @@ class RunActiveCheckOperator(WorkOperator):
 
         for node, found in figures.items():
             emit([(f"check.{name}", value, {"place": node}) for name, value in found.items()], check=check)
-        slow = keep_figures(check, figures, share("tolerance", self.tolerance))
+        slow = keep_figures(check, figures, self.tolerance)
         for node, words in slow.items():
             self.log.warning("%s is slow: %s", node, words)
         return slow
@@ -238,8 +231,6 @@ class RunActiveCheckOperator(WorkOperator):
         if not is_template(self.max_drained):
             number_or_share("max_drained", self.max_drained, 1)
         check_patterns(self.figures)
-        if not is_template(self.tolerance):
-            share("tolerance", self.tolerance)
         if self.on_failure == "drain" and not self.slurm_conn_id:
             raise ValueError("on_failure='drain' needs slurm_conn_id: Kubernetes alone does not tell which nodes fail")
         if not is_template(self.reason):

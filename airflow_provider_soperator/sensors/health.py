@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.hostlist import check_nodes, names_of
-from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of, share
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.work.checks import CheckWatch
@@ -42,7 +42,7 @@ class NodeHealthSensor(WatchSensor):
 
     template_fields: Sequence[str] = (
         "slurm_conn_id", "nodes", "partition", "target_state", "kinds", "ignore_own_drains", "kubernetes_conn_id",
-        "namespace", "prometheus_conn_id", "series", "node_labels", "checks", "tolerance",
+        "namespace", "prometheus_conn_id", "series", "node_labels", "checks",
     )  # fmt: skip
 
     def __init__(
@@ -60,7 +60,7 @@ class NodeHealthSensor(WatchSensor):
         series: Mapping[str, str] | None = None,
         node_labels: Sequence[str] | None = None,
         checks: Sequence[str] = (),
-        tolerance: str = "10%",
+        tolerance: float = 0.1,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -73,8 +73,6 @@ class NodeHealthSensor(WatchSensor):
         self.slurm_conn_id = slurm_conn_id
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
         self.prometheus_conn_id, self.series, self.node_labels = prometheus_conn_id, series, node_labels
-        if not is_template(tolerance):
-            share("tolerance", tolerance)
         self.checks, self.tolerance = checks, tolerance
 
     def watch(self) -> HealthWatch:
@@ -98,7 +96,7 @@ class NodeHealthSensor(WatchSensor):
             series=dict(self.series or {}),
             node_labels=tuple(self.node_labels or NODE_LABELS),
             checks=tuple(self.checks),
-            tolerance=share("tolerance", self.tolerance),
+            tolerance=self.tolerance,
         )
         return HealthWatch(
             slurm_conn_id=self.slurm_conn_id,

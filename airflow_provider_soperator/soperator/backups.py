@@ -16,13 +16,8 @@ RIGHTS = "get on schedules and get, list and create on backups of k8up.io"
 #: The prune of the chart's Schedule takes its own tag only, so what is made before an upgrade stays.
 _TAGS = ["airflow"]
 _OWNER = "airflow.apache.org/task"
-#: Fields of a Schedule for all that it makes, by their names in a Backup.
-_COMMON = {
-    "backend": "backend",
-    "podSecurityContext": "podSecurityContext",
-    "podConfigRef": "podConfigRef",
-    "resourceRequirementsTemplate": "resources",
-}
+#: Fields of a Schedule for all that it makes.
+_COMMON = ("backend", "podSecurityContext", "podConfigRef")
 #: Fields of a Schedule about its times.
 _OF_TIMES = ("schedule", "concurrentRunsAllowed")
 #: k8up calls a backup without any volume claim a success.
@@ -82,7 +77,7 @@ def _rounded(age: timedelta) -> str:
 def backup_of(schedule: Object, name: str, owner: str) -> Object:
     """The Backup that a Schedule would make now; ``owner`` is the task that makes it."""
     said = schedule["spec"]
-    common = {name: said[own] for own, name in _COMMON.items() if own in said}
+    common = {field: said[field] for field in _COMMON if field in said}
     own = {field: value for field, value in (said.get("backup") or {}).items() if field not in _OF_TIMES}
     return {
         "apiVersion": f"{BACKUP.group}/{BACKUP.version}",

@@ -33,7 +33,7 @@ from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, RunSeen
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.triggers.base import POLL_INTERVAL, EventTrigger, SlurmEventTrigger
-from airflow_provider_soperator.values import NAMESPACE, share
+from airflow_provider_soperator.values import NAMESPACE
 from airflow_provider_soperator.work.checks import CheckClients, check_clients
 
 #: Older ends are not reported, not even from memory: a DAG paused for a month must not run for all of them.
@@ -200,7 +200,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
     series: Mapping[str, str] | None = None
     node_labels: Sequence[str] = ()
     checks: Sequence[str] = ()
-    tolerance: str = "10%"
+    tolerance: float = 0.1
     slurm_conn_id: str = SlurmHook.default_conn_name
     poll_interval: float = POLL_INTERVAL
 
@@ -220,7 +220,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
             series=self.series,
             node_labels=tuple(self.node_labels or NODE_LABELS),
             checks=tuple(self.checks),
-            tolerance=share("tolerance", self.tolerance),
+            tolerance=self.tolerance,
         )
         self.remember({})
         self._warned = ""

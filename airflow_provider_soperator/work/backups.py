@@ -53,9 +53,8 @@ class JailBackup(Work[JailBackups]):
         mine = next((one for name in reversed(names) for one in there if one.name == name), None)
         # This try makes another one where that of an earlier try has failed.
         if mine is None or (mine.state == "failed" and mine.name != names[-1]):
-            if self.max_backup_age is not None and not too_old(there, self.max_backup_age, self.since):
-                newest = newest_complete(there)
-                assert newest is not None
+            newest, most = newest_complete(there), self.max_backup_age
+            if newest and most is not None and self.since - newest.created <= most:
                 self._log.info("Backup %s of %s is young enough: no other is made", newest.name, newest.created)
                 return self._result(newest, is_new=False)
             mine = await backups.start(self.schedule, names[-1], self.task)

@@ -122,7 +122,7 @@ def test_a_node_that_becomes_slow_is_a_finding_and_an_event(
     result = measurements.measure(300)
     assert (result["state"], result["slow"]) == ("Complete", {"worker-0": words})
     assert measurements.look() == {"worker-0": [words]}
-    assert measurements.look(tolerance="50%") == {}
+    assert measurements.look(tolerance=0.5) == {}
     event = asyncio.run(measurements.event())
     assert (event["node"], [one["what"] for one in event["findings"]]) == ("worker-0", [words])
     assert len(json.loads(variables[f"soperator_figures_{CHECK}"])["worker-0"]) == 4

@@ -49,12 +49,13 @@ def found(kept: Kept) -> dict[str, str]:
 def test_figures_are_read_of_what_a_job_prints() -> None:
     assert figures_in(PRINTED, PATTERNS) == {"busbw": 481.275}
     assert figures_in("Unsupported platform\n", PATTERNS) == {}
+    assert figures_in("Avg bus bandwidth : 1.2.3 GB/s", PATTERNS) == {}
     assert figures_in("lat 3 us\nlat 4 us\n", {"lat_us": r"lat (\d+) us"}) == {"lat_us": 4.0}
 
 
 @pytest.mark.parametrize(
     ("pattern", "says"),
-    [("(", "is not a regular expression"), ("busbw", "needs one group"), ("(a)(b)", "needs one group")],
+    [("busbw", "needs one group"), ("(a)(b)", "needs one group")],
 )
 def test_what_is_no_expression_with_a_number_is_refused(pattern: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
@@ -73,7 +74,9 @@ def test_a_node_that_is_slower_than_before_is_found_with_the_numbers() -> None:
 
 def test_a_node_that_is_slower_than_its_neighbours_is_found_at_the_first_run() -> None:
     run = {"worker_0": 480.0, "worker_1": 482.0, "worker_2": 300.0, "worker_3": 479.0}
-    assert found(nights(run)) == {"worker-2": "busbw of nccl was 300: 38% less than 480, the median of 3 neighbours"}
+    assert found(nights(run)) == {
+        "worker-2": "busbw of nccl was 300: 37% less than 479.5, the median of 4 nodes in this run"
+    }
     # Other machines are not their neighbours, and nor is what others had in another night.
     others = {"old_0": 90.0, "old_1": 91.0}
     assert set(found(nights({**run, **others}))) == {"worker-2"}
