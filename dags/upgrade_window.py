@@ -1,9 +1,10 @@
 """Upgrade a cluster in a maintenance window: keep jobs off, change it, verify it, and only then reopen it.
 
 Choose the nodes, the start and the expected duration in the form. As soon as the run starts, Slurm starts no job on
-these nodes that would run into the window. When the window opens, the DAG waits for the last jobs and makes the
-change. Then root alone tests the nodes, in the reservation that holds them. The reservation has no end: a failure
-leaves the cluster closed, and the last task reports what is held, and how to continue or give up.
+these nodes that would run into the window. When the window opens, the DAG waits for the last jobs, has the jail backed
+up unless that was done lately, and makes the change. Then root alone tests the nodes, in the reservation that holds
+them. The reservation has no end: a failure leaves the cluster closed, and the last task reports what is held, and how to
+continue or give up.
 """
 
 from __future__ import annotations
