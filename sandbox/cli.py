@@ -43,6 +43,7 @@ OPTIONS: dict[str, str] = {
     "vm_lag": "seconds a machine stays, empty, after its node is powered down",
     "vm_removal": "seconds until the GPUs of a removed machine are back in the block",
     "rollout_lag": "seconds until Pods begin to follow another image or other resources in the objects",
+    "flux_interval": "seconds between two looks of Flux at the values of its releases",
     "backup_time": "seconds that a backup of the jail takes",
     "checks": "on or off: whether Soperator's check controllers act on drained nodes and on conditions of Nodes",
     "checks_interval": "seconds between two looks of the check controllers",

@@ -145,6 +145,8 @@ class Settings:
     vm_removal: float = 1.0
     #: Seconds from a change of images or resources in the objects until Pods begin to follow it.
     rollout_lag: float = 2.0
+    #: Seconds between two looks of Flux at values that nobody has told it of (Soperator: 300).
+    flux_interval: float = 10.0
     #: Seconds that a backup of the jail takes.
     backup_time: float = 2.0
     #: "on": Soperator's check controllers act on drains and on conditions of Nodes; "off": nobody does.
@@ -177,7 +179,8 @@ class Settings:
         self._check("--initial", self.initial, 0, min(self.workers, self.block // self.gpus))
         for option in ("resume_timeout", "suspend_timeout", "slurmd_timeout", "message_timeout"):
             self._check(f"--{option.replace('_', '-')}", getattr(self, option), 1, 100_000)
-        for option in ("min_job_age", "kill_wait", "vm_boot", "vm_lag", "vm_removal", "rollout_lag", "backup_time"):
+        lags = ("vm_boot", "vm_lag", "vm_removal", "rollout_lag", "backup_time", "flux_interval")
+        for option in ("min_job_age", "kill_wait", *lags):
             self._check(f"--{option.replace('_', '-')}", getattr(self, option), 0, 100_000)
 
     @staticmethod
