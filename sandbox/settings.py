@@ -151,6 +151,10 @@ class Settings:
     backup_time: float = 2.0
     #: "on": Soperator's check controllers act on drains and on conditions of Nodes; "off": nobody does.
     checks: str = "on"
+    #: "on" or "off": machines are replaced for drains, and up to 4.1 nodes are tested further before that. Empty: as
+    #: the recipe has it; in a bare sandbox as the charts have it.
+    node_replacement: str = ""
+    extensive_check: str = ""
     #: Seconds between two looks of theirs (Soperator: up to 180).
     checks_interval: float = 1.0
     #: Lines added at the end of slurm.conf, as SlurmCluster.spec.customSlurmConfig adds them.
@@ -166,8 +170,12 @@ class Settings:
         self.soperator = self.soperator or _soperator_of(self.slurm)
         if self.soperator not in SOPERATOR_OF_SLURM.values():
             raise SandboxError(f"there is no Soperator {self.soperator} here", "choose 4.1 or 5.0")
-        if self.checks not in ("on", "off"):
-            raise SandboxError(f"--checks {self.checks} is neither of the two that there are", "choose on or off")
+        self.node_replacement = self.node_replacement or ("off" if self.bare else "on")
+        self.extensive_check = self.extensive_check or ("off" if self.bare or self.soperator != "4.1" else "on")
+        for option in ("checks", "node_replacement", "extensive_check"):
+            if (value := getattr(self, option)) not in ("on", "off"):
+                what = f"--{option.replace('_', '-')} {value} is neither of the two that there are"
+                raise SandboxError(what, "choose on or off")
         self._check("--checks-interval", self.checks_interval, 0.1, 3600)
         self._check("--workers", self.workers, 1, MAX_WORKERS)
         self._check("--static", self.static, 0, MAX_STATIC)
@@ -200,6 +208,14 @@ class Settings:
     def auto_undrains(self) -> bool:
         """Up to 4.1 the start of a worker's Pod wipes drain, reason and comment of its Slurm node."""
         return self.soperator == "4.1"
+
+    @property
+    def replaces_nodes(self) -> bool:
+        return self.node_replacement == "on"
+
+    @property
+    def tests_suspects(self) -> bool:
+        return self.extensive_check == "on"
 
     @property
     def has_checks(self) -> bool:
