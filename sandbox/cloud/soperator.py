@@ -255,7 +255,11 @@ def the_cluster(store: ObjectStore) -> dict[str, Any] | None:
 def in_maintenance(store: ObjectStore) -> bool:
     """The SlurmCluster asks for everything to be stopped."""
     cluster = the_cluster(store)
-    return cluster is not None and cluster["spec"].get("maintenance") in _STOPPED
+    return cluster is not None and is_stopped(cluster)
+
+
+def is_stopped(cluster: dict[str, Any]) -> bool:
+    return cluster["spec"].get("maintenance") in _STOPPED
 
 
 def has_common(cluster: dict[str, Any]) -> bool:
