@@ -43,12 +43,18 @@ OPTIONS: dict[str, str] = {
     "vm_lag": "seconds a machine stays, empty, after its node is powered down",
     "vm_removal": "seconds until the GPUs of a removed machine are back in the block",
     "rollout_lag": "seconds until Pods begin to follow another image or other resources in the objects",
+    "flux_interval": "seconds between two looks of Flux at the values of its releases",
     "backup_time": "seconds that a backup of the jail takes",
     "checks": "on or off: whether Soperator's check controllers act on drained nodes and on conditions of Nodes",
+    "node_replacement": "on or off: whether machines are replaced for drained nodes; by default on, in a bare one off",
+    "extensive_check": "on or off: whether a [node_problem] is tested further first; by default on up to 4.1",
     "checks_interval": "seconds between two looks of the check controllers",
 }
 #: What stands for the value of an option that is no number.
-METAVARS = {"slurm": "VERSION", "soperator": "VERSION", "root": "DIR", "checks": "on|off"}
+METAVARS = {
+    **{"slurm": "VERSION", "soperator": "VERSION", "root": "DIR"},
+    **dict.fromkeys(("checks", "node_replacement", "extensive_check"), "on|off"),
+}
 
 
 def main(argv: list[str] | None = None) -> int:

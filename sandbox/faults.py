@@ -160,7 +160,7 @@ def _nodeset_phase(sandbox: Sandbox, options: Options) -> str:
 
 def _maintenance(sandbox: Sandbox, options: Options) -> str:
     _cloud(sandbox, "maintenance", mode="downscale" if options.switch == "on" else "none")
-    return "all workers are being stopped" if options.switch == "on" else "the workers come back"
+    return "all of the cluster is being stopped" if options.switch == "on" else "the cluster comes back"
 
 
 def _gpu_metric(sandbox: Sandbox, options: Options) -> str:

@@ -145,10 +145,16 @@ class Settings:
     vm_removal: float = 1.0
     #: Seconds from a change of images or resources in the objects until Pods begin to follow it.
     rollout_lag: float = 2.0
+    #: Seconds between two looks of Flux at values that nobody has told it of (Soperator: 300).
+    flux_interval: float = 10.0
     #: Seconds that a backup of the jail takes.
     backup_time: float = 2.0
     #: "on": Soperator's check controllers act on drains and on conditions of Nodes; "off": nobody does.
     checks: str = "on"
+    #: "on" or "off": machines are replaced for drains, and up to 4.1 nodes are tested further before that. Empty: as
+    #: the recipe has it; in a bare sandbox as the charts have it.
+    node_replacement: str = ""
+    extensive_check: str = ""
     #: Seconds between two looks of theirs (Soperator: up to 180).
     checks_interval: float = 1.0
     #: Lines added at the end of slurm.conf, as SlurmCluster.spec.customSlurmConfig adds them.
@@ -164,8 +170,12 @@ class Settings:
         self.soperator = self.soperator or _soperator_of(self.slurm)
         if self.soperator not in SOPERATOR_OF_SLURM.values():
             raise SandboxError(f"there is no Soperator {self.soperator} here", "choose 4.1 or 5.0")
-        if self.checks not in ("on", "off"):
-            raise SandboxError(f"--checks {self.checks} is neither of the two that there are", "choose on or off")
+        self.node_replacement = self.node_replacement or ("off" if self.bare else "on")
+        self.extensive_check = self.extensive_check or ("off" if self.bare or self.soperator != "4.1" else "on")
+        for option in ("checks", "node_replacement", "extensive_check"):
+            if (value := getattr(self, option)) not in ("on", "off"):
+                what = f"--{option.replace('_', '-')} {value} is neither of the two that there are"
+                raise SandboxError(what, "choose on or off")
         self._check("--checks-interval", self.checks_interval, 0.1, 3600)
         self._check("--workers", self.workers, 1, MAX_WORKERS)
         self._check("--static", self.static, 0, MAX_STATIC)
@@ -177,7 +187,8 @@ class Settings:
         self._check("--initial", self.initial, 0, min(self.workers, self.block // self.gpus))
         for option in ("resume_timeout", "suspend_timeout", "slurmd_timeout", "message_timeout"):
             self._check(f"--{option.replace('_', '-')}", getattr(self, option), 1, 100_000)
-        for option in ("min_job_age", "kill_wait", "vm_boot", "vm_lag", "vm_removal", "rollout_lag", "backup_time"):
+        lags = ("vm_boot", "vm_lag", "vm_removal", "rollout_lag", "backup_time", "flux_interval")
+        for option in ("min_job_age", "kill_wait", *lags):
             self._check(f"--{option.replace('_', '-')}", getattr(self, option), 0, 100_000)
 
     @staticmethod
@@ -197,6 +208,14 @@ class Settings:
     def auto_undrains(self) -> bool:
         """Up to 4.1 the start of a worker's Pod wipes drain, reason and comment of its Slurm node."""
         return self.soperator == "4.1"
+
+    @property
+    def replaces_nodes(self) -> bool:
+        return self.node_replacement == "on"
+
+    @property
+    def tests_suspects(self) -> bool:
+        return self.extensive_check == "on"
 
     @property
     def has_checks(self) -> bool:

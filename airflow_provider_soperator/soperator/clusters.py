@@ -130,8 +130,8 @@ def keeper_of(thing: Object) -> Keeper | None:
 
 
 _FLUX_REMEDY = (
-    "also set it in the recipe's slurm_nodeset_workers (size), or in the ConfigMap nodesets (key values.yaml) in "
-    "flux-system"
+    "also set it in the recipe's slurm_nodeset_workers (size), or in nodesets.overrideValues.nodesets, with all "
+    "NodeSets in full, of the ConfigMap soperator-fluxcd-values (key values.yaml) in flux-system"
 )
 _HELM_REMEDY = "also set it in the values of the release"
 

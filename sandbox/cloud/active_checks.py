@@ -26,6 +26,7 @@ def shipped(soperator: str) -> list[dict[str, Any]]:
             _slurm_check("all-reduce-perf-nccl-with-ib", _NODE_PROBLEM),
             _slurm_check("gpu-fryer", _NODE_PROBLEM),
             _slurm_check("ib-gpu-perf", {"commentSlurmNode": {"commentPrefix": "[node_problem]"}}),
+            _extensive_check(),
         ]
     return [ssh, _slurm_check("dcgmi-diag-r3", _NODE_PROBLEM), _slurm_check("gpu-checks", _NODE_PROBLEM)]
 
@@ -38,6 +39,18 @@ def _slurm_check(name: str, reactions: dict[str, Any]) -> dict[str, Any]:
         "slurmJob",
         slurmJobSpec={"eachWorkerJobs": True, "sbatchScript": script},
         failureReactions=reactions,
+    )
+
+
+def _extensive_check() -> dict[str, Any]:
+    """The one that a suspicious node is tested with: alone on it, in the reservation that the run is for."""
+    over: dict[str, Any] = {"removeReservation": {"prefix": "suspicious-node"}}
+    return _check(
+        "extensive-check",
+        "slurmJob",
+        slurmJobSpec={"sbatchScript": _SCRIPT.format(options="#SBATCH --exclusive --nodes=1 --gpus-per-node=1")},
+        successReactions=over,
+        failureReactions={"drainSlurmNode": {"drainReasonPrefix": "[hardware_problem]"}, **over},
     )
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from typing import Any
 
 from sandbox.cloud.conditions import condition, timestamp, with_conditions
 from sandbox.cloud.landscape import labels
+from sandbox.cloud.node_checks import SUSPICIOUS, add_reservation
 from sandbox.cloud.slurm import AccountedJob, Slurm
 from sandbox.kube.objects import dig
 from sandbox.kube.store import ObjectStore
@@ -22,12 +24,15 @@ ACTIVE_CHECK = "slurm.nebius.ai/activecheck"
 SLURM_JOBS, UNHANDLED = "slurm-job-id", "unhandled-slurm-job-id"
 NO_SLURM_JOB = "No slurm job"
 PARTITION = "hidden"
+_RESERVATION = "RESERVATION_NAME"
 
 #: Nodes that no job of a check is sent to.
 _UNUSABLE = {
     "DOWN", "ERROR", "DRAIN", "RESERVED", "INVALID_REG", "NOT_RESPONDING",
     "POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "REBOOT_ISSUED", "REBOOT_REQUESTED",
 }  # fmt: skip
+#: The check that nodes in such a reservation are tested with, and how many looks pass until they are looked for.
+_EXTENSIVE, _LOOKS = "extensive-check", 5
 _log = logging.getLogger(__name__)
 
 
@@ -38,11 +43,15 @@ class CheckRuns:
         self._store, self._slurm = store, slurm
         #: Checks that are made to fail, by name; on one node or, if that is empty, on all.
         self.failing: dict[str, str] = {}
+        self._looks = 0
 
     async def look(self) -> None:
         checks = {check["metadata"]["name"]: check for check in self._store.list("activechecks", NAMESPACE)}
         for check in checks.values():
             self._prepare(check)
+        self._looks += 1
+        if _EXTENSIVE in checks and self._looks % _LOOKS == 0:
+            await self._test_suspects()
         jobs = sorted(self._store.list("jobs", NAMESPACE), key=lambda job: int(job["metadata"]["resourceVersion"]))
         for job in jobs:
             annotations = dig(job, "spec.template.metadata.annotations") or {}
@@ -79,6 +88,21 @@ class CheckRuns:
             over = [job for job in mine if _has_ended(job, type_) and not _unhandled(job)]
             for job in over[: max(0, len(over) - spec[limit])]:
                 self._store.delete("jobs", job["metadata"]["name"], NAMESPACE)
+
+    async def _test_suspects(self) -> None:
+        """As the CronJob run-extensive-check-on-reservations: a run for each reservation, again when it has ended."""
+        shown = (await self._slurm.run("scontrol", "show", "reservation", "--oneliner")).out
+        for reservation in re.findall(rf"ReservationName=({SUSPICIOUS}\S*)", shown):
+            name = f"{_EXTENSIVE}-{reservation}"
+            found = self._store.list("jobs", NAMESPACE, fields=f"metadata.name={name}")
+            if found and (_unhandled(found[0]) or dig(found[0], "status.active") or "status" not in found[0]):
+                continue
+            if found:
+                self._store.delete("jobs", name, NAMESPACE)
+            cron_job = self._store.get("cronjobs", _EXTENSIVE, NAMESPACE)
+            spec = cron_job["spec"]["jobTemplate"]["spec"]
+            spec["template"]["spec"]["containers"][0]["env"] = [{"name": _RESERVATION, "value": reservation}]
+            self._store.create("jobs", {"metadata": {"name": name, **_owned_by(cron_job)}, "spec": spec}, NAMESPACE)
 
     # One run
 
@@ -137,7 +161,7 @@ class CheckRuns:
             places = [["--nodes=1", "--no-requeue", f"--nodelist={node}"] for node in sorted(chosen)]
         ids, refused = [], "no node can run the check"
         for place in places:
-            options = [f"--job-name={name}", f"--partition={PARTITION}", *place]
+            options = [f"--job-name={name}", f"--partition={PARTITION}", *place, *_reserved(job)]
             said = await self._slurm.sbatch(self._with_failure(name, script), *options)
             if said.status:
                 refused = said.err.strip()
@@ -222,6 +246,12 @@ class CheckRuns:
             update.append(f"comment={prefix} {what}")
         if update and job.nodes:
             await self._slurm.run("scontrol", "update", f"nodename={job.nodes}", *update)
+        if job.nodes and {"addReservation", "removeReservation"} & wanted.keys():
+            for node in (await self._slurm.run("scontrol", "show", "hostnames", job.nodes)).out.split():
+                if prefix := dig(wanted, "addReservation.prefix"):
+                    await add_reservation(self._slurm, f"{prefix}-{node}", node)
+                if prefix := dig(wanted, "removeReservation.prefix"):
+                    await self._slurm.run("scontrol", "delete", f"reservationname={prefix}-{node}")
 
     # What is said of it
 
@@ -263,6 +293,12 @@ def _is_watched(job: dict[str, Any]) -> bool:
 def _unhandled(job: dict[str, Any]) -> list[str]:
     said = (job["metadata"].get("annotations") or {}).get(UNHANDLED, "")
     return said.split(",") if said else []
+
+
+def _reserved(job: dict[str, Any]) -> list[str]:
+    """The option for a run in a reservation."""
+    said = (dig(job, "spec.template.spec.containers") or [{}])[0].get("env") or []
+    return [f"--reservation={one['value']}" for one in said if one["name"] == _RESERVATION]
 
 
 def _owned_by(owner: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,9 @@ from base64 import b64encode
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sandbox.cloud import active_checks
-from sandbox.cloud.charts import beside_it
 from sandbox.cloud.fleet import Autoscaling, Fixed, NodeGroup
 from sandbox.cloud.slurm_config import CLUSTER_ANNOTATION
 from sandbox.cloud.slurm_overrides import GPU_RESOURCE
-from sandbox.kube.managers import Manager
 from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT
 from sandbox.settings import CLUSTER, EPHEMERAL_SET, LOOPBACK, MAX_STATIC, NAMESPACE, RELEASES, STATIC_SET, Settings
 
@@ -76,23 +73,10 @@ def node_groups(settings: Settings) -> list[NodeGroup]:
 
 
 def create_objects(store: ObjectStore, settings: Settings) -> None:
-    """The objects of a new installation; what the controllers make of them comes by itself. A bare one has none."""
+    """What there is beside Soperator from the start."""
     for namespace in (NAMESPACE, INFERENCE_NAMESPACE):
         store.create("namespaces", {"metadata": {"name": namespace}})
-    if not settings.bare:
-        store.create("slurmclusters", slurm_cluster(settings), NAMESPACE, manager=_helm("slurm.nebius.ai/v1"))
-        for nodeset in nodesets_of(settings):
-            store.create("nodesets", nodeset, NAMESPACE, manager=_helm("slurm.nebius.ai/v1alpha1"))
-        for check in active_checks.shipped(settings.soperator):
-            store.create("activechecks", check, NAMESPACE, manager=_helm("slurm.nebius.ai/v1alpha1"))
-        for kind, thing in beside_it():
-            store.create(kind, thing, NAMESPACE, manager=_helm(kind.api_version))
     store.create("deployments", _inference_deployment(settings), INFERENCE_NAMESPACE)
-
-
-def _helm(api_version: str) -> Manager:
-    """Who has installed Soperator's objects, and so manages their fields."""
-    return Manager("helm", "Update", api_version)
 
 
 def create_inference_objects(store: ObjectStore, settings: Settings) -> None:
@@ -112,13 +96,13 @@ def labels(component: str, cluster: str = CLUSTER) -> dict[str, str]:
     }
 
 
-def slurm_cluster(settings: Settings) -> dict[str, Any]:
-    """The SlurmCluster of an installation, as the chart and the recipe give it."""
+def slurm_cluster(settings: Settings, release: str = "") -> dict[str, Any]:
+    """The SlurmCluster of an installation, as the chart and the recipe give it; of another release if one is named."""
     filters = {"k8sNodeFilterName": "system"}
     tail = "MaxTime=INFINITE State=UP OverSubscribe=YES"
 
     def container(name: str) -> dict[str, Any]:
-        return {"image": image_of(settings, name)}
+        return {"image": image_of(settings, name, release)}
 
     def partition(name: str, words: str) -> dict[str, Any]:
         return {"name": name, "isAll": True, "config": f"{words} {tail}"}
@@ -126,7 +110,7 @@ def slurm_cluster(settings: Settings) -> dict[str, Any]:
     return {
         "metadata": {"name": CLUSTER},
         "spec": {
-            "crVersion": RELEASES[settings.soperator],
+            "crVersion": release or RELEASES[settings.soperator],
             "maintenance": "none",
             "useDefaultAppArmorProfile": False,
             "k8sNodeFilters": [{"name": "system", "nodeSelector": {NODESET_NAME_LABEL: "system"}}],
@@ -200,12 +184,12 @@ def slurm_cluster(settings: Settings) -> dict[str, Any]:
     }
 
 
-def image_of(settings: Settings, name: str) -> str:
-    return f"{REGISTRY}/{name}:{tag_of(settings)}"
+def image_of(settings: Settings, name: str, release: str = "") -> str:
+    return f"{REGISTRY}/{name}:{tag_of(settings, release)}"
 
 
-def tag_of(settings: Settings) -> str:
-    return f"{RELEASES[settings.soperator]}-slurm{settings.slurm}"
+def tag_of(settings: Settings, release: str = "") -> str:
+    return f"{release or RELEASES[settings.soperator]}-slurm{settings.slurm}"
 
 
 def is_ours(thing: Mapping[str, Any]) -> bool:
@@ -261,7 +245,7 @@ def nodesets_of(settings: Settings) -> list[dict[str, Any]]:
             "replicas": replicas,
             "maxUnavailable": "20%",
             "ephemeralNodes": ephemeral,
-            "gpu": {"enabled": gpus > 0},
+            "gpu": {"enabled": True, "nvidia": {"gdrCopyEnabled": True}} if gpus else {"enabled": False},
             "nodeConfig": _gpu_node(gpus) if gpus else CPU_NODE,
             "slurmd": {
                 "image": image("worker_slurmd"),

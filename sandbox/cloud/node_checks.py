@@ -6,6 +6,7 @@ The steps and their conditions on the Kubernetes Node are those of Soperator's c
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from sandbox.cloud.conditions import condition, with_conditions
@@ -22,8 +23,13 @@ REBOOT = "[compute_maintenance] node reboot process"
 KILL_TASK_FAILED = "Kill task failed"
 HARDWARE = "[hardware_problem]"
 NODE = "[node_problem]"
-#: In the order in which a reason is looked for. Any other, ``[user_problem]`` included, is nobody's business.
-_KNOWN = (HARDWARE, NODE, KILL_TASK_FAILED, REPLACEMENT, REBOOT)
+USER = "[user_problem]"
+#: In the order in which they are looked for, anywhere in a reason: the first one counts. Nothing is done for a
+#: ``[user_problem]``, and nothing for what is none of them.
+_KNOWN = (KILL_TASK_FAILED, REPLACEMENT, REBOOT, NODE, USER, HARDWARE)
+
+#: The beginning of the names of reservations in which nodes are tested further.
+SUSPICIOUS = "suspicious-node"
 
 _MAINTENANCE = "NebiusMaintenanceScheduled"
 _SUSPECTED = "HardwareIssuesSuspected"
@@ -31,6 +37,25 @@ _TO_BE_MAINTAINED = "SoperatorChecksNodeMaintenance"
 _DEGRADED = "SoperatorChecksNodeDegraded"
 _DRAIN = "SlurmNodeDrain"
 _REBOOT = "SlurmNodeReboot"
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What soperatorchecks may do: as the recipe has it, or as the chart of an installation says."""
+
+    node_replacement: bool
+    extensive_check: bool
+
+    @classmethod
+    def of(cls, store: ObjectStore, settings: Settings) -> Flags:
+        said: dict[str, str] = {}
+        for deployment in store.list("deployments", NAMESPACE):
+            for container in dig(deployment, "spec.template.spec.containers") or []:
+                words = [str(word).partition("=") for word in container.get("args") or []]
+                said |= {name: value for name, _, value in words if name.startswith("--enable-")}
+        replaces = said.get("--enable-node-replacement", str(settings.replaces_nodes).lower()) == "true"
+        tests = said.get("--enable-extensive-check", str(settings.tests_suspects).lower()) == "true"
+        return cls(replaces, tests and settings.soperator == "4.1")
 
 
 class NodeChecks:
@@ -58,7 +83,7 @@ class NodeChecks:
 
     async def _maintain(self, node: SlurmNode, machine: str) -> None:
         """A machine that is to be maintained, or may be broken, is drained to be replaced."""
-        if not (self._is_true(machine, _MAINTENANCE) or self._is_true(machine, _SUSPECTED)):
+        if not self._is_to_be_maintained(machine):
             return
         if not node.is_drained_for(REPLACEMENT):
             await self._drain(node, REPLACEMENT)
@@ -67,20 +92,35 @@ class NodeChecks:
 
     async def _answer_drain(self, node: SlurmNode, machine: str, pod: dict[str, Any]) -> None:
         reason = next((known for known in _KNOWN if known in node.reason), None) if "DRAIN" in node.state else None
-        if reason == HARDWARE or (reason == NODE and self._is_problem(node.reason)):
-            await self._suspect(node, machine, pod)
+        if reason in (HARDWARE, NODE):
+            flags = Flags.of(self._store, self._settings)
+            if not flags.node_replacement:
+                return
+            if reason == NODE and flags.extensive_check:
+                await self._reserve(node, machine)
+            # Up to 4.1 no look is taken at the rest of the text.
+            elif reason == HARDWARE or self._settings.soperator == "4.1" or _is_problem(node.reason):
+                await self._suspect(node, machine, pod)
         elif reason == REPLACEMENT:
             # Without a condition that asks for it nobody replaces the machine, and the drain has no meaning.
-            if not (self._is_true(machine, _MAINTENANCE) or self._is_true(machine, _SUSPECTED)):
+            if not self._is_to_be_maintained(machine):
                 await self._undrain(node)
         elif reason in (KILL_TASK_FAILED, REBOOT):
             await self._degrade(node, machine)
 
-    def _is_problem(self, reason: str) -> bool:
-        """From 5.0 on the text needs a name and details, as Soperator's checks write them; others are let be."""
-        name, details, _ = reason.partition(": ")
-        named = any(letter.isalpha() for letter in name.replace(f"{NODE} ", ""))
-        return self._settings.soperator == "4.1" or bool(details and named)
+    def _is_to_be_maintained(self, machine: str) -> bool:
+        """Of the two conditions that say so, the last one in the list counts, and is only denied by False."""
+        conditions = dig(self._store.get("nodes", machine), "status.conditions") or []
+        found = [one for one in conditions if one["type"] in (_MAINTENANCE, _SUSPECTED)]
+        return bool(found) and found[-1]["status"] != "False"
+
+    async def _reserve(self, node: SlurmNode, machine: str) -> None:
+        """Up to 4.1: keep jobs off the node by a reservation, so that it can be tested further without a drain."""
+        if self._made_at(machine) > node.reason_since:
+            await self._undrain(node)
+        elif _is_problem(node.reason) and not self._is_true(machine, _SUSPECTED):
+            await add_reservation(self._slurm, f"{SUSPICIOUS}-{node.name}", node.name)
+            await self._undrain(node)
 
     async def _suspect(self, node: SlurmNode, machine: str, pod: dict[str, Any]) -> None:
         if max(self._made_at(machine), _scheduled_at(pod)) > node.reason_since:
@@ -156,6 +196,19 @@ class NodeChecks:
 
     def _made_at(self, machine: str) -> float:
         return _seconds(self._store.get("nodes", machine)["metadata"]["creationTimestamp"])
+
+
+async def add_reservation(slurm: Slurm, name: str, node: str) -> None:
+    """One that lasts, and jobs that run go on in it; of the user whose jobs test nodes, which is root here."""
+    if (await slurm.run("scontrol", "show", "reservation", name)).status:
+        words = (f"nodes={node}", "flags=maint,ignore_jobs", "users=root", "starttime=now", "duration=infinite")
+        await slurm.run("scontrol", "create", f"reservationname={name}", *words)
+
+
+def _is_problem(reason: str) -> bool:
+    """The text has a name and details, as Soperator's checks write them; others are let be."""
+    name, details, _ = reason.partition(": ")
+    return bool(details) and any(letter.isalpha() for letter in name.replace(f"{NODE} ", ""))
 
 
 def _scheduled_at(pod: dict[str, Any]) -> float:

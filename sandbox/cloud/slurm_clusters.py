@@ -17,7 +17,7 @@ from sandbox.cloud.conditions import condition, timestamp, with_conditions
 from sandbox.cloud.jail import Jail
 from sandbox.cloud.landscape import SYSTEM_PODS
 from sandbox.cloud.slurm import Slurm
-from sandbox.cloud.soperator import NOT_READY_YET, WORKER_LABEL, Pinned, in_maintenance, the_cluster
+from sandbox.cloud.soperator import NOT_READY_YET, WORKER_LABEL, Pinned, is_stopped, the_cluster
 from sandbox.control import Init
 from sandbox.daemons import DAEMONS, Daemon
 from sandbox.kube.store import ObjectStore
@@ -99,8 +99,8 @@ class SlurmClusterController:
             self._store.delete("jobs", name, NAMESPACE)
             return True
         if not found:
-            # With an image written over it, the jail must be nobody's: the pass goes on, so that they end.
-            if mode not in (DELETE, "downscale") and not (mode == OVERWRITE and self._workers()):
+            # Who fills the jail must be alone with it: the pass goes on, so that login and nodes end if they are to.
+            if mode != DELETE and not self._has_users():
                 job = _populate_job(cluster, overwrite=mode == OVERWRITE)
                 found = [self._store.create("jobs", job, NAMESPACE)]
             if self._is_operated or not found:
@@ -113,15 +113,17 @@ class SlurmClusterController:
             self._store.patch("jobs", name, {"status": status}, NAMESPACE, part="status")
         return True
 
-    def _workers(self) -> list[dict[str, Any]]:
-        return self._store.list("pods", NAMESPACE, labels=WORKER_LABEL)
+    def _has_users(self) -> bool:
+        """Whether there is a Pod of a node or of the login node."""
+        login = "app.kubernetes.io/component=login"
+        return any(self._store.list("pods", NAMESPACE, labels=labels) for labels in (WORKER_LABEL, login))
 
     # Daemons, their Pods and Services
 
     async def _run(self, cluster: dict[str, Any], processes: Processes) -> None:
         wanted = _wanted_pods(cluster)
         objects = {
-            "services": landscape.services(self._settings, cluster, wanted),
+            "services": landscape.services(self._settings, cluster, _declared_pods(cluster)),
             "secrets": [landscape.jwt_secret(cluster, self._jwt_key)],
             "pods": [landscape.system_pod(cluster, name, list(SYSTEM_PODS[name])) for name in wanted],
         }
@@ -204,7 +206,7 @@ class SlurmClusterController:
         for daemon in reversed(DAEMONS):
             if daemon.pod in there and daemon.name in processes:
                 await asyncio.to_thread(self._init.stop, daemon.name, 5.0)
-        services = landscape.services(self._settings, cluster, _wanted_pods(cluster)) if cluster else []
+        services = landscape.services(self._settings, cluster, _declared_pods(cluster)) if cluster else []
         kept = {service["metadata"]["name"] for service in services}
         for pod in there:
             self._store.delete("pods", pod, NAMESPACE, grace=0)
@@ -229,7 +231,7 @@ class SlurmClusterController:
         # Read again: the pass may have taken its time.
         cluster = the_cluster(self._store) or cluster
         old = cluster.get("status") or {}
-        stopped, mode = in_maintenance(self._store), _mode(cluster)
+        stopped, mode = is_stopped(cluster), _mode(cluster)
         said = [
             condition("CommonAvailable", False, "Maintenance", "Slurm common components are in maintenance")
             if stopped
@@ -258,7 +260,7 @@ class SlurmClusterController:
         # A cluster in maintenance calls itself available, too.
         phase = "Available" if available else "Not available"
         status = {**old, "conditions": kept, "phase": phase, "readyLogin": int("sshd" in running)}
-        status["readySConfigController"] = 1
+        status["readySConfigController"] = int(not stopped)
         status = with_conditions(status, *said)
         self._write(cluster, self.pinned.over(status) if self.pinned else status)
 
@@ -290,6 +292,11 @@ def _has_accounting(cluster: dict[str, Any]) -> bool:
 
 
 def _wanted_pods(cluster: dict[str, Any]) -> list[str]:
+    """None at all while it is downscaled."""
+    return [] if is_stopped(cluster) else _declared_pods(cluster)
+
+
+def _declared_pods(cluster: dict[str, Any]) -> list[str]:
     nodes = cluster["spec"]["slurmNodes"]
     pods = ["controller-0", "login-0"] if nodes["login"].get("size", 1) else ["controller-0"]
     if _has_accounting(cluster):

@@ -151,8 +151,10 @@ class NodeSetController:
             return set()
         ordinals = set(range(replicas_of(nodeset)))
         if spec.get("ephemeralNodes"):
-            state = self._power_state(nodeset)
-            ordinals &= set(state["spec"].get("activeNodes") or [])
+            active = set(self._power_state(nodeset)["spec"].get("activeNodes") or [])
+            # Nobody takes ordinals away when there are fewer names: their Pods stay, and Slurm knows nothing of them.
+            there = {int(pod["metadata"]["name"].rpartition("-")[2]) for pod in self._pods(name)}
+            ordinals = active & (ordinals | there)
         return {f"{name}-{ordinal}" for ordinal in ordinals}
 
     def _power_state(self, nodeset: dict[str, Any]) -> dict[str, Any]:
@@ -166,21 +168,23 @@ class NodeSetController:
             state = self._store.create(
                 "nodesetpowerstates",
                 {
-                    "metadata": {"name": name, "labels": {NODESET_LABEL: name}},
+                    "metadata": {"name": name, "labels": {NODESET_LABEL: name}, **_owned_by(nodeset)},
                     "spec": {"nodeSetRef": name, "activeNodes": list(range(initial))},
                 },
                 NAMESPACE,
             )
         active = len(state["spec"].get("activeNodes") or [])
-        # True as soon as it was seen, whatever the Pods do: so it is with Soperator's.
-        seen = condition("Ready", True, "ActiveNodesReconciled", f"{active} active nodes reconciled")
-        status = with_conditions({**state.get("status", {}), "activeCount": active}, seen)
+        status = {**state.get("status", {}), "activeCount": active}
+        if not status.get("conditions"):
+            # True as soon as it was seen, whatever the Pods do, and with the number of that moment for ever.
+            seen = condition("Ready", True, "ActiveNodesReconciled", f"{active} active nodes reconciled")
+            status = with_conditions(status, seen)
         if status != state.get("status"):
             self._store.patch("nodesetpowerstates", name, {"status": status}, NAMESPACE, part="status")
         return state
 
     def _pod(self, nodeset: dict[str, Any], pod_name: str) -> dict[str, Any]:
-        name, metadata = nodeset["metadata"]["name"], nodeset["metadata"]
+        name = nodeset["metadata"]["name"]
         gpus = nodeset["spec"]["slurmd"].get("resources", {}).get(GPU_RESOURCE)
         limits = {GPU_RESOURCE: gpus} if gpus else {}
         return {
@@ -192,15 +196,7 @@ class NodeSetController:
                     NODESET_LABEL: name,
                     REVISION_LABEL: revision_of(nodeset),
                 },
-                "ownerReferences": [
-                    {
-                        "apiVersion": nodeset["apiVersion"],
-                        "kind": "NodeSet",
-                        "name": name,
-                        "uid": metadata["uid"],
-                        "controller": True,
-                    }
-                ],
+                **_owned_by(nodeset),
             },
             "spec": {
                 "hostname": pod_name,
@@ -245,6 +241,11 @@ class NodeSetController:
             self._store.patch("nodesets", name, {"status": status}, NAMESPACE, part="status")
 
 
+def _owned_by(nodeset: dict[str, Any]) -> dict[str, Any]:
+    owner = {"apiVersion": nodeset["apiVersion"], "kind": "NodeSet", "controller": True}
+    return {"ownerReferences": [{**owner, "name": nodeset["metadata"]["name"], "uid": nodeset["metadata"]["uid"]}]}
+
+
 def the_cluster(store: ObjectStore) -> dict[str, Any] | None:
     """The SlurmCluster that is the sandbox's Slurm: the first one that was made, as there is room for one."""
     found = store.list("slurmclusters", NAMESPACE)
@@ -254,7 +255,11 @@ def the_cluster(store: ObjectStore) -> dict[str, Any] | None:
 def in_maintenance(store: ObjectStore) -> bool:
     """The SlurmCluster asks for everything to be stopped."""
     cluster = the_cluster(store)
-    return cluster is not None and cluster["spec"].get("maintenance") in _STOPPED
+    return cluster is not None and is_stopped(cluster)
+
+
+def is_stopped(cluster: dict[str, Any]) -> bool:
+    return cluster["spec"].get("maintenance") in _STOPPED
 
 
 def has_common(cluster: dict[str, Any]) -> bool:

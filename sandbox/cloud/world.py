@@ -18,6 +18,7 @@ from sandbox.cloud.checks import Checks
 from sandbox.cloud.cluster import Access, KubernetesCluster
 from sandbox.cloud.faults import ApiFaults
 from sandbox.cloud.fleet import Fleet, Timing
+from sandbox.cloud.flux import FluxController
 from sandbox.cloud.kubelet import Kubelet
 from sandbox.cloud.metrics import Metrics
 from sandbox.cloud.node_checks import NodeChecks
@@ -60,6 +61,7 @@ class World:
         self.store = self.soperator.store
         self.slurm = Slurm(settings)
         self.ports = SlurmdPorts(settings.ports)
+        self.flux = FluxController(self.store, self.soperator.events, settings)
         self.nodesets = NodeSetController(self.store, settings, self.ports)
         jwt_key = (settings.paths.secrets / "jwt_hs256.key").read_bytes()
         self.slurm_cluster = SlurmClusterController(self.store, self.slurm, self.init, settings, jwt_key)
@@ -90,6 +92,8 @@ class World:
             self._load(json.loads(paths.cloud_state.read_text()))
         else:
             landscape.create_objects(self.store, self.settings)
+            if not self.settings.bare:
+                self.flux.install()
             landscape.create_inference_objects(self.inference.store, self.settings)
         for_slurm = Access(
             port=ports.kubernetes,
@@ -133,6 +137,7 @@ class World:
     async def tick(self) -> bool:
         """One step of every controller, in the order in which a change travels through them; whether it changed any."""
         processes = await asyncio.to_thread(self.init.processes)
+        self.flux.sync()
         await self.slurm_cluster.sync(processes)
         await self._configure(processes)
         self.nodesets.sync()

@@ -9,6 +9,9 @@ Job: 1=metadata:ObjectMeta 2=spec:JobSpec 3=status:-
 Deployment: 1=metadata:ObjectMeta 2=spec:DeploymentSpec 3=status:-
 Namespace: 1=metadata:ObjectMeta 2=spec:NamespaceSpec 3=status:-
 ConfigMap: 1=metadata:ObjectMeta 2=data:map:string 3=binaryData:map:bytes 4=immutable:bool
+DeleteOptions: 1=gracePeriodSeconds:int 2=preconditions:Preconditions 3=orphanDependents:bool
+  4=propagationPolicy 5=dryRun:string[]
+Preconditions: 1=uid 2=resourceVersion
 ServiceAccount: 1=metadata:ObjectMeta 3=imagePullSecrets:LocalObjectReference[]
   4=automountServiceAccountToken:bool
 Role: 1=metadata:ObjectMeta 2=rules:PolicyRule[]

@@ -16,6 +16,7 @@ security: &security {appArmorProfile: string, limitsConfig: string, procMount: D
 container: &container
   image*: string
   imagePullPolicy: Always|Never|IfNotPresent
+  imagePullSecrets: [object]
   resources: object
   port: integer
   command: [string]
@@ -39,6 +40,8 @@ role: &role
   customInitContainers: [object]
 check: &check
   image: string
+  imagePullPolicy: Always|Never|IfNotPresent
+  imagePullSecrets: [object]
   command: [string]
   args: [string]
   env: [object]
@@ -62,6 +65,7 @@ k8sNodeFilters*: [{name*: string, affinity: object, nodeSelector: object, tolera
 populateJail*:
   image*: string
   imagePullPolicy: Always|Never|IfNotPresent
+  imagePullSecrets: [object]
   k8sNodeFilterName*: string
   appArmorProfile: string
   hostUsers: boolean
@@ -121,10 +125,13 @@ slurmNodes*:
   exporter*:
     <<: *role
     size: integer
+    accountingJobsLookback: string
     collectionInterval: string
     enabled: boolean
     exporter: object
     exporterContainer: object
+    jobSource: accounting|controller
+    maxCollectorInflight: integer
     munge: *container
     podMonitorConfig: object
     serviceAccountName: string
@@ -145,6 +152,7 @@ slurmNodes*:
     sssdConfSecretRefName: string
     sssdDebugLevel: integer
     sssdLdapCAConfigMapRefName: string
+    userIsolation: object
     volumes*: object
   rest*:
     <<: *role

@@ -22,6 +22,7 @@ from sandbox.settings import NAMESPACE, RELEASES, SUITES, Settings
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.provisioning import CPU, GPU, destroy, provision
+from tests.integration.test_checks_double import parts
 from tests.unit.provisioning import clusters
 
 pytestmark = pytest.mark.lane("sandboxes of their own")
@@ -227,17 +228,29 @@ def test_an_overwritten_jail_has_what_its_image_has(bare: Cluster, apply: Apply,
     bare.wait("it is available", lambda: phase(bare) == "Available")
     bare.wait_node("worker-cpu-0", has={"IDLE"}, lacks={"POWERED_DOWN"})
     bare.run("sh", "-c", "mkdir -p /home/alice/data && echo hers >/home/alice/data/set && useradd bob")
+    pods = ("worker-cpu-0", "login-0", "controller-0", "accounting-0", "rest-0")
+
+    def goes_on() -> None:
+        apply(cluster_of(settings, maintenance="none"))
+        bare.wait("all Pods are back", lambda: all(map(bare.pod, pods)))
+        bare.wait("all parts are", lambda: parts(bare) == {"Available"})
+        bare.wait_node("worker-cpu-0", has={"IDLE"}, lacks={"POWERED_DOWN"})
+
     for mode in ("downscale", "downscaleAndDeletePopulateJail"):
         apply(cluster_of(settings, maintenance=mode))
-        bare.wait("the nodes are gone", lambda: bare.pod("worker-cpu-0") is None)
+        bare.wait("all Pods are gone", lambda: not any(map(bare.pod, pods)))
+        # It says of itself what it said before.
+        assert phase(bare) == "Available"
+    assert bare.kubectl("get", "services", "--output=name").count("soperator-") == 4
+    goes_on()
     assert bare.run("cat", "/home/alice/data/set") == "hers\n"
     apply(cluster_of(settings, maintenance="downscaleAndOverwritePopulateJail"))
-    bare.wait("her data is gone", lambda: bare.try_run("test", "-e", "/home/alice/data").returncode == 1)
-    bare.wait("bob is gone", lambda: bare.try_run("id", "bob").returncode == 1)
-    job = json.loads(bare.kubectl("get", "job", "soperator-populate-jail", "--output=json"))
-    assert job["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "OVERWRITE", "value": "1"}]
-    apply(cluster_of(settings, maintenance="none"))
-    bare.wait_node("worker-cpu-0", has={"IDLE"}, lacks={"POWERED_DOWN"})
+    succeeded = "--output=jsonpath={.spec.template.spec.containers[0].env}{.status.succeeded}"
+    asked = ("get", "job", "soperator-populate-jail", succeeded, "--ignore-not-found")
+    bare.wait("it is overwritten", lambda: bare.kubectl(*asked) == '[{"name":"OVERWRITE","value":"1"}]1')
+    goes_on()
+    assert bare.try_run("test", "-e", "/home/alice/data").returncode == 1
+    assert bare.try_run("id", "bob").returncode == 1
     bare.run("srun", "--nodelist=worker-cpu-0", "id", "alice")
 
 

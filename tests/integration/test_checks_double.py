@@ -92,6 +92,12 @@ def slurm_cluster(cluster: Cluster) -> dict[str, Any]:
     return found["status"]
 
 
+def parts(cluster: Cluster) -> set[str]:
+    """What is said of the parts that have daemons."""
+    types = ("ControllersAvailable", "LoginAvailable", "AccountingAvailable")
+    return {entry["reason"] for entry in slurm_cluster(cluster)["conditions"] if entry["type"] in types}
+
+
 def test_cluster_phase(cluster: Cluster) -> None:
     fault(cluster, "cluster-phase", "Not available", "LoginAvailable=False:NotAvailable", "Other=Unknown")
     cluster.wait("the phase is pinned", lambda: slurm_cluster(cluster)["phase"] == "Not available")
@@ -119,11 +125,13 @@ def test_maintenance(cluster: Cluster) -> None:
         return {cluster.custom("nodesets", name)["status"]["phase"] for name in ("worker", "worker-cpu")}
 
     cluster.wait("the workers go", lambda: phases() == {"Terminating"} and cluster.pod("worker-cpu-0") is None)
+    cluster.wait("so does all else", lambda: not any(map(cluster.pod, ("controller-0", "login-0", "accounting-0"))))
     # The phase alone would not tell.
     assert slurm_cluster(cluster)["phase"] == "Available"
     reasons = {entry["type"]: entry["reason"] for entry in slurm_cluster(cluster)["conditions"]}
     assert reasons["ControllersAvailable"] == "Maintenance"
     fault(cluster, "maintenance", "off")
+    cluster.wait("Slurm is back", lambda: parts(cluster) == {"Available"})
     cluster.wait("the workers are back", lambda: phases() <= {"Ready", "Provisioning"} and cluster.pod("worker-cpu-0"))
     for name in ("worker-0", "worker-cpu-0", "worker-cpu-1"):
         cluster.wait_node(name, has={"IDLE"}, lacks=NOT_UP)

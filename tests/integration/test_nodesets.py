@@ -121,7 +121,7 @@ def test_force_puts_jobs_back_into_the_queue_or_cancels_them(cluster: Cluster, s
     cluster.wait_job(hasty, "RUNNING")
     plan = scale(replicas=1, plan_only=True)
     assert (plan["leaving"], plan["jobs"], plan["before"]) == ([LAST], [patient, hasty], 2)
-    assert "a Helm release resets the number of replicas" in plan["warning"]
+    assert "fluxcd-nodesets resets the number of replicas" in plan["warning"]
     assert "DRAIN" not in cluster.node(LAST).state
 
     scale(replicas=1, mode="force")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from sandbox.cloud.backups import BackupController
-from sandbox.cloud.charts import beside_it
+from sandbox.cloud.charts import render
 from sandbox.cloud.volumes import VolumeController
 from sandbox.kube.objects import Object, dig
 from sandbox.kube.store import ObjectStore
-from sandbox.settings import NAMESPACE
+from sandbox.settings import NAMESPACE, Settings
 
 BACKUP: Object = {
     "metadata": {"name": "before-upgrade"},
@@ -34,8 +34,9 @@ class K8up:
         self.now = datetime.now(timezone.utc)
         self.store = ObjectStore(now=lambda: self.now)
         self.store.create("namespaces", {"metadata": {"name": NAMESPACE}})
-        for kind, thing in beside_it():
-            self.store.create(kind, thing, NAMESPACE)
+        for chart in ("slurm-cluster-storage", "soperator-backup-config"):
+            for thing in render(f"helm-{chart}", "4.1.7", {}, Settings(port_base=30000)):
+                self.store.create(thing["kind"], thing, NAMESPACE)
         self.volumes, self.controller = VolumeController(self.store), BackupController(self.store, 60)
         self.look()
 

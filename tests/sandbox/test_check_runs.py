@@ -27,6 +27,7 @@ class BookedSlurm(Slurm):
         self.options: list[tuple[str, ...]] = []
         self.commands: list[tuple[str, ...]] = []
         self.ends: dict[str, str] = {}
+        self.reservations: list[str] = []
         names = {"worker-0": {"IDLE"}, "worker-1": {"IDLE", "DRAIN"}, "worker-2": {"MIXED"}, "worker-cpu-0": {"IDLE"}}
         self.listed = [
             SlurmNode(name, frozenset(state), "", 0, "", 0 if "cpu" in name else 8) for name, state in names.items()
@@ -41,6 +42,11 @@ class BookedSlurm(Slurm):
         return Said(0, f"{100 + len(self.scripts)}\n", "")
 
     async def run(self, *argv: str, text: str = "", timeout: float = 30) -> Said:
+        if argv[1:3] == ("show", "reservation"):
+            lines = [f"ReservationName={name} StartTime=now State=ACTIVE\n" for name in self.reservations]
+            return Said(0 if argv[-1] in (*self.reservations, "--oneliner") else 1, "".join(lines), "")
+        if argv[1:3] == ("show", "hostnames"):
+            return Said(0, argv[3], "")
         self.commands.append(argv)
         return Said(0, "", "")
 
@@ -204,3 +210,40 @@ def test_history_is_kept_as_long_as_a_check_says(checked: Checked) -> None:
         checked.run("ssh-check", name)
         checked.look(3)
     assert [job["metadata"]["name"] for job in checked.store.list("jobs", NAMESPACE)] == ["second"]
+
+
+SUSPECT = "suspicious-node-worker-2"
+
+
+@pytest.mark.parametrize(("end", "is_drained"), [("COMPLETED", False), ("FAILED", True)])
+def test_a_suspicious_node_is_tested_in_its_reservation(end: str, is_drained: bool) -> None:
+    checked = Checked("4.1")
+    checked.slurm.reservations = ["airflow-shift", SUSPECT]
+    checked.look(10)
+    assert [one for one in checked.slurm.options if "--job-name=extensive-check" in one] == [
+        ("--job-name=extensive-check", "--partition=hidden", f"--reservation={SUSPECT}")
+    ]
+    # One at a time, for as long as it runs.
+    checked.look(20)
+    assert len(checked.slurm.scripts) == 1
+    checked.slurm.ends["101"] = end
+    checked.look()
+    node = "on-101"
+    said = "reason=[hardware_problem] extensive-check: job 101 [slurm_job]"
+    drained = ("scontrol", "update", f"nodename={node}", "state=drain", said)
+    assert (drained in checked.slurm.commands) == is_drained
+    assert ("scontrol", "delete", f"reservationname=suspicious-node-{node}") in checked.slurm.commands
+    # While there is the reservation, it is tested again.
+    checked.look(10)
+    assert len(checked.slurm.scripts) == 2
+
+
+def test_a_check_may_reserve_the_nodes_of_its_jobs(checked: Checked) -> None:
+    reactions = {"addReservation": {"prefix": "suspicious-node"}}
+    checked.store.patch("activecheck", "gpu-checks", {"spec": {"failureReactions": reactions}}, NAMESPACE)
+    checked.run("gpu-checks")
+    checked.look(3)
+    checked.slurm.ends["101"] = "FAILED"
+    checked.look()
+    created = [one for one in checked.slurm.commands if one[1] == "create"]
+    assert [(one[2], one[3]) for one in created] == [("reservationname=suspicious-node-on-101", "nodes=on-101")]

@@ -17,9 +17,12 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from sandbox.kube import protobuf
+from sandbox.kube.catalogue import ACTIVE_CHECK, SLURM_CLUSTER
 from sandbox.kube.certificates import ensure_certificates
 from sandbox.kube.errors import ApiError
 from sandbox.kube.openapi import v2_protobuf
+from sandbox.kube.schemas import shape_of
+from sandbox.kube.structure import unknown
 from tests.sandbox.kube_world import NAMESPACE, NODE_SET_PARTS, TOKEN, KubeWorld, eventually, kube_world
 
 NODE_SET = f"/apis/slurm.nebius.ai/v1alpha1/namespaces/{NAMESPACE}/nodesets"
@@ -225,6 +228,28 @@ def _varint(value: int) -> bytes:
 
 def _body(kind: str, api_version: str, raw: bytes) -> bytes:
     return b"k8s\x00" + _field(1, _field(1, api_version) + _field(2, kind)) + _field(2, raw)
+
+
+def test_deletions_in_protobuf(world: KubeWorld) -> None:
+    """As Helm deletes its Secrets: with conditions, and in the background."""
+    uid = world.get("deployment", "vllm")["metadata"]["uid"]
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/vllm"
+    other = _body("DeleteOptions", "v1", _field(2, _field(1, "another")) + _field(4, "Background"))
+    assert ask(world, path, "DELETE", other, content_type=protobuf.CONTENT_TYPE).code == 409
+    own = _body("DeleteOptions", "v1", _field(2, _field(1, uid)) + _field(4, "Background"))
+    assert ask(world, path, "DELETE", own, content_type=protobuf.CONTENT_TYPE).code == 200
+
+
+def test_fields_that_5_0_has_added() -> None:
+    exporter = {"jobSource": "controller", "accountingJobsLookback": "1h", "maxCollectorInflight": 1}
+    login = {"userIsolation": {"enabled": True}, "sshd": {"image": "sshd", "imagePullSecrets": [{"name": "cr"}]}}
+    spec = {"populateJail": {"imagePullSecrets": []}, "slurmNodes": {"exporter": exporter, "login": login}}
+    container = {"imagePullPolicy": "Always", "imagePullSecrets": [{"name": "cr"}]}
+    check = {"slurmJobSpec": {"jobContainer": container}, "k8sJobSpec": {"mungeContainer": container}}
+    for kind, said in ((SLURM_CLUSTER, spec), (ACTIVE_CHECK, check)):
+        shape = shape_of(kind)
+        assert shape
+        assert unknown({"spec": said}, shape) == []
 
 
 def test_protobuf_bodies(world: KubeWorld) -> None:

@@ -28,6 +28,7 @@ class ListedSlurm(Slurm):
 
     def __init__(self) -> None:
         self.node = SlurmNode(NODE, frozenset({"IDLE", "CLOUD"}), "", 0, "", 8)
+        self.reservations: dict[str, dict[str, str]] = {}
 
     def drain(self, reason: str, *flags: str) -> None:
         state = frozenset({"CLOUD", "DRAIN", *(flags or ("IDLE",))})
@@ -37,8 +38,12 @@ class ListedSlurm(Slurm):
         return [self.node]
 
     async def run(self, *argv: str, text: str = "", timeout: float = 30) -> Said:
+        if argv[1] == "show":
+            return Said(int(argv[-1] not in self.reservations), "", "")
         words = dict(word.split("=", 1) for word in argv[2:])
-        if words["state"] == "drain":
+        if argv[1] == "create":
+            self.reservations[words.pop("reservationname")] = words
+        elif words["state"] == "drain":
             self.drain(words["reason"], *(self.node.state - {"CLOUD", "DRAIN"}))
         else:
             self.node = replace(self.node, state=self.node.state - {"DRAIN"}, reason="")
@@ -59,12 +64,12 @@ class NoKubelet(Kubelet):
 class World:
     """One machine with a worker on it."""
 
-    def __init__(self, soperator: str) -> None:
+    def __init__(self, soperator: str, **options: Any) -> None:
         self.store, self.slurm, self.kubelet = ObjectStore(), ListedSlurm(), NoKubelet()
         self.fleet = Fleet(CapacityBlock("block", 16), Timing(0, 0, 0))
         self.fleet.add_group(NodeGroup("group", "group", "cluster", 8, Autoscaling(0, 2)))
         self.store.create("namespace", {"metadata": {"name": NAMESPACE}})
-        settings = Settings(soperator=soperator, vm_boot=0)
+        settings = Settings(soperator=soperator, vm_boot=0, **{"extensive_check": "off", **options})
         self.checks = NodeChecks(self.store, self.slurm, self.fleet, self.kubelet, settings)
         self.machine = ""
         self.move()
@@ -151,6 +156,83 @@ def test_a_node_problem_without_name_and_details(world: World, reason: str) -> N
     world.slurm.drain(reason)
     world.look(5)
     assert world.has_machine == (world.checks._settings.soperator == "5.0")
+
+
+@pytest.mark.parametrize(
+    ("reason", "acted_on"),
+    [
+        # The first that is found counts, wherever it stands.
+        ("airflow:ops: after Kill task failed", REBOOT),
+        ("[hardware_problem] a: after Kill task failed", REBOOT),
+        ("[hardware_problem] a: [user_problem] b", "[hardware_problem] a: [user_problem] b"),
+        ("airflow:ops: see [hardware_problem]", REPLACEMENT),
+    ],
+)
+def test_reasons_are_looked_for_in_the_whole_text(world: World, reason: str, acted_on: str) -> None:
+    world.slurm.drain(reason)
+    world.look(1 if acted_on == REBOOT else 2)
+    assert world.slurm.node.reason == acted_on
+
+
+@pytest.mark.parametrize("soperator", ["4.1", "5.0"])
+@pytest.mark.parametrize("reason", ["[hardware_problem] a: b", "[node_problem] a: b"])
+def test_without_replacement_a_node_stays_drained(soperator: str, reason: str) -> None:
+    world = World(soperator, node_replacement="off")
+    world.slurm.drain(reason)
+    world.look(5)
+    assert (world.has_machine, world.slurm.node.reason, world.slurm.reservations) == (True, reason, {})
+    # Maintenance does not ask for leave.
+    world.say("NebiusMaintenanceScheduled")
+    world.look(6)
+    assert not world.has_machine
+
+
+def test_the_charts_of_an_installation_say_what_is_done(world: World) -> None:
+    container = {"name": "manager", "args": ["--leader-elect", "--enable-node-replacement=false"]}
+    template = {"metadata": {"labels": {"app": "checks"}}, "spec": {"containers": [container]}}
+    spec = {"selector": {"matchLabels": {"app": "checks"}}, "template": template}
+    world.store.create("deployment", {"metadata": {"name": "soperatorchecks-checks"}, "spec": spec}, NAMESPACE)
+    world.slurm.drain("[hardware_problem] a: b")
+    world.look(5)
+    assert world.has_machine
+    assert Settings(bare=True).replaces_nodes is Settings(bare=True).tests_suspects is False
+    assert Settings().replaces_nodes is Settings().tests_suspects is True
+    assert Settings(soperator="5.0").tests_suspects is False
+
+
+def test_a_suspicious_node_is_reserved_and_undrained() -> None:
+    world = World("4.1", extensive_check="on")
+    world.slurm.drain("[node_problem] gpu_health_check: XID 79", "ALLOCATED")
+    world.look(3)
+    # Jobs that run go on, and no others come.
+    assert world.slurm.reservations == {
+        f"suspicious-node-{NODE}": {
+            **{"nodes": NODE, "flags": "maint,ignore_jobs", "users": "root"},
+            **{"starttime": "now", "duration": "infinite"},
+        }
+    }
+    assert "DRAIN" not in world.slurm.node.state
+    assert "conditions" not in world.store.get("node", world.machine)["status"]
+    # What the test finds is replaced as on any other release.
+    world.slurm.drain("[hardware_problem] extensive-check: job 7 [slurm_job]")
+    world.look(4)
+    assert not world.has_machine
+
+
+@pytest.mark.parametrize("reason", ["[node_problem] gpu_health_check", "[node_problem] 7: x"])
+def test_a_suspicion_without_name_and_details_leads_to_nothing(reason: str) -> None:
+    world = World("4.1", extensive_check="on")
+    world.slurm.drain(reason)
+    world.look(5)
+    assert (world.has_machine, world.slurm.node.reason, world.slurm.reservations) == (True, reason, {})
+
+
+def test_of_two_conditions_the_last_one_counts(world: World) -> None:
+    world.say("NebiusMaintenanceScheduled")
+    world.say("HardwareIssuesSuspected", status=False)
+    world.look(5)
+    assert world.has_machine
+    assert "DRAIN" not in world.slurm.node.state
 
 
 def test_maintenance_drains_and_replaces(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,3 +134,46 @@ def test_conditions_begin_unknown_and_three_of_them_stay_so() -> None:
         "PodsReady": ("True", "NodeSetReady"),
         "StatefulSetTerminated": ("False", "WorkersEnabled"),
     }
+
+
+class Ephemeral(Operator):
+    """The set ``worker``, of which two of eight are on from the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store.delete("nodesets", "worker-cpu", NAMESPACE)
+        self.store.create("nodesets", nodesets_of(replace(self.settings, initial=2))[0], NAMESPACE)
+
+    def state(self) -> Any:
+        return self.store.get("nodesetpowerstates", "worker", NAMESPACE)
+
+    def activate(self, *ordinals: int) -> None:
+        self.store.patch("nodesetpowerstates", "worker", {"spec": {"activeNodes": [*ordinals]}}, NAMESPACE)
+        self.step()
+
+
+def test_a_power_state_is_the_power_managers_once_it_is_there() -> None:
+    operator = Ephemeral()
+    operator.step()
+    assert operator.state()["spec"] == {"nodeSetRef": "worker", "activeNodes": [0, 1]}
+    assert operator.state()["metadata"]["labels"] == {"slurm.nebius.ai/nodeset": "worker"}
+    operator.store.patch("nodesets", "worker", {"spec": {"initialNumberEphemeralNodes": 5}}, NAMESPACE)
+    operator.activate(0, 4, 6)
+    assert [*operator.pods()] == ["worker-0", "worker-4", "worker-6"]
+    status = operator.state()["status"]
+    # The message is of the first look.
+    assert (status["activeCount"], status["conditions"][0]["message"]) == (3, "2 active nodes reconciled")
+    operator.store.delete("nodesets", "worker", NAMESPACE)
+    assert operator.store.list("nodesetpowerstates", NAMESPACE) == []
+
+
+def test_fewer_names_take_no_ordinal_away() -> None:
+    operator = Ephemeral()
+    operator.step()
+    operator.activate(0, 4, 6)
+    operator.store.patch("nodesets", "worker", {"spec": {"replicas": 5}}, NAMESPACE)
+    operator.step()
+    assert operator.state()["spec"]["activeNodes"] == [0, 4, 6]
+    assert [*operator.pods()] == ["worker-0", "worker-4", "worker-6"]
+    operator.activate(0)
+    assert [*operator.pods()] == ["worker-0"]

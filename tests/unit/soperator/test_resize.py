@@ -156,4 +156,7 @@ def test_the_chart_takes_none_for_one() -> None:
     assert flux.warning(0).endswith("Soperator's chart makes 1 of replicas: 0")
     assert "chart" not in flux.warning(1) + terraform.warning(0)
     assert "slurm_nodeset_workers (size)" in flux.warning(1)
-    assert "ConfigMap nodesets (key values.yaml) in flux-system" in flux.warning(1)
+    # The ConfigMap nodesets has no effect: what the recipe writes into the HelmRelease itself is read after it.
+    assert "nodesets.overrideValues.nodesets, with all NodeSets in full, of the ConfigMap soperator-fluxcd-values" in (
+        flux.warning(1)
+    )
