@@ -3,8 +3,8 @@
 Choose the nodes, the start and the expected duration in the form. As soon as the run starts, Slurm starts no job on
 these nodes that would run into the window. When the window opens, the DAG waits for the last jobs, has the jail backed
 up unless that was done lately, and makes the change. Then root alone tests the nodes, in the reservation that holds
-them. The reservation has no end: a failure leaves the cluster closed, and the last task reports what is held, and how to
-continue or give up.
+them. The reservation has no end: a failure leaves the cluster closed, and the last task reports what is held, and how
+to continue or give up.
 """
 
 from __future__ import annotations
