@@ -16,7 +16,6 @@ from airflow_provider_soperator.health.figures import figures_in
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.node_conditions import is_faulty, is_off
@@ -35,7 +34,7 @@ from airflow_provider_soperator.soperator.active_checks import (
     under_way,
 )
 from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
-from airflow_provider_soperator.transports.transport_errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.values import number_or_share
 from airflow_provider_soperator.work.nodes import give_orders
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed
@@ -135,7 +134,7 @@ class CheckRun(Work[CheckClients]):
         figures: dict[str, dict[str, float]] = {}
         try:
             figures = await clients.figures(check.name, outcome, self.figures)
-        except (SlurmError, TransportError) as error:
+        except (FileError, NotSupported) as error:
             # The result of the check does not depend on them. From 5.0 on the files are on the nodes' own disks.
             self._log.info("There are no figures: %s", error)
         return {
