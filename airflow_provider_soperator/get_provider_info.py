@@ -36,9 +36,9 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": _listed("sensors", "capacity", "cluster", "health", "jobs", "nodes"),
         "triggers": _listed("triggers", "shift", "events", "sbatch", "work"),
         "extra-links": [
-            "airflow_provider_soperator.links.slurm.JobLink",
-            "airflow_provider_soperator.links.slurm.OutputLink",
-            "airflow_provider_soperator.links.slurm.GrafanaLink",
+            "airflow_provider_soperator.links.JobLink",
+            "airflow_provider_soperator.links.OutputLink",
+            "airflow_provider_soperator.links.GrafanaLink",
         ],
         "connection-types": [SOPERATOR.described(), NEBIUS.described()],
         "cli": ["airflow_provider_soperator.cli.definition.get_cli_commands"],

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from async_timeout import timeout
 
@@ -46,6 +46,14 @@ class Picture:
     failures: Mapping[str, str] = field(default_factory=dict)
     since: Mapping[str, datetime] = field(default_factory=dict)
 
+    @property
+    def unread(self) -> dict[str, list[str]]:
+        """The parts that could not be read, by the reason why."""
+        parts: dict[str, list[str]] = {}
+        for part, why in self.failures.items():
+            parts.setdefault(why, []).append(part)
+        return parts
+
     @cached_property
     def findings(self) -> dict[str, Sequence[Finding]]:
         """The findings of each node that has any."""
@@ -56,10 +64,8 @@ class Picture:
 _REQUESTS: dict[str, Any] = {"nodes": ListNodes(), "jobs": ListJobs(), "reservations": ListReservations()}
 
 
-class FindTasks(Protocol):
-    """A search for the tasks of jobs, which may block."""
-
-    def __call__(self, jobs: Sequence[Job]) -> Mapping[JobId, JobTasks]: ...
+#: A search for the tasks of jobs, which may block.
+FindTasks = Callable[[Sequence[Job]], Mapping[JobId, JobTasks]]
 
 
 async def take(connection: str, find_tasks: FindTasks, before: Picture | None = None) -> Picture:

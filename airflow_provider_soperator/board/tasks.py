@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId, Keys, key_of
 from airflow_provider_soperator.slurm.job_records import Job
 
 #: States in which a task may have a job in the queue.
@@ -88,7 +88,14 @@ def find_tasks(jobs: Sequence[Job]) -> Mapping[JobId, JobTasks]:
 
 def match(jobs: Sequence[Job], instances: Sequence[Any]) -> dict[JobId, JobTasks]:
     """The tasks of jobs, among task instances with the starts of their runs."""
-    owners = dict(_keys(instances))
+    from airflow_provider_soperator.work.sbatch import key_of_try
+
+    owners = {
+        key_of_try(instance, begun, number): (instance, number)
+        for instance, begun in instances
+        # A retry may go on with the job of an earlier try.
+        for number in range(1, max(1, instance.try_number) + 1)
+    }
     keys = Keys(owners)
     found: dict[JobId, JobTasks] = {}
     for job in jobs:
@@ -104,12 +111,3 @@ def match(jobs: Sequence[Job], instances: Sequence[Any]) -> dict[JobId, JobTasks
                 count=len(parts),
             )
     return found
-
-
-def _keys(instances: Sequence[Any]) -> Iterator[tuple[SubmissionKey, tuple[Any, int]]]:
-    from airflow_provider_soperator.work.sbatch import key_of_try
-
-    for instance, begun in instances:
-        # A retry may go on with the job of an earlier try.
-        for number in range(1, max(1, instance.try_number) + 1):
-            yield key_of_try(instance, begun, number), (instance, number)

@@ -152,8 +152,7 @@ def _picture(args: Namespace, *needed: str) -> Picture:
     """The picture, if it has what is needed; what else could not be read is told beside it."""
     _as_server()
     picture = asyncio.run(take(args.conn_id, find_tasks))
-    for why_not in dict.fromkeys(picture.failures.values()):
-        parts = [part for part, said in picture.failures.items() if said == why_not]
+    for why_not, parts in picture.unread.items():
         print(f"Not read: {', '.join(parts)}. {why_not}", file=sys.stderr)
     if not picture.failures.keys().isdisjoint(needed):
         sys.exit(1)

@@ -13,10 +13,8 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_provider_soperator.client import queue, submissions
-from airflow_provider_soperator.client.batcher import Batcher, Patience, Siblings
-from airflow_provider_soperator.client.job_accounts import JobAccounts
-from airflow_provider_soperator.client.output import Tail, Tails
-from airflow_provider_soperator.client.pace import Pace
+from airflow_provider_soperator.client.batcher import Batcher, Pace, Patience, RetryPolicy, Siblings, repeated
+from airflow_provider_soperator.client.job_readings import JobAccounts, Tail, Tails
 from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller, statuses
 from airflow_provider_soperator.client.submissions import Earlier, PendingSubmission
 from airflow_provider_soperator.logger import Logger
@@ -27,12 +25,12 @@ from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, Read
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, ListNodes, ListShares, Request, ShowConfig
+from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListShares, Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted
 from airflow_provider_soperator.slurm.stats import SlurmStats, snapshot
-from airflow_provider_soperator.transports.transport import RetryPolicy, Transport, repeated
+from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
 P = ParamSpec("P")
@@ -137,14 +135,13 @@ class AsyncSlurmClient:
         key: SubmissionKey,
         *,
         since: datetime | None = None,
-        fresh: bool = False,
         gather: bool = False,
     ) -> Submitted:
         """Submit a job exactly once; jobs submitted at the same time share a request.
 
         Equal jobs of mapped tasks go as one array. To ``gather``, each waits a moment for others to come.
         """
-        submitted = await self._submit(PendingSubmission(submissions.named(job, key), since, fresh), gather)
+        submitted = await self._submit(PendingSubmission(submissions.named(job, key), since), gather)
         if submitted.error:
             raise submitted.error
         return dataclasses.replace(submitted, key=key)
@@ -160,14 +157,12 @@ class AsyncSlurmClient:
         """The newest of several tries of a job, unless it has failed or was cancelled, or a job has the key ``own``."""
         return await self._lookups.get(tuple(keys), Earlier(job, tuple(keys), since, own), self._log)
 
-    async def submit_many(
-        self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
-    ) -> tuple[Submitted, ...]:
+    async def submit_many(self, jobs: Sequence[BatchJob], *, since: datetime | None = None) -> tuple[Submitted, ...]:
         """Submit hundreds of jobs in one go, each exactly once: their names end in keys. One answer for each."""
-        return tuple(await asyncio.gather(*(self._submit(PendingSubmission(job, since, fresh)) for job in jobs)))
+        return tuple(await asyncio.gather(*(self._submit(PendingSubmission(job, since)) for job in jobs)))
 
     async def submit_together(
-        self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
+        self, jobs: Sequence[BatchJob], *, since: datetime | None = None
     ) -> tuple[Submitted, ...]:
         """Submit jobs that depend on each other: all of them, each exactly once, or none.
 
@@ -176,7 +171,7 @@ class AsyncSlurmClient:
         the same keys continues; after a success, it changes nothing.
         """
         limit = await self._limit() if len(jobs) > 1 else None
-        return await self._take(submissions.submit_together(jobs, since, fresh, limit))
+        return await self._take(submissions.submit_together(jobs, since, limit))
 
     async def cancel_keys(self, keys: Sequence[SubmissionKey]) -> tuple[JobId, ...]:
         """Cancel whatever has these keys, also a job whose submission has begun; returns the jobs that had not ended.
@@ -184,10 +179,6 @@ class AsyncSlurmClient:
         Tasks that end at the same time share the requests.
         """
         return await self._cancellations.get(tuple(keys), tuple(keys), self._log) if keys else ()
-
-    async def cancel(self, job: JobId, *, signal: str = "") -> None:
-        """Cancel a job, or send it a signal; a job that has ended is not an error."""
-        await self.ask(CancelJobs(ids=(job,), signal=signal))
 
     unfinished = _method(queue.unfinished)
     cancel_many = _method(queue.cancel_many)

@@ -8,7 +8,7 @@ import math
 import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
@@ -17,7 +17,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.diagnosis import diagnose, trouble_of
-from airflow_provider_soperator.client.output import Console, Tail
+from airflow_provider_soperator.client.job_readings import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, sbatch_arguments
@@ -82,6 +82,7 @@ class _Output:
         return Printed(self.part, self.tail.path, lines, self.is_error) if lines else None
 
 
+@dataclass(eq=False)
 class JobRun:
     """Submits a job exactly once, and follows it to its end.
 
@@ -92,26 +93,20 @@ class JobRun:
     about the nodes of a failed job, for what Slurm does not know.
     """
 
-    def __init__(
-        self,
-        client: AsyncSlurmClient,
-        job: BatchJob,
-        keys: Sequence[SubmissionKey],
-        *,
-        replaced: Sequence[SubmissionKey] = (),
-        since: datetime | None = None,
-        poll_interval: float = POLL_INTERVAL,
-        show_output: bool = True,
-        log: Logger | None = None,
-        gather: bool = False,
-        tell_of_nodes: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None,
-    ) -> None:
-        self._log = log
-        self.use(client)
-        self._job, self._keys, self._since = job, tuple(keys), since
-        self._replaced = tuple(replaced)
-        self._poll_interval, self._show_output = poll_interval, show_output
-        self._gather, self._tell_of_nodes = gather, tell_of_nodes
+    client: AsyncSlurmClient
+    job: BatchJob
+    keys: Sequence[SubmissionKey]
+    _: KW_ONLY
+    replaced: Sequence[SubmissionKey] = ()
+    since: datetime | None = None
+    poll_interval: float = POLL_INTERVAL
+    show_output: bool = True
+    log: Logger | None = None
+    gather: bool = False
+    tell_of_nodes: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
+
+    def __post_init__(self) -> None:
+        self.use(self.client)
         self._outputs: dict[str, _Output] = {}
         #: Set when there is new output.
         self._heard = asyncio.Event()
@@ -132,17 +127,17 @@ class JobRun:
     @property
     def command_line(self) -> str:
         """The job as a command line, without the text of its script."""
-        return shlex.join(sbatch_arguments.command_line(self._job))
+        return shlex.join(sbatch_arguments.command_line(self.job))
 
     def use(self, client: AsyncSlurmClient) -> None:
         """Go on with another client of the cluster, as when the connection was corrected."""
         self.client = client
-        self._patient = client.patient(self._log) if self._log else client
+        self._patient = client.patient(self.log) if self.log else client
 
     @property
     def earlier(self) -> list[str]:
         """The keys of the tries before this one."""
-        return [key.text for key in self._keys[:-1]]
+        return [key.text for key in self.keys[:-1]]
 
     async def submit(self) -> Submitted:
         """Submit the job. If this is cancelled, only what is under way is completed on the cluster."""
@@ -166,13 +161,13 @@ class JobRun:
         return True
 
     async def _submit(self) -> Submitted:
-        self.ended = await self._patient.cancel_keys(self._replaced)
-        *earlier, own = self._keys
+        self.ended = await self._patient.cancel_keys(self.replaced)
+        *earlier, own = self.keys
         if earlier:
-            adopted = await self._patient.find(self._job, earlier, since=self._since, own=own)
+            adopted = await self._patient.find(self.job, earlier, since=self.since, own=own)
             if adopted:
                 return adopted
-        return await self._patient.submit(self._job, own, since=self._since, gather=self._gather)
+        return await self._patient.submit(self.job, own, since=self.since, gather=self.gather)
 
     async def cancel(self) -> None:
         """Cancel the job, even while its submission is under way, here or in a process that this one took over from.
@@ -180,11 +175,11 @@ class JobRun:
         And those of replaced tries: whoever was told to end these may have left them to this one.
         """
         is_under_way = self._take_back()
-        self.cancelled = await self._patient.cancel_keys((*self._replaced, *self._keys))
+        self.cancelled = await self._patient.cancel_keys((*self.replaced, *self.keys))
         if is_under_way and self._submission:
             # What was under way has its answer then, and where nothing could withdraw it there is a job now.
             await asyncio.wait([self._submission])
-            self.cancelled += await self._patient.cancel_keys(self._keys)
+            self.cancelled += await self._patient.cancel_keys(self.keys)
 
     async def unfinished(self) -> tuple[JobId, ...]:
         """The job, unless it has ended: its number alone may be another job's by now."""
@@ -196,14 +191,14 @@ class JobRun:
 
     async def hindrances(self, status: JobStatus) -> list[str]:
         """Lines about nodes that the job asks for by name and cannot get, as Slurm's reason names none."""
-        asked = asked_for(self._job).nodelist
+        asked = asked_for(self.job).nodelist
         waits = any(part.state.is_pending and part.reason.startswith("ReqNodeNotAvail") for part in status.parts)
         if not asked or not waits:
             return []
         with contextlib.suppress(SlurmError, TransportError, ValueError):
             request = ListNodes(tuple(hostlist.expand(",".join(as_words(asked)))))
             # Many jobs may wait for the same nodes.
-            nodes = await self.client.ask_shared(request, self._poll_interval)
+            nodes = await self.client.ask_shared(request, self.poll_interval)
             return trouble_of(nodes)
         return []
 
@@ -214,7 +209,7 @@ class JobRun:
                 lines, nodes = await run_steps_async(diagnose(status), self.client.ask)
         except asyncio.TimeoutError:
             return [f"No diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
-        told = await self._tell_of_nodes(nodes) if nodes and self._tell_of_nodes else []
+        told = await self.tell_of_nodes(nodes) if nodes and self.tell_of_nodes else []
         return lines + (["  Kubernetes", *(f"    {line}" for line in told)] if told else [])
 
     async def follow(self) -> AsyncIterator[JobStatus | Printed | NewestLine]:
@@ -229,7 +224,7 @@ class JobRun:
             submitted.id,
             name=submitted.key.suffix_of(submitted.id),
             mine=True,
-            poll_interval=self._poll_interval,
+            poll_interval=self.poll_interval,
             indices=self._array_indices(),
         )
         news = asyncio.ensure_future(watch.next())
@@ -266,19 +261,19 @@ class JobRun:
             lines = [f"(The output of {self._unshown} more elements is not shown; read it on the cluster)"]
             yield Printed(submitted.id, "", lines)
         # Before 24.05 accounting does not keep the path of the output, but the job names it.
-        parts = tuple(replace(part, stdout=part.stdout or self._job.output or "") for part in status.parts)
+        parts = tuple(replace(part, stdout=part.stdout or self.job.output or "") for part in status.parts)
         yield await self.client.accounts.complete(replace(status, parts=parts))
 
     def _array_indices(self) -> list[int]:
         """The indices of the submitted array, if they are known."""
-        array = asked_for(self._job).array
+        array = asked_for(self.job).array
         # What only Slurm understands, Slurm knows.
         with contextlib.suppress(ValueError):
             return [] if array is None else array_indices(array_text(array))
         return []
 
     def _follow_outputs(self, status: JobStatus) -> None:
-        if not self._show_output:
+        if not self.show_output:
             return
         # A pending job has no output, or only that of the run before a requeue.
         parts = [part for part in status.parts if not part.state.is_pending]
@@ -294,16 +289,13 @@ class JobRun:
 
     def _news_of(self, printed: Printed) -> Printed | NewestLine | None:
         """The lines themselves, or for an array the progress, at most once in each interval."""
-        if not self._is_element(printed.part):
+        # It is the job itself, perhaps an element of an array of others.
+        if printed.part.element is None or self.submitted is None or printed.part == self.submitted.id:
             return printed
-        if printed.part in self._over or time.monotonic() - self._reported < self._poll_interval:
+        if printed.part in self._over or time.monotonic() - self._reported < self.poll_interval:
             return None
         self._reported = time.monotonic()
         return NewestLine(printed.part, printed.lines[-1])
-
-    def _is_element(self, part: JobId) -> bool:
-        """True for an element of the job's own array, and not of one that it is itself an element of."""
-        return part.element is not None and self.submitted is not None and part != self.submitted.id
 
     async def _ended(self, status: JobStatus) -> AsyncIterator[Printed]:
         """The output of elements that have ended since the last status, of failed ones first."""
@@ -320,14 +312,14 @@ class JobRun:
         for part in sorted(ended, key=lambda part: not part.has_failed):
             self._shown[part.has_failed] += 1
             if self._shown[part.has_failed] > MOST_SHOWN:
-                self._unshown += self._show_output
-            elif self._show_output:
+                self._unshown += self.show_output
+            elif self.show_output:
                 chosen += [(part, path, is_error) for path, is_error in self._paths(part) if path]
         try:
             ends = await self._ends([path for _, path, _ in chosen], MOST_OF_ELEMENT)
         except (SlurmError, TransportError) as error:
             # Missing output does not change how the job ended.
-            self._show_output &= not isinstance(error, NotSupported)
+            self.show_output &= not isinstance(error, NotSupported)
             yield Printed(status.id, "", [f"(The output of {len(chosen)} elements is not shown: {error})"])
             return
         for (part, path, is_error), lines in zip(chosen, ends, strict=True):
@@ -367,14 +359,14 @@ class JobRun:
 
     def place(self, part: Job) -> str:
         """The path of the output of a job, or the pattern of the paths of its parts."""
-        pattern = part.stdout or self._job.output or ""
+        pattern = part.stdout or self.job.output or ""
         whole = str(PurePosixPath(part.workdir, pattern)) if pattern else ""
         return whole if part.id != part.id.whole else expand_filename(pattern, part) or whole
 
     def _paths(self, part: Job) -> list[tuple[str, bool]]:
-        paths = [(expand_filename(part.stdout or self._job.output or "", part), False)]
-        if self._job.error:
-            paths.append((expand_filename(self._job.error, part), True))
+        paths = [(expand_filename(part.stdout or self.job.output or "", part), False)]
+        if self.job.error:
+            paths.append((expand_filename(self.job.error, part), True))
         return paths
 
     async def _rest(self) -> AsyncIterator[Printed]:

@@ -211,7 +211,8 @@ class TrackedJob:
         trouble = trouble or self.trouble
         if not parts and not lost and not trouble:
             return None
-        is_partial = is_whole and not (self._complete and self._is_gapless())
+        has_all = self._complete and all(one or key in self._stale for key, one in self._known.items())
+        is_partial = is_whole and not has_all
         return JobStatus(id=job, parts=parts, lost=lost, trouble=trouble, is_partial=is_partial)
 
     def _element(self, job: JobId) -> tuple[Job, ...]:
@@ -219,10 +220,6 @@ class TrackedJob:
         key = (job.element, None)
         found = self._known.get(key) or self._stale.get(key)
         return (replace(found, id=job),) if found else ()
-
-    def _is_gapless(self) -> bool:
-        """True if there is a record of every expected part."""
-        return all(job or key in self._stale for key, job in self._known.items())
 
     def _expect(self, elements: Set[int]) -> None:
         # Another word of the command line may look like the option, and the script may have been changed since an

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from async_timeout import timeout
 
+from airflow_provider_soperator.client.batcher import OF_MEMORY, Pace, first_of_kind
 from airflow_provider_soperator.client.job_tracker import LossLimits, TrackedJob
-from airflow_provider_soperator.client.pace import OF_MEMORY, Pace
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, InvalidRequest, RateLimited, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -185,11 +185,6 @@ class WatchList(Generic[W]):
                     waiter.tell(status)
                     if status.is_over:
                         self.remove(waiter)
-
-
-def first_of_kind(before: Exception | None, now: Exception) -> Exception:
-    """The failure to report: its text may differ each time, but only a new type of failure is an update."""
-    return before if before is not None and type(before) is type(now) else now
 
 
 def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:

@@ -165,7 +165,7 @@ def _change(ids: Iterable[JobId], change: Callable[[Unmet], Unmet]) -> Steps[tup
         for target, text in _updates(whole, parts, change):
             try:
                 yield UpdateJob(target, {"Dependency": text})
-            except (InvalidStateTransition, JobFinished, UnknownJob):
+            except _MOVED_ON:
                 # It has started meanwhile. For an array, Slurm says so of running elements and changes the others.
                 if all(part.id.elements for part in parts):
                     changed[whole] = None

@@ -14,12 +14,7 @@ from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import hostlist, options, packs
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
-from airflow_provider_soperator.slurm.errors import (
-    AccountingDisabled,
-    SlurmError,
-    SubmitRefused,
-    TogetherRefused,
-)
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError, SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
@@ -60,8 +55,6 @@ class PendingSubmission:
     job: BatchJob
     #: The earliest possible time of the first try.
     since: datetime | None = None
-    #: True if there was no earlier try, and no earlier request.
-    fresh: bool = False
 
     @cached_property
     def packable(self) -> packs.Packable | None:
@@ -80,15 +73,13 @@ def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
     """Submit jobs in one request; those that it did not reach, or slurmctld did not answer about, have no answer."""
     jobs, begun = tuple(one.job for one in batch.values()), [one.since for one in batch.values()]
     since = None if None in begun else min(filter(None, begun))
-    fresh, packables = all(one.fresh for one in batch.values()), tuple(one.packable for one in batch.values())
-    for one in batch.values():
-        # After a failure it may have been submitted nevertheless.
-        one.fresh = False
-    answers = yield SubmitOnce(jobs=jobs, since=since, fresh=fresh, packables=packables)
-    if alone := [place for place, one in enumerate(batch.values()) if one.kind and _is_no_array(answers[place].error)]:
+    packables = tuple(one.packable for one in batch.values())
+    answers = yield SubmitOnce(jobs=jobs, since=since, packables=packables)
+    refused = [option_of(answer.error) for answer in answers]
+    if alone := [place for place, one in enumerate(batch.values()) if one.kind and refused[place] == "--array"]:
         # The cluster takes no arrays, or none with so many indices.
         some = tuple(jobs[place] for place in alone)
-        answered_alone = yield SubmitOnce(jobs=some, since=since, fresh=fresh, packables=(None,) * len(some))
+        answered_alone = yield SubmitOnce(jobs=some, since=since, packables=(None,) * len(some))
         instead = dict(zip(alone, answered_alone, strict=True))
         answers = tuple(instead.get(place, answer) for place, answer in enumerate(answers))
     answers = yield from explained_answers(jobs, answers)
@@ -98,12 +89,8 @@ def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
     return answered
 
 
-def _is_no_array(error: SlurmError | None) -> bool:
-    return option_of(error) == "--array"
-
-
 def submit_together(
-    jobs: Sequence[BatchJob], since: datetime | None, fresh: bool, limit: RateLimit | None
+    jobs: Sequence[BatchJob], since: datetime | None, limit: RateLimit | None
 ) -> Steps[tuple[Submitted, ...]]:
     """Submit all jobs or none; none starts before all are accepted. ``TogetherRefused`` names the rejected one.
 
@@ -116,7 +103,7 @@ def submit_together(
     for places in goes:
         together = Together.START if len(goes) == 1 else Together.WAIT
         batch = tuple(jobs[place] for place in places)
-        answers = yield SubmitOnce(jobs=batch, since=since, fresh=fresh, together=together)
+        answers = yield SubmitOnce(jobs=batch, since=since, together=together)
         answers = yield from explained_answers(batch, answers)
         for place, answer in zip(places, answers, strict=True):
             if answer.error:

@@ -76,7 +76,6 @@ class SlurmClient:
     cancel_keys = _waited(AsyncSlurmClient.cancel_keys)
     submit_many = _waited(AsyncSlurmClient.submit_many)
     submit_together = _waited(AsyncSlurmClient.submit_together)
-    cancel = _waited(AsyncSlurmClient.cancel)
     unfinished = _waited(AsyncSlurmClient.unfinished)
     cancel_many = _waited(AsyncSlurmClient.cancel_many)
     relink = _waited(AsyncSlurmClient.relink)

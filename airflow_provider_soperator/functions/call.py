@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_soperator.functions import remote
 from airflow_provider_soperator.functions.source_form import NoSourceForm, source_form
@@ -255,7 +255,7 @@ def _pickler(packed: io.BytesIO) -> Any:
         return made, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        dispatch_table = ChainMap({CodeType: named}, cloudpickle.Pickler.dispatch_table)
+        dispatch_table: ClassVar = ChainMap({CodeType: named}, cloudpickle.Pickler.dispatch_table)
 
     return Pickler(packed)
 

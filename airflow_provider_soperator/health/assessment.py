@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.health.figures import Kept, slower
 from airflow_provider_soperator.health.findings import Finding, FindingKind, of_kubernetes, of_slurm
-from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample, faults_of_no_node, of_metrics
+from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import chosen, is_off
 from airflow_provider_soperator.soperator.workloads import Pod
@@ -31,11 +31,15 @@ class Observations:
     figures: Mapping[str, Kept] = field(default_factory=dict)
     tolerance: float = 0.1
 
-    def names(self, nodes: Iterable[Node]) -> dict[str, str]:
-        """The node for each name of a node or machine."""
+    def faults(self, nodes: Iterable[Node]) -> Iterator[tuple[str | None, Metric, Sample, str]]:
+        """The faults that metrics report, each with its node, None if it is of none of these, and in words."""
         own = {node.name: node.name for node in nodes}
         pods = (self.kubernetes or {}).items()
-        return {pod.host.name: name for name, pod in pods if pod.host and name in own} | own
+        names = {pod.host.name: name for name, pod in pods if pod.host and name in own} | own
+        for metric, samples in self.samples.items():
+            for sample in samples:
+                if what := metric.says(sample.value):
+                    yield sample.node(names, self.node_labels), metric, sample, what
 
 
 def assess(nodes: Sequence[Node], seen: Observations, *, ignore_own_drains: bool = True) -> dict[str, list[Finding]]:
@@ -44,8 +48,14 @@ def assess(nodes: Sequence[Node], seen: Observations, *, ignore_own_drains: bool
     if seen.kubernetes is not None:
         for node in nodes:
             found[node.name] += of_kubernetes(node, seen.kubernetes.get(node.name))
-    for finding in of_metrics(seen.samples, seen.names(nodes), seen.node_labels):
-        found[finding.node].append(finding)
+    for name, metric, sample, what in seen.faults(nodes):
+        if name:
+            gpu = f"GPU {sample.labels['gpu']}: " if sample.labels.get("gpu") else ""
+            heals, takes_machine = metric.heals, metric.takes_machine
+            finding = Finding(
+                name, FindingKind.METRIC, gpu + what, "prometheus", heals=heals, takes_machine=takes_machine
+            )
+            found[name].append(finding)
     on = {node.name for node in nodes if not is_off(node)}
     for check, kept in seen.figures.items():
         for finding in slower(check, {name: runs for name, runs in kept.items() if name in on}, seen.tolerance):
@@ -54,8 +64,16 @@ def assess(nodes: Sequence[Node], seen: Observations, *, ignore_own_drains: bool
 
 
 def unclear(nodes: Iterable[Node], seen: Observations) -> str:
-    """A warning of faults that match no node; empty if there are none."""
-    return faults_of_no_node(seen.samples, seen.names(nodes), seen.node_labels)
+    """A warning of faults that match no node; empty if there are none. They may be of other GPUs of the site."""
+    strangers = [sample for name, _, sample, _ in seen.faults(nodes) if name is None]
+    if not strangers:
+        return ""
+    shown = ", ".join(f"{name}={value}" for name, value in sorted(strangers[0].labels.items()) if name != "__name__")
+    return (
+        f"{len(strangers)} metrics report faults that match no Slurm node, such as {{{shown}}}: if they are of this "
+        f"cluster, add the label with the node's name to node_labels ({', '.join(seen.node_labels)}), or a Kubernetes "
+        "connection, which maps machines to nodes"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,7 +105,6 @@ class Replacement:
     options: ReplacementOptions
     old: str | None = None
     new: str | None = None
-    is_begun: bool = False
     is_skipped: bool = False
     began: datetime | None = None
     ended: datetime | None = None
@@ -113,6 +112,10 @@ class Replacement:
     _was_drained: bool = False
     #: The time since which Soperator is expected to act.
     _its_turn: datetime | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        return self.began is not None
 
     @property
     def is_over(self) -> bool:
@@ -125,10 +128,8 @@ class Replacement:
     def look(self, snapshot: NodeSnapshot, now: datetime, *, may_begin: bool) -> NodeStep:
         if self.is_over:
             return NodeStep()
-        if not self.is_begun:
-            step = self._begin(snapshot, now, may_begin)
-            if step is not None:
-                return step
+        if not self.is_begun and (step := self._begin(snapshot, now, may_begin)):
+            return step
         if self._is_on_another(snapshot.machine):
             return self._arrive(snapshot, now)
         return self._leave(snapshot, now)
@@ -177,7 +178,7 @@ class Replacement:
         return NodeStep((self._drain(node),), waits="is being drained")
 
     def _started(self, snapshot: NodeSnapshot, now: datetime) -> None:
-        self.is_begun, self.began = True, now
+        self.began = now
         if snapshot.machine and snapshot.is_after_drain:
             self.new = snapshot.machine.name
         elif snapshot.machine and not self._is_new(snapshot.machine):

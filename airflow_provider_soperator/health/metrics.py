@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-from airflow_provider_soperator.health.findings import Finding, FindingKind
 
 #: Labels that identify the node, in order of preference; their values are names of nodes or machines. If a label of the
 #: exporter clashes with one of Prometheus, Prometheus renames it, and ``pod`` is the exporter's Pod.
@@ -36,6 +35,16 @@ class Sample:
     labels: Mapping[str, str]
     value: float
 
+    def node(self, nodes: Mapping[str, str], labels: Sequence[str]) -> str | None:
+        """Its node, of the nodes by all names that one of the labels may have; None if there is none."""
+        for label in labels:
+            said = self.labels.get(label, "")
+            # An instance is a host with the exporter's port.
+            for name in (said, said.rpartition(":")[0]):
+                if name in nodes:
+                    return nodes[name]
+        return None
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -57,7 +66,8 @@ class Metric:
 
     def query(self, labels: Mapping[str, str]) -> str:
         """The query for series with these labels. Prometheus drops healthy ones: there may be thousands of GPUs."""
-        said = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+        # Of the escapes in such a text Prometheus knows all that JSON has.
+        said = ",".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels.items())
         return f"{self.name}{f'{{{said}}}' if said else ''} > {self.above:g}"
 
     def says(self, value: float) -> str | None:
@@ -77,51 +87,3 @@ METRICS = (
     Metric("DCGM_FI_DEV_ROW_REMAP_FAILURE", "a GPU has no spare memory rows left"),
     Metric("DCGM_FI_DEV_GPU_TEMP", "a GPU is too hot", above=90, takes_machine=False, heals=True),
 )
-
-
-def of_metrics(
-    samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str]
-) -> Iterator[Finding]:
-    """Findings from samples of metrics. ``machines`` maps each name that a label may have to its node."""
-    for metric, sample, what in _faults(samples):
-        if node := _node_of(sample, machines, labels):
-            gpu = f"GPU {sample.labels['gpu']}: " if sample.labels.get("gpu") else ""
-            kind, heals, takes_machine = FindingKind.METRIC, metric.heals, metric.takes_machine
-            yield Finding(node, kind, gpu + what, "prometheus", heals=heals, takes_machine=takes_machine)
-
-
-def faults_of_no_node(
-    samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str]
-) -> str:
-    """A warning of faults that match no node; empty if there are none. They may be of other GPUs of the site."""
-    strangers = [sample for _, sample, _ in _faults(samples) if _node_of(sample, machines, labels) is None]
-    if not strangers:
-        return ""
-    said = strangers[0].labels
-    shown = ", ".join(f"{name}={value}" for name, value in sorted(said.items()) if name != "__name__")
-    return (
-        f"{len(strangers)} metrics report faults that match no Slurm node, such as {{{shown}}}: if they are of this "
-        f"cluster, add the label with the node's name to node_labels ({', '.join(labels)}), or a Kubernetes "
-        "connection, which maps machines to nodes"
-    )
-
-
-def _faults(samples: Mapping[Metric, Sequence[Sample]]) -> Iterator[tuple[Metric, Sample, str]]:
-    for metric, found in samples.items():
-        for sample in found:
-            if what := metric.says(sample.value):
-                yield metric, sample, what
-
-
-def _node_of(sample: Sample, machines: Mapping[str, str], labels: Sequence[str]) -> str | None:
-    for label in labels:
-        said = sample.labels.get(label, "")
-        # An instance is a host with the exporter's port.
-        for name in (said, said.rpartition(":")[0]):
-            if name in machines:
-                return machines[name]
-    return None
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from airflow_provider_soperator.client.batcher import RetryPolicy
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.hooks.transports import open_transport
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
@@ -24,7 +23,7 @@ from airflow_provider_soperator.slurm.requests import (
     WhoAmI,
 )
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
-from airflow_provider_soperator.transports.transport import RetryPolicy
+from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
 #: Seconds that the clocks may differ: tokens and time windows are as wrong as they are.
@@ -33,10 +32,14 @@ MOST_SKEW = 30.0
 PATIENCE = 30.0
 
 
-def check(read: Callable[[], Settings]) -> tuple[bool, str]:
+#: Reads a connection: opens its transport, and names that.
+Opening = Callable[[], tuple[Transport, str]]
+
+
+def check(opening: Opening) -> tuple[bool, str]:
     """Check within the time limit, also if the other side does not answer."""
     found: list[tuple[bool, str]] = []
-    thread = threading.Thread(target=lambda: found.append(_check(read)), name="soperator-check", daemon=True)
+    thread = threading.Thread(target=lambda: found.append(_check(opening)), name="soperator-check", daemon=True)
     thread.start()
     thread.join(PATIENCE)
     if found:
@@ -47,17 +50,18 @@ def check(read: Callable[[], Settings]) -> tuple[bool, str]:
     )
 
 
-def _check(read: Callable[[], Settings]) -> tuple[bool, str]:
+def _check(opening: Opening) -> tuple[bool, str]:
     try:
-        return True, f"{'. '.join(asyncio.run(_said(read())))}."
+        return True, f"{'. '.join(asyncio.run(_said(opening)))}."
     except Exception as error:
         return False, in_words(error)
 
 
-async def _said(settings: Settings) -> list[str]:
-    client = AsyncSlurmClient(open_transport(settings), RetryPolicy(tries=1))
+async def _said(opening: Opening) -> list[str]:
+    transport, name = opening()
+    client = AsyncSlurmClient(transport, RetryPolicy(tries=1))
     try:
-        return await run_steps_async(_questions(settings), client.ask)
+        return await run_steps_async(_questions(name), client.ask)
     finally:
         await client.close()
 
@@ -83,13 +87,13 @@ def _begin(text: str) -> str:
     return text if not word.isalpha() or word.startswith("slurm") else text[0].upper() + text[1:]
 
 
-def _questions(settings: Settings) -> Steps[list[str]]:
+def _questions(transport: str) -> Steps[list[str]]:
     yield Ping()
     config: ClusterConfig | None = yield from _if_supported(ShowConfig())
     slurm = f"Slurm {config.version}, cluster {config.cluster}" if config else "Slurm answers"
     yield from _clock()
     user: str = yield WhoAmI()
-    said = [f"{slurm}, over {settings.transport} as {user}"]
+    said = [f"{slurm}, over {transport} as {user}"]
     said.append((yield from _rights(user, config)))
     try:
         yield ReadPieces((Piece("/etc/hostname"),))

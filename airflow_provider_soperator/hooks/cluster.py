@@ -137,20 +137,16 @@ class SoperatorClusterHook(BaseHook):
     async def tell_of(self, workers: Sequence[str], within: float = API_TIMEOUT) -> list[str]:
         """Lines for people about some Slurm nodes as Kubernetes sees them, or why there are none."""
         try:
-            async with timeout(within):
-                return await self._tell_of(workers)
+            async with timeout(within), self.async_client() as client:
+                import kubernetes_asyncio.client
+
+                core, now = kubernetes_asyncio.client.CoreV1Api(client), datetime.now(timezone.utc)
+                found = await asyncio.gather(
+                    *(lines_about(core, self.namespace, worker, now) for worker in workers[:_MOST_WORKERS])
+                )
         except TransportError as error:
             return [f"Kubernetes was not asked: {error}"]
         except asyncio.TimeoutError:
             return [f"Kubernetes was not asked: its API did not answer within {within:g} s"]
-
-    async def _tell_of(self, workers: Sequence[str]) -> list[str]:
-        async with self.async_client() as client:
-            import kubernetes_asyncio.client
-
-            core, now = kubernetes_asyncio.client.CoreV1Api(client), datetime.now(timezone.utc)
-            found = await asyncio.gather(
-                *(lines_about(core, self.namespace, worker, now) for worker in workers[:_MOST_WORKERS])
-            )
         left = len(workers) - len(found)
         return [*chain(*found), *([f"and {left} more"] if left else [])]

@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from hashlib import sha256
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
+from airflow.sdk import Variable, conf
 from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.capacity.kubernetes_lease import RIGHTS, KubernetesLease
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from nebius.sdk import SDK
 
 
+#: Airflow has no id of its own, so the first task that needs one makes it.
+_VARIABLE = "soperator_installation"
 _HEALTH_RIGHTS = "list on pods in it, and a ClusterRole with list on nodes,"
 
 
@@ -149,3 +154,17 @@ class ShiftClients:
             # The lease first: what is claimed then is in the usage, or still in the lease.
             seen = await KubernetesLease(place, block, key="").read() if place else None
             return beside(await self.block(conn_id, block), seen, datetime.now(timezone.utc))
+
+
+def installation_id() -> str:
+    """The id of this Airflow, in an Airflow worker. Two that run the same DAGs, as staging and production do, differ.
+
+    It is of a Variable, which lives as long as Airflow's database, and of the address, which a copy of the database
+    does not share.
+    """
+    if not (known := Variable.get(_VARIABLE, default=None)):
+        Variable.set(_VARIABLE, uuid4().hex, description="Tells this Airflow apart in the leases of capacity blocks")
+        # Another task may have set it a moment later.
+        known = Variable.get(_VARIABLE)
+    address = conf.get("api", "base_url", fallback="") or ""
+    return sha256(f"{known} {address.rstrip('/')}".encode()).hexdigest()[:12]

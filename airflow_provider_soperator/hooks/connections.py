@@ -1,7 +1,8 @@
-"""Fields of extras, connections by id, and imports that need an extra of this package."""
+"""Fields of extras, also as users paste them; connections by id; and imports that need an extra of this package."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 #: The text of a form where nothing is chosen.
 _NOT_CHOSEN = "follows from what else is set"
+_PRIVATE_KEY = re.compile(r"\s*-----BEGIN ([A-Z ]+)-----([A-Za-z0-9+/=\s\\]+)-----END \1-----\s*")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,42 @@ def at_most_one(said: Mapping[str, object]) -> None:
     both = [name for name, value in said.items() if value]
     if len(both) > 1:
         raise ConnectionMistake(f"{' and '.join(both)} are both set, and only one of them can count: remove the other")
+
+
+def straightened(extra: Mapping[str, Any]) -> dict[str, Any]:
+    r"""Mend an extra as users paste it, for the stock SSH hook.
+
+    It stumbles over fields that are there but blank, and over a host key with its host, as ssh-keyscan prints it. A
+    private key loses its line ends in a form's password field, and has them as backslash and n in an environment file.
+
+    >>> straightened({"host_key": "login.example.com ssh-ed25519 AAAA", "private_key": "", "conn_timeout": 5})
+    {'host_key': 'ssh-ed25519 AAAA', 'conn_timeout': 5}
+    >>> straightened({"private_key": r"-----BEGIN KEY-----\nabc\n-----END KEY-----"})["private_key"]
+    '-----BEGIN KEY-----\nabc\n-----END KEY-----\n'
+    """
+    kept = {name: value for name, value in extra.items() if value not in ("", None)}
+    if "host_key" in kept:
+        kept["host_key"] = _host_key(kept["host_key"])
+    if "private_key" in kept:
+        kept["private_key"] = lines_of_key(kept["private_key"])
+    return kept
+
+
+def _host_key(said: str) -> str:
+    words = said.split()
+    # A line of ssh-keyscan or of known_hosts has the host before them, a line of a .pub file a comment behind them.
+    start = next((at for at, word in enumerate(words) if word.startswith(("ssh-", "ecdsa-"))), 0)
+    return " ".join(words[start : start + 2])
+
+
+def lines_of_key(said: str) -> str:
+    """A private key, with line ends that it may have lost on its way."""
+    found = _PRIVATE_KEY.fullmatch(said)
+    if not found:
+        return said
+    body = re.sub(r"\s|\\n", "", found[2])
+    lines = [body[at : at + 70] for at in range(0, len(body), 70)]
+    return "\n".join([f"-----BEGIN {found[1]}-----", *lines, f"-----END {found[1]}-----", ""])
 
 
 async def read_connection(conn_id: str) -> tuple[Connection, dict[str, Any]]:

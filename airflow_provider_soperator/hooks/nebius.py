@@ -15,9 +15,15 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator import __version__
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.connections import at_most_one, filled, installed, known, read_connection
+from airflow_provider_soperator.hooks.connections import (
+    at_most_one,
+    filled,
+    installed,
+    known,
+    lines_of_key,
+    read_connection,
+)
 from airflow_provider_soperator.hooks.forms import NEBIUS
-from airflow_provider_soperator.hooks.transports import lines_of_key
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated, access_token, whoami
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, read_block
 from airflow_provider_soperator.shared import SharedClients
@@ -209,13 +215,16 @@ def _credentials(settings: NebiusSettings) -> Any:
 
 
 def _service_account(settings: NebiusSettings, said: str, field: str) -> Reader:
-    from nebius.base.service_account.credentials_file import ServiceAccountCredentials
+    from nebius.base.service_account.credentials_file import ServiceAccountCredentials, SubjectCredentials
     from nebius.base.service_account.service_account import ServiceAccount
     from nebius.base.service_account.static import Reader
 
     try:
-        document = json.loads(said) if _is_json(said) else _document(settings, said)
-        credentials = ServiceAccountCredentials.from_json(document).subject_credentials
+        if _is_json(said):
+            credentials = ServiceAccountCredentials.from_json(json.loads(said)).subject_credentials
+        else:
+            account, key_id = settings.account_id, settings.public_key_id
+            credentials = SubjectCredentials("JWT", "RS256", lines_of_key(said), key_id, iss=account, sub=account)
         return Reader(ServiceAccount(credentials.parse_private_key(), credentials.kid, credentials.sub))
     except Exception as error:
         # The message of the error may contain the key.
@@ -224,16 +233,3 @@ def _service_account(settings: NebiusSettings, said: str, field: str) -> Reader:
             f"{field} has no RSA key of a service account that could be read ({kind}): it is to be the JSON of its "
             "credentials as Nebius made it, or its key as PEM beside account_id and public_key_id"
         ) from error
-
-
-def _document(settings: NebiusSettings, pem: str) -> dict[str, Any]:
-    """Credentials as JSON, for a private key given by itself."""
-    return {
-        "subject-credentials": {
-            "alg": "RS256",
-            "private-key": lines_of_key(pem),
-            "kid": settings.public_key_id,
-            "iss": settings.account_id,
-            "sub": settings.account_id,
-        }
-    }

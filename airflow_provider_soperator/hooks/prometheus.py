@@ -113,7 +113,8 @@ def vector_of(status: int, content: bytes, expression: str) -> list[Sample]:
         data = answer["data"]
         if data["resultType"] != "vector":
             raise ConnectFailed(f"{expression} is a {data['resultType']}, not a vector", "ask for series")
-        return [_sample(one) for one in data["result"]]
+        # A value comes with its time.
+        return [Sample(dict(one["metric"]), float(one["value"][1])) for one in data["result"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ConnectFailed(f"the server that answered is not a Prometheus (HTTP {status})", _CHECK) from error
 
@@ -123,8 +124,3 @@ def _refusal(answer: Mapping[str, Any], expression: str) -> TransportError:
     if answer.get("errorType") in ("bad_data", "not_acceptable"):
         return ConnectFailed(said, "see whether labels are named as Prometheus allows")
     return ConnectRefused(said, "see whether it is overloaded")
-
-
-def _sample(said: Mapping[str, Any]) -> Sample:
-    _, value = said["value"]
-    return Sample(dict(said["metric"]), float(value))

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.operators.work import WorkOperator, task_name
+from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.values import NAMESPACE
 
 if TYPE_CHECKING:
@@ -57,4 +58,21 @@ class BackupJailOperator(WorkOperator):
             keys=tuple(key.text for key in keys_of(context, self.retries or 0)[1]),
             task=task_name(context["ti"]),
             **self.span(),
+        )
+
+
+def refuse_without_backup(conn_id: str | None, namespace: str, max_age: timedelta | None, maintenance: str) -> None:
+    """Raise if a maintenance would overwrite the jail, and no complete backup of it is young enough."""
+    if max_age is None:
+        return
+    from airflow_provider_soperator.client.sync import LOOP
+    from airflow_provider_soperator.work.backups import lacks_backup
+
+    lack = "connections.kubernetes is not named, so backups are not known"
+    if conn_id:
+        lack = LOOP.run(lacks_backup(conn_id, namespace, max_age))
+    if lack:
+        raise SpecMistake(
+            f"rejected, nothing was changed: maintenance={maintenance!r} overwrites the jail, and {lack}; make one "
+            "with BackupJailOperator, or set max_backup_age, None to do without"
         )

@@ -19,7 +19,7 @@ from airflow_provider_soperator.capacity.targets import refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
 from airflow_provider_soperator.values import is_on, moment_of
-from airflow_provider_soperator.work.metrics import count, emit
+from airflow_provider_soperator.work.protocols import count, emit
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -220,8 +220,7 @@ class ShiftCapacityOperator(WaitingOperator):
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.overrides import keep_override
         from airflow_provider_soperator.capacity.reconciliation import approval_of, begin, ordered
-        from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
-        from airflow_provider_soperator.hooks.installation import installation_id
+        from airflow_provider_soperator.hooks.cluster_clients import ShiftClients, installation_id
         from airflow_provider_soperator.triggers.shift import ShiftTrigger
 
         clients, self._airflow = ShiftClients(), installation_id()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
@@ -280,6 +280,9 @@ class ReplaceNodesOperator(_NodesOperator):
 
         number_or_share("max_parallel", self.max_parallel, 1)
         check_choice("mode", self.mode, ("asap", "requeue", "force"))
+        ti = context["ti"]
+        # Of an earlier try it is not known when it began, but not before the run of the DAG.
+        since = context["dag_run"].start_date if ti and ti.try_number > 1 else None
         return MachineReplacement(
             slurm_conn_id=self.slurm_conn_id,
             nodes=names_of(self.nodes),
@@ -292,12 +295,5 @@ class ReplaceNodesOperator(_NodesOperator):
             response_timeout=self.response_timeout,
             kubernetes_conn_id=self.kubernetes_conn_id or None,
             namespace=self.namespace,
-            **self.span(_begun(context)),
+            **self.span(since),
         )
-
-
-def _begun(context: Context) -> datetime:
-    """When the work began. Of an earlier try it is not known when, but not before the run of the DAG."""
-    ti = context["ti"]
-    run_began: datetime | None = context["dag_run"].start_date if ti and ti.try_number > 1 else None
-    return run_began or datetime.now(timezone.utc)

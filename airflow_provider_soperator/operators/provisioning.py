@@ -1,19 +1,22 @@
-"""Make a cluster, and destroy it, as tasks that show what they will do and do not do it twice."""
+"""Make a cluster by its source, and destroy it, as tasks that show what they will do and do not do it twice."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.cluster_source import ClusterOperator, explained
-from airflow_provider_soperator.operators.work import WorkOperator, task_name
-from airflow_provider_soperator.provisioning.fields import SpecMistake
-from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, Recipe
+from airflow_provider_soperator.operators.backup import refuse_without_backup
+from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
+from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
+from airflow_provider_soperator.provisioning.object_limits import check_objects
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.values import is_on
 
@@ -21,11 +24,106 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
+    from airflow_provider_soperator.terraform.workspace import Workspace
     from airflow_provider_soperator.work.clusters import ClusterStart
 
 
 #: In ``allow_destroy``: the data in the jail, and running jobs.
 JAIL, JOBS = "jail", "jobs"
+
+
+class ClusterOperator(StrictOperator):
+    """Opens the provisioner of a cluster.
+
+    :param spec: description of the cluster, or the same as plain data
+    :param source: ``Recipe`` or ``KubernetesObjects`` that makes the cluster
+    :param nebius_conn_id: Airflow connection with the credentials for Terraform
+    """
+
+    _provisioner: Provisioner | None = None
+
+    def __init__(
+        self,
+        *,
+        spec: ClusterSpec | Mapping[str, Any],
+        source: Source,
+        nebius_conn_id: str | None = "nebius_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(source, (Recipe, KubernetesObjects)):
+            raise SpecMistake(f"source is {source!r}: name a Recipe or KubernetesObjects")
+        said = spec if isinstance(spec, ClusterSpec) else ClusterSpec.read(spec)
+        if isinstance(source, KubernetesObjects):
+            check_objects(said, source.installation)
+        # Airflow renders templates in plain data.
+        self.spec = said.write()
+        self.source = source
+        self.nebius_conn_id = nebius_conn_id
+
+    def on_kill(self) -> None:
+        """The worker is told to end the task: what has begun ends in good order, and stays."""
+        super().on_kill()
+        if self._provisioner:
+            self.log.warning("The task was told to end: %s", self._provisioner.interrupt())
+
+    @contextmanager
+    def _open(self, spec: ClusterSpec, context: Context) -> Iterator[Provisioner]:
+        opened: Provisioner
+        if isinstance(self.source, Recipe):
+            from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
+
+            opened = RecipeProvisioner(spec, self._workspace(self.source, spec.name, context), self.log)
+        else:
+            from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+            from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
+
+            hook = SoperatorClusterHook(self.source.kubernetes_conn_id, self.source.namespace)
+            opened = ObjectsProvisioner(self.source, spec, hook.objects, self.log)
+        self._provisioner = opened
+        try:
+            yield opened
+        finally:
+            opened.close()
+            self._provisioner = None
+
+    def _workspace(self, recipe: Recipe, cluster: str, context: Context) -> Workspace:
+        """The folder in which the recipe is planned and applied for a cluster."""
+        from airflow_provider_soperator.hooks.terraform import TerraformHook
+
+        hook = TerraformHook(
+            recipe.terraform,
+            self.nebius_conn_id,
+            # Templates are rendered here, so that secrets are not among the rendered fields of the task.
+            env=self.render_template(dict(recipe.env), context),
+            parallelism=recipe.parallelism,
+            lock_timeout=recipe.lock_timeout,
+        )
+        return hook.workspace(
+            recipe.source,
+            cluster,
+            subfolder=recipe.subfolder,
+            ref=recipe.ref,
+            home=recipe.home,
+            backend=recipe.backend,
+            # In a backend that clusters share, each has a state of its own.
+            terraform_workspace=recipe.workspace or cluster,
+        )
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Fail the task at once for errors that no retry can mend; leave the others to its retries."""
+    from airflow_provider_soperator.errors import ConnectionMistake
+    from airflow_provider_soperator.slurm.errors import SlurmError
+    from airflow_provider_soperator.terraform.failures import TerraformError
+    from airflow_provider_soperator.transports.transport_errors import TransportError
+
+    try:
+        yield
+    except (SpecMistake, NotKnownYet, ConnectionMistake, TerraformError, TransportError, SlurmError) as error:
+        may_pass = getattr(error, "retryable", False)
+        raise (AirflowException if may_pass else AirflowFailException)(str(error)) from error
 
 
 class _ProvisioningOperator(ClusterOperator):
@@ -196,7 +294,9 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 'put into the jail; use "downscale", or set allow_destroy=["jail"] after a backup'
             )
         if JAIL in planned.changes and not is_on(self.plan_only) and not provisioner.is_begun_by(owner):
-            self._refuse_without_backup()
+            source = self.source
+            conn_id = self.connections.kubernetes if isinstance(source, Recipe) else source.kubernetes_conn_id
+            refuse_without_backup(conn_id, self._place[1], self.max_backup_age, str(self.spec["maintenance"]))
         is_down = ClusterSpec.read(self.spec).is_taken_down and not is_on(self.plan_only)
         if is_down and planned.exists and planned.changes and self.connections.slurm and JOBS not in self.allow_destroy:
             remedy = f"set allow_destroy=[{JOBS!r}], as maintenance={self.spec['maintenance']!r} ends them"
@@ -207,24 +307,6 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 "another name, or set if_exists='update'"
             )
         provisioner.guard(self.allow_destroy)
-
-    def _refuse_without_backup(self) -> None:
-        """Raise if the jail is to be overwritten, and no complete backup of it is young enough."""
-        if self.max_backup_age is None:
-            return
-        from airflow_provider_soperator.client.sync import LOOP
-        from airflow_provider_soperator.work.backups import lacks_backup
-
-        source = self.source
-        conn_id = self.connections.kubernetes if isinstance(source, Recipe) else source.kubernetes_conn_id
-        lack = "connections.kubernetes is not named, so backups are not known"
-        if conn_id:
-            lack = LOOP.run(lacks_backup(conn_id, self._place[1], self.max_backup_age))
-        if lack:
-            raise SpecMistake(
-                f"rejected, nothing was changed: maintenance={self.spec['maintenance']!r} overwrites the jail, and "
-                f"{lack}; make one with BackupJailOperator, or set max_backup_age, None to do without"
-            )
 
     def _check_connections(self) -> None:
         """Raise, while nothing has been done yet, if a connection is missing, or cannot be written."""
@@ -257,7 +339,8 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         from airflow_provider_soperator.work.sbatch import keys_of
 
         spec = ClusterSpec.read(self.spec)
-        nodes = {name: (count, one) for one in spec.nodesets for name, count in one.slurm_nodes.items()}
+        counts = {name: count for one in spec.nodesets for name, count in one.slurm_nodes.items()}
+        gpus = {name: one.gpus for one in spec.nodesets for name in one.slurm_names}
         # Of the tries since the task was last cleared: what ran before that says nothing about the cluster of now.
         tries = keys_of(context, self.retries or 0)[1]
         job = {**JOB, **self.smoke_job} if isinstance(self.smoke_job, Mapping) else JOB
@@ -266,16 +349,12 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             kubernetes_conn_id=self.connections.kubernetes,
             namespace=namespace,
             cluster=cluster,
-            wanted=Wanted(
-                spec.operator_version,
-                {name: count for name, (count, _) in nodes.items()},
-                {name: one.gpus for name, (_, one) in nodes.items()},
-            ),
+            wanted=Wanted(spec.operator_version, counts, gpus),
             slurm_conn_id=self.connections.slurm,
             smoke_job=job if self.smoke_job else None,
             keys={
                 name: tuple(SubmissionKey.derive("smoke", own.text, name, -1, 1).text for own in tries)
-                for name in nodes
+                for name in counts
             },
             submitted_since=submitted_since(context["dag_run"].start_date),
             **self.span(),
@@ -296,14 +375,8 @@ class DestroyClusterOperator(_ProvisioningOperator):
     """
 
     template_fields: Sequence[str] = (
-        "spec",
-        "confirm",
-        "keep_data",
-        "plan_only",
-        "approved_plan",
-        "nebius_conn_id",
-        "end_jobs",
-    )
+        "spec", "confirm", "keep_data", "plan_only", "approved_plan", "nebius_conn_id", "end_jobs",
+    )  # fmt: skip
     ui_color = "#f8d2c8"
 
     def __init__(

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import XComArg
-
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -172,8 +170,8 @@ class UpdateJobsOperator(_QueueOperator):
         self.qos, self.account, self.partition = qos, account, partition
         self.time_limit = time_limit
         self.include_running = include_running
-        if not any(isinstance(value, XComArg) or value is not None for value in self._asked().values()):
-            raise ValueError(f"nothing to change: give {', '.join(self._asked())}")
+        if all(getattr(self, name) is None for name in _CHANGES):
+            raise ValueError(f"nothing to change: give {', '.join(_CHANGES)}")
 
     def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
         from airflow_provider_soperator.client import queue
@@ -186,9 +184,6 @@ class UpdateJobsOperator(_QueueOperator):
             return is_complete and queue.has_fields(job, known)
 
         return queue.update(meant, changes, is_so, self.include_running)
-
-    def _asked(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _CHANGES}
 
     def _changes(self) -> tuple[dict[str, str], dict[str, Any]]:
         """Slurm's fields, and those of a job's record by which one is known to have them."""

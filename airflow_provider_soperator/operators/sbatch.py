@@ -13,10 +13,9 @@ from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.links.slurm import LINKS
+from airflow_provider_soperator.links import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
-from airflow_provider_soperator.pipelines.member import Member
 from airflow_provider_soperator.slurm import options
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.operators.files import JobFiles
+    from airflow_provider_soperator.pipelines.member import Member
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
 __all__ = ["SbatchOperator", "retry"]
@@ -257,7 +257,11 @@ class SbatchOperator(WaitingOperator):
     def _as_member(self, context: Context) -> Member | None:
         """The task as a stage of its pipeline, if it is in one."""
         pipeline = pipeline_of(self)
-        return Member(pipeline, self, context) if pipeline else None
+        if pipeline is None:
+            return None
+        from airflow_provider_soperator.pipelines.member import Member
+
+        return Member(pipeline, self, context)
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Imported here, so that parsing a DAG does not pay for running it.
@@ -317,15 +321,8 @@ class SbatchOperator(WaitingOperator):
 
     def _asked(self) -> dict[str, Any]:
         """The arguments of the trigger, from an Airflow worker or the triggerer."""
-        return {
-            "slurm_conn_id": self.slurm_conn_id,
-            "script": self.script,
-            "job": self.job,
-            "poll_interval": self.poll_interval,
-            "stream_logs": self.stream_logs,
-            "cancel_on_kill": self.cancel_on_kill,
-            "result": self.result,
-        }
+        names = ("slurm_conn_id", "script", "job", "poll_interval", "stream_logs", "cancel_on_kill", "result")
+        return {name: getattr(self, name) for name in names}
 
     def _needs_a_worker_at_the_start(self) -> str:
         """What in the task works in an Airflow worker only; empty for nothing."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
-from airflow_provider_soperator.work.metrics import emit
+from airflow_provider_soperator.work.protocols import emit
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -7,7 +7,6 @@ answered without a login, and nothing is changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -126,7 +125,6 @@ def make_app(album: Album | None = None) -> FastAPI:
             queue=queue_page(picture, query),
             query=query,
             left_overs=left_overs(picture.nodes, picture.reservations),
-            parts=_parts_in_words(picture.failures),
         )
 
     @app.get("/job", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))])
@@ -144,12 +142,3 @@ def make_app(album: Album | None = None) -> FastAPI:
         return page(request, "job.html", found=found, task_id=task_id)
 
     return app
-
-
-def _parts_in_words(failures: Mapping[str, str]) -> dict[str, list[str]]:
-    """The parts that could not be read, by the reason why."""
-    words = {"config": "settings"}
-    said: dict[str, list[str]] = {}
-    for part, why in failures.items():
-        said.setdefault(why, []).append(words.get(part, part))
-    return said

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
@@ -125,46 +126,73 @@ class Graph:
     def doomed_by(self, name: str, state: str = "failed") -> tuple[str, ...]:
         """The stages that can never run once this one has ended this way, each before those that it follows."""
         states = {name: state}
-        ended = [name]
-        while ended:
-            one = ended.pop()
-            for following, links in self._following.get(one, {}).items():
-                unmet = [link for link in links if not is_met(link.kind, states[one])]
-                if unmet and following not in states:
-                    skips = states[one] == "skipped" or unmet[0].kind == "afternotok"
-                    states[following] = "skipped" if skips else "upstream_failed"
-                    ended.append(following)
-        return tuple(one for one in reversed(self.order) if one in states and one != name)
+        for one in self.order:
+            links = [link for link in self.stages[one].links if link.upstream in states]
+            unmet = next((link for link in links if not is_met(link.kind, states[link.upstream])), None)
+            if unmet and one not in states:
+                skips = states[unmet.upstream] == "skipped" or unmet.kind == "afternotok"
+                states[one] = "skipped" if skips else "upstream_failed"
+        return tuple(one for one in reversed(states) if one != name)
 
     @cached_property
-    def _following(self) -> dict[str, dict[str, list[Link]]]:
-        """Stages that wait for each stage, with their links."""
-        following: dict[str, dict[str, list[Link]]] = {}
+    def _following(self) -> dict[str, list[str]]:
+        """Stages that wait for each stage."""
+        following: dict[str, list[str]] = {}
         for stage in self.stages.values():
-            for link in stage.links:
-                following.setdefault(link.upstream, {}).setdefault(stage.name, []).append(link)
+            for upstream in {link.upstream for link in stage.links}:
+                following.setdefault(upstream, []).append(stage.name)
         return following
 
 
 def ordered(upstream: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     """All names, each after those that it waits for; ``PipelineError`` if they wait for each other in a circle."""
-    done: dict[str, None] = {}
-    for start in upstream:
-        # Without recursion: a chain may be longer than Python's stack.
-        path = {start: iter(upstream[start])}
-        while path and start not in done:
-            name, rest = next(reversed(path.items()))
-            before = next((one for one in rest if one not in done), None)
-            if before is None:
-                done[name] = None
-                del path[name]
-            elif before in path:
-                names = list(path)
-                circle = " >> ".join([before, *reversed(names[names.index(before) :])])
-                raise PipelineError(f"these wait for each other in a circle: {circle}")
-            else:
-                path[before] = iter(upstream[before])
-    return tuple(done)
+    try:
+        return tuple(TopologicalSorter(upstream).static_order())
+    except CycleError as error:
+        raise PipelineError(f"these wait for each other in a circle: {' >> '.join(error.args[1])}") from None
+
+
+def is_slurm_job(task: Any) -> bool:
+    """True for tasks that run a Slurm job: they have a ``slurm_conn_id``, and ``prepare`` the job for another task."""
+    return bool(getattr(task.operator_class, "is_slurm_job", False))
+
+
+# States of its tasks
+
+#: Maximum of tasks in one request, as its URL must not be too long.
+_AT_ONCE = 50
+_NUMBERS = re.compile(r"(?:_[0-9]+)*$")
+
+
+def states_of(ti: Any, task_ids: Sequence[str]) -> dict[str, dict[int, str | None]]:
+    """States of the instances of these tasks, by task and map index."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states: dict[str, dict[int, str | None]] = {task_id: {} for task_id in task_ids}
+    by_numbers: dict[int, list[str]] = {}
+    for task_id in states:
+        by_numbers.setdefault(_numbers(task_id), []).append(task_id)
+    for numbers, names in by_numbers.items():
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            asked = RuntimeTaskInstance.get_task_states(dag_id=ti.dag_id, task_ids=some, run_ids=[ti.run_id])
+            for name, state in asked.get(ti.run_id, {}).items():
+                if _numbers(name) == numbers:
+                    states[name][-1] = state
+                else:
+                    task_id, _, index = name.rpartition("_")
+                    states[task_id][int(index)] = state
+    return states
+
+
+def _numbers(name: str) -> int:
+    """How many numbers a name ends in.
+
+    Airflow calls instance 1 of ``fit`` what a task may be called: ``fit_1``. It has one number more than its task, so
+    tasks that are asked for together have the same.
+    """
+    ending = _NUMBERS.search(name)
+    return ending[0].count("_") if ending else 0
 
 
 def is_ended(state: str | None) -> bool:

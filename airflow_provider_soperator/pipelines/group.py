@@ -1,30 +1,53 @@
-"""The task group of a pipeline, and its edges: ``prepare >> afterany() >> tidy_up``."""
+"""The task group of a pipeline: its edges, ``prepare >> afterany() >> tidy_up``, and the tasks that it adds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import TaskGroup, TriggerRule
+from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
 from airflow.sdk.definitions.edges import EdgeModifier
+from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 
-from airflow_provider_soperator.pipelines.graph import Graph, Link, PipelineError
-from airflow_provider_soperator.pipelines.stages import is_slurm_job
+from airflow_provider_soperator.pipelines.graph import (
+    EARLY,
+    Graph,
+    Link,
+    PipelineError,
+    Segment,
+    Stage,
+    check_arrays,
+    is_slurm_job,
+    ordered,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
     from airflow.sdk.types import Operator
 
+    from airflow_provider_soperator.pipelines.stages import Task
+
 
 class PipelineGroup(TaskGroup):
     """A task group whose jobs are submitted ahead: the jobs, their dependencies, and the tasks that submit them."""
 
-    def __init__(self, group_id: str, **kwargs: Any) -> None:
-        super().__init__(group_id=group_id, **kwargs)
+    def __init__(
+        self, group_id: str, *, slurm_conn_id: str | None = None, plan_only: bool | str = False, **kwargs: Any
+    ) -> None:
+        defaults: Any = dict(kwargs.pop("default_args", None) or {})
+        if slurm_conn_id is not None:
+            defaults["slurm_conn_id"] = slurm_conn_id
+        super().__init__(group_id=group_id, default_args=defaults, **kwargs)
+        self.plan_only = plan_only
         self.graph = Graph()
         #: All that each job follows, jobs and other tasks.
         self.followed: dict[str, tuple[Link, ...]] = {}
         #: The tasks that submit, with their connections.
         self.submits: dict[str, str] = {}
+        #: For each stage the tasks right before it at the end of the ``with`` block.
+        self._before: dict[str, frozenset[str]] = {}
 
     # Airflow's class is made by attrs, whose copies lack attributes of subclasses.
     def __getstate__(self) -> dict[str, Any]:
@@ -34,10 +57,27 @@ class PipelineGroup(TaskGroup):
         super().__setstate__(state)  # type: ignore[misc]
         vars(self).update({name: value for name, value in state.items() if not hasattr(TaskGroup, name)})
 
+    def __exit__(self, _type: Any, _value: Any, _tb: Any) -> None:
+        try:
+            if _type is None:
+                self._wire()
+        finally:
+            super().__exit__(_type, _value, _tb)  # type: ignore[no-untyped-call]
+
     @property
     def has_ended(self) -> bool:
         """True once its ``with`` block has ended."""
         return bool(self.submits)
+
+    def check(self) -> None:
+        """Reject changes of stages after the end of the ``with`` block, which would have no effect."""
+        for task in self.iter_tasks():
+            if is_slurm_job(task) and task.task_id not in self.followed:
+                raise PipelineError(
+                    f"{task.task_id} was put into the pipeline {self.group_id} after its end: say it in the with block"
+                )
+            for late in sorted(task.upstream_task_ids - self._before.get(task.task_id, task.upstream_task_ids)):
+                raise self.too_late(late, task.task_id)
 
     def too_late(self, upstream: str, stage: str) -> PipelineError:
         is_in_it = pipeline_around(self.dag.get_task(upstream)) is self
@@ -47,6 +87,77 @@ class PipelineGroup(TaskGroup):
             f"without waiting for it: say it within the with block{instead}"
         )
 
+    def _wire(self) -> None:
+        """Find out what can be submitted together, and add the tasks that do it and the one that cancels the rest."""
+        from airflow_provider_soperator.pipelines.stages import StageReader, array_of
+        from airflow_provider_soperator.pipelines.submit import CancelRestOperator
+
+        self._refuse_groups()
+        tasks: dict[str, Task] = {task.task_id: task for task in self.iter_tasks()}  # type: ignore[misc]
+        # Also through tasks that are no stages: of a circle Airflow itself names but one.
+        ordered({name: sorted(task.upstream_task_ids & tasks.keys()) for name, task in tasks.items()})
+        reader = StageReader(self.dag, str(self.group_id), tasks)
+        self.graph, self.followed = Graph(reader.stages()), reader.followed
+        if not self.followed:
+            raise PipelineError(f"the pipeline {self.group_id} has no stages: put SbatchOperators into its with block")
+        if not self.graph.stages:
+            raise PipelineError(
+                f"the pipeline {self.group_id} has no job that can be submitted ahead, as {', '.join(self.followed)} "
+                f"follow tasks that are no jobs of their cluster by other than success: make it a TaskGroup"
+            )
+        arrays = {name: array for name in self.graph.stages if (array := array_of(tasks[name])) is not None}
+        check_arrays(self.graph, arrays)
+        suffixes = ["", *(f"_{number}" for number in range(2, len(self.graph.segments) + 1))]
+        self._refuse_names(suffixes)
+        submissions = [_Submission(self, *pair) for pair in zip(self.graph.segments, suffixes, strict=True)]
+        of_stage = {name: submission for submission in submissions for name in submission.segment.stages}
+        submits = {submission.task.task_id: submission.segment.cluster for submission in submissions}
+        rest = CancelRestOperator(task_id="cancel_rest", submits=submits)
+        for name in self.graph.order:
+            _place(tasks[name], self.graph[name], of_stage)
+            if not self.graph.after(name):
+                rest.set_upstream(tasks[name])
+        rest.as_teardown(setups=[submission.task for submission in submissions])
+        self.submits = submits
+        self._before = {name: frozenset(tasks[name].upstream_task_ids) for name in self.graph.stages}
+        for name in self.followed:
+            self._refuse_setups(tasks[name])
+
+    def _refuse_groups(self) -> None:
+        """Refuse a pipeline in or around groups that do not allow it."""
+        if self.has_ended:
+            raise PipelineError(f"the pipeline {self.group_id} has ended before: say all of it in one with block")
+        inside = (group for group in self.get_task_group_dict().values() if group is not self)
+        for group in (*inside, *_around(self)):
+            if isinstance(group, MappedTaskGroup):
+                raise PipelineError(
+                    f"the pipeline {self.group_id} has to do with the mapped group {group.group_id}: map its stages "
+                    f"instead"
+                )
+            if isinstance(group, PipelineGroup):
+                raise PipelineError(
+                    f"the pipelines {self.group_id} and {group.group_id} are one within the other: make the inner one "
+                    f"a TaskGroup, whose jobs are stages, too"
+                )
+
+    def _refuse_names(self, suffixes: list[str]) -> None:
+        added = ["cancel_rest", *(f"{name}{suffix}" for suffix in suffixes for name in ("submit", "submitted"))]
+        for name in map(self.child_id, added):
+            if name in self.used_group_ids:
+                raise PipelineError(
+                    f"there is a {name} already, which is the name of a task that the pipeline {self.group_id} adds: "
+                    + ("call yours otherwise" if self.prefix_group_id else "leave prefix_group_id=False out")
+                )
+
+    def _refuse_setups(self, task: Task) -> None:
+        """Refuse setup tasks: Airflow would do so with a message about trigger rules that the user did not choose."""
+        for upstream in map(self.dag.get_task, sorted(task.upstream_task_ids)):
+            if upstream.is_setup and task.trigger_rule != TriggerRule.ALL_SUCCESS:
+                raise PipelineError(
+                    f"{task.task_id} follows the setup task {upstream.task_id}, after which Airflow wants nothing that "
+                    f"may run when others have failed, or still run: put another task between the two"
+                )
+
 
 def pipeline_of(task: Any) -> PipelineGroup | None:
     """The pipeline whose stage a task is."""
@@ -55,12 +166,94 @@ def pipeline_of(task: Any) -> PipelineGroup | None:
 
 
 def pipeline_around(task: Any) -> PipelineGroup | None:
-    """The pipeline whose ``with`` block a task or group is in."""
-    group = task.task_group
-    while group is not None and not isinstance(group, PipelineGroup):
-        group = group.parent_group
-    return group
+    """The pipeline whose ``with`` block a task is in."""
+    return next((group for group in _around(task) if isinstance(group, PipelineGroup)), None)
 
+
+def _around(inner: Any) -> Iterator[TaskGroup]:
+    """The groups around a task or group, from the inside out."""
+    group = inner.task_group
+    while group is not None:
+        yield group
+        group = group.parent_group
+
+
+# The tasks that submit
+
+
+class _Submission:
+    """A segment of a pipeline, and the task that submits it."""
+
+    def __init__(self, pipeline: PipelineGroup, segment: Segment, suffix: str) -> None:
+        from airflow_provider_soperator.pipelines.submit import SubmitAheadOperator
+
+        self._suffix, self.segment = suffix, segment
+        self.task = SubmitAheadOperator(
+            task_id=f"submit{suffix}",
+            graph=pipeline.graph,
+            segment=segment,
+            slurm_conn_id=segment.cluster,
+            plan_only=pipeline.plan_only,
+            # It finds jobs that it has submitted before, so another try is safe.
+            retries=2,
+            # Whatever default_args say of the stages.
+            trigger_rule=TriggerRule.ALL_SUCCESS,
+        )
+        for gate in map(pipeline.dag.get_task, sorted(segment.gates)):
+            # Common to all branching operators and decorators, in each version of Airflow.
+            if hasattr(gate, "do_branch"):
+                raise PipelineError(
+                    f"{gate.task_id} chooses between tasks right after it, and would skip the one that submits the "
+                    f"jobs of {', '.join(segment.stages)}: put an EmptyOperator between it and each of its choices"
+                )
+            self.task.set_upstream(gate)
+
+    @cached_property
+    def done(self) -> BaseOperator:
+        """A task in between, for tasks with a trigger rule that Airflow does not allow right after a setup."""
+        from airflow.providers.standard.operators.empty import EmptyOperator
+
+        done = EmptyOperator(task_id=f"submitted{self._suffix}", trigger_rule=TriggerRule.ALL_SUCCESS)
+        done.set_upstream(self.task)
+        return done
+
+
+def _place(task: Task, stage: Stage, of_stage: Mapping[str, _Submission]) -> None:
+    """Place a stage's task after the one that submits its job, and no earlier than its job can run."""
+    submission = of_stage[stage.name]
+    others = {of_stage[link.upstream] for link in stage.links}
+    is_early = not stage.kinds.isdisjoint(EARLY)
+    if is_early:
+        _refuse_to_wait(stage, of_stage)
+    for other in others - {submission}:
+        submission.task.set_upstream(other.task)
+    if is_early:
+        task.trigger_rule = TriggerRule.ONE_SUCCESS
+        task.set_upstream(submission.done)
+    elif submission not in others:
+        if task.trigger_rule == TriggerRule.ALL_FAILED:
+            task.trigger_rule = TriggerRule.ALL_DONE
+        task.set_upstream(submission.task if stage.kinds <= {"afterok"} else submission.done)
+
+
+def _refuse_to_wait(stage: Stage, of_stage: Mapping[str, _Submission]) -> None:
+    """Refuse a stage that can begin while one task runs and waits for another: no trigger rule covers that."""
+    early = next(link for link in stage.links if link.kind in EARLY)
+    mine = of_stage[stage.name]
+    for gate in sorted(mine.segment.gates - of_stage[early.upstream].segment.gates):
+        instead = f", and not {stage.name}" if gate in stage.gates else ", too"
+        raise PipelineError(
+            f"{stage.name} follows {early.upstream} by {early}, but cannot be submitted with it, as it has to wait for "
+            f"{gate}: have {early.upstream} follow {gate}{instead}"
+        )
+    for other in sorted(stage.gates.union(link.upstream for link in stage.links if of_stage[link.upstream] != mine)):
+        raise PipelineError(
+            f"{stage.name} may begin while {early.upstream} runs ({early}), for which Airflow has no rule that waits "
+            f"for {other}, too: leave {other} >> {stage.name} out, or have {early.upstream} follow {other} in its place"
+        )
+
+
+# Edges
 
 #: Trigger rules with the same effect for tasks without a job.
 _RULES = {"afterany": TriggerRule.ALL_DONE, "afternotok": TriggerRule.ALL_FAILED}
@@ -69,16 +262,18 @@ _RULES = {"afterany": TriggerRule.ALL_DONE, "afternotok": TriggerRule.ALL_FAILED
 class SlurmEdge(EdgeModifier):
     """An edge label with one of Slurm's kinds of dependency."""
 
+    def __init__(self, link: Link) -> None:
+        super().__init__(str(link))
+        self._link = link
+
     def _convert_streams_to_task_groups(self) -> None:
         """Do nothing: Airflow would put the label between the two groups, and it belongs between the two tasks."""
 
     def add_edge_info(self, dag: DAG, upstream_id: str, downstream_id: str) -> None:
         # Airflow reports an edge with a group once more, under the group's name.
         if task := dag.task_dict.get(downstream_id):
-            link = Link.parse(upstream_id, str(self.label))
-            assert link is not None, "it is made from one"
             said = dag.get_edge_info(upstream_id, downstream_id).get("label")
-            _check_edge(task, link, Link.parse(upstream_id, said or ""))
+            _check_edge(task, replace(self._link, upstream=upstream_id), Link.parse(upstream_id, said or ""))
         super().add_edge_info(dag, upstream_id, downstream_id)
 
 
@@ -101,10 +296,6 @@ def _check_edge(task: Operator, link: Link, said: Link | None) -> None:
         raise PipelineError(f"{task.task_id} follows {link.upstream} by both {said} and {link}: say one of them")
 
 
-def edge(kind: str, minutes: int = 0) -> SlurmEdge:
-    return SlurmEdge(str(Link("", kind, minutes)))
-
-
 class _Kind:
     """A kind of dependency, which is called to make an edge; ``PipelineError`` where the parentheses are missing.
 
@@ -115,7 +306,7 @@ class _Kind:
         self.__name__ = kind
 
     def __call__(self, *, minutes: int = 0) -> SlurmEdge:
-        return edge(self.__name__, minutes)
+        return SlurmEdge(Link("", self.__name__, minutes))
 
     def update_relative(self, other: Any, *_: Any, **__: Any) -> None:
         raise PipelineError(f"{self.__name__} has no parentheses: write a >> {self.__name__}() >> b")

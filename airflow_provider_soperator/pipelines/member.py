@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_soperator.pipelines.graph import is_met
+from airflow_provider_soperator.pipelines.graph import is_met, states_of
 from airflow_provider_soperator.pipelines.group import PipelineGroup
 from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
 from airflow_provider_soperator.slurm.errors import SlurmError
@@ -18,42 +17,6 @@ from airflow_provider_soperator.slurm.job_ids import SubmissionKey, read_keys
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
-
-
-#: Maximum of tasks in one request, as its URL must not be too long.
-_AT_ONCE = 50
-_NUMBERS = re.compile(r"(?:_[0-9]+)*$")
-
-
-def states_of(ti: Any, task_ids: Sequence[str]) -> dict[str, dict[int, str | None]]:
-    """States of the instances of these tasks, by task and map index."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    states: dict[str, dict[int, str | None]] = {task_id: {} for task_id in task_ids}
-    by_numbers: dict[int, list[str]] = {}
-    for task_id in states:
-        by_numbers.setdefault(_numbers(task_id), []).append(task_id)
-    for numbers, names in by_numbers.items():
-        for start in range(0, len(names), _AT_ONCE):
-            some = names[start : start + _AT_ONCE]
-            asked = RuntimeTaskInstance.get_task_states(dag_id=ti.dag_id, task_ids=some, run_ids=[ti.run_id])
-            for name, state in asked.get(ti.run_id, {}).items():
-                if _numbers(name) == numbers:
-                    states[name][-1] = state
-                else:
-                    task_id, _, index = name.rpartition("_")
-                    states[task_id][int(index)] = state
-    return states
-
-
-def _numbers(name: str) -> int:
-    """How many numbers a name ends in.
-
-    Airflow calls instance 1 of ``fit`` what a task may be called: ``fit_1``. It has one number more than its task, so
-    tasks that are asked for together have the same.
-    """
-    ending = _NUMBERS.search(name)
-    return ending[0].count("_") if ending else 0
 
 
 class Member:
@@ -85,8 +48,9 @@ class Member:
 
     def job(self) -> AheadJob | None:
         """The job that was submitted ahead for this task."""
+        index = -1 if self._ti.map_index is None else int(self._ti.map_index)
         for ahead in self._ahead:
-            if job := ahead.jobs.get(self._task.task_id, {}).get(self._index):
+            if job := ahead.jobs.get(self._task.task_id, {}).get(index):
                 return job
         return None
 
@@ -101,7 +65,8 @@ class Member:
         if job is None:
             return replaced, own
         ahead = SubmissionKey(job.key)
-        if self._is_of_this_time(job):
+        cleared = self._context["dag_run"].clear_number or 0
+        if any(one.cleared == cleared and job in one.of(one.jobs) for one in self._ahead):
             return replaced, [ahead, *own[1:]]
         # Something has been cleared, but not the task that submits.
         return ([*replaced, ahead], own) if replaced else (replaced, [ahead, *own])
@@ -148,14 +113,6 @@ class Member:
         except (SlurmError, TransportError) as error:
             # The pipeline's last task tries it again.
             task.log.warning("Jobs %s could not be taken out of the queue: %s", ", ".join(doomed), error)
-
-    def _is_of_this_time(self, job: AheadJob) -> bool:
-        cleared = self._context["dag_run"].clear_number or 0
-        return any(ahead.cleared == cleared and job in ahead.all() for ahead in self._ahead)
-
-    @property
-    def _index(self) -> int:
-        return -1 if self._ti.map_index is None else int(self._ti.map_index)
 
     def _jobs(self, stages: Iterable[str]) -> dict[str, str]:
         """The keys of these stages' jobs, by job id."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -32,21 +32,28 @@ class Term:
     #: Ids of jobs that exist already.
     old: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        names = dict.fromkeys(stage for stage, _ in self.new)
+        return f"{self.kind} {', '.join([*names, *(f'job {job}' for job in self.old)])}"
+
 
 @dataclass(frozen=True)
-class Planned:
-    """A stage whose jobs will be submitted: one, or one for each of these map indices."""
+class PlannedJob:
+    """A job that will be submitted: that of a stage, or of one of its instances."""
 
     stage: str
-    indices: tuple[int, ...]
-    terms: tuple[Term, ...]
+    index: int = -1
+    terms: tuple[Term, ...] = ()
+
+    def __str__(self) -> str:
+        return self.stage if self.index < 0 else f"{self.stage}[{self.index}]"
 
 
 @dataclass
 class Plan:
-    """Stages to submit, in order; running ones, by stage and map index; and reasons why the rest is left out."""
+    """Jobs to submit, in order; running ones, by stage and map index; and reasons why the rest is left out."""
 
-    submitted: list[Planned] = field(default_factory=list)
+    submitted: list[PlannedJob] = field(default_factory=list)
     running: list[tuple[str, int]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -69,21 +76,17 @@ def plan(
         to_run = tuple(index for index, state in of_stage.items() if state in _TO_RUN)
         made.running += [(name, index) for index, state in of_stage.items() if state in _HAS_JOB]
         if not to_run:
-            made.left_out[name] = f"it is {_each(of_stage)}"
+            made.left_out[name] = f"it is {', '.join(sorted(set(map(str, of_stage.values()))))}"
             continue
-        terms: list[Term] = []
-        reason = ""
-        for link in graph[name].links:
-            found = _term(link, states(link.upstream), indices.get(link.upstream, ()), job_of)
-            if isinstance(found, str):
-                reason = reason or found
-            elif found is not None:
-                terms.append(found)
-        if reason:
+        found = [
+            _term(link, states(link.upstream), indices.get(link.upstream, ()), job_of) for link in graph[name].links
+        ]
+        if reason := next((one for one in found if isinstance(one, str)), ""):
             made.left_out[name] = reason
             continue
         indices[name] = to_run
-        made.submitted.append(Planned(name, to_run, tuple(terms)))
+        terms = tuple(one for one in found if isinstance(one, Term))
+        made.submitted += [PlannedJob(name, index, terms) for index in to_run]
     return made
 
 
@@ -104,10 +107,6 @@ def _term(
         else:
             return f"the job of {link.upstream} is not known yet"
     return Term(link.kind, link.minutes, tuple(new), tuple(old)) if new or old else None
-
-
-def _each(states: States) -> str:
-    return ", ".join(sorted({str(state) for state in states.values()}))
 
 
 #: Key of the XCom with the jobs submitted ahead.
@@ -143,12 +142,12 @@ class Ahead:
     def read(cls, said: dict[str, Any]) -> Ahead:
         return TypeAdapter(Ahead).validate_python(said)
 
-    def all(self) -> list[AheadJob]:
-        return [one for of_stage in self.jobs.values() for one in of_stage.values()]
+    def add(self, stage: str, index: int, job: AheadJob) -> None:
+        self.jobs.setdefault(stage, {})[index] = job
 
-    def of(self, stages: Iterable[str]) -> Iterator[AheadJob]:
+    def of(self, stages: Iterable[str]) -> list[AheadJob]:
         """These stages' jobs."""
-        return (one for stage in stages for one in self.jobs.get(stage, {}).values())
+        return [one for stage in stages for one in self.jobs.get(stage, {}).values()]
 
 
 def ahead_key(

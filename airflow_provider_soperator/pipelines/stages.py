@@ -8,18 +8,12 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator, TriggerRule, XComArg
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from airflow_provider_soperator.pipelines.graph import EARLY, KINDS, Link, PipelineError, Stage
+from airflow_provider_soperator.pipelines.graph import EARLY, KINDS, Link, PipelineError, Stage, is_slurm_job
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.job_description import array_indices, array_text
 from airflow_provider_soperator.values import is_template
 
 Task = BaseOperator | MappedOperator
-
-
-def is_slurm_job(task: Any) -> bool:
-    """True for tasks that run a Slurm job: they have a ``slurm_conn_id``, and ``prepare`` the job for another task."""
-    kind = task.operator_class if isinstance(task, MappedOperator) else type(task)
-    return bool(getattr(kind, "is_slurm_job", False))
 
 
 def option(task: Task, name: str) -> Any:
@@ -39,10 +33,6 @@ def mapped_over(task: Task) -> Collection[str]:
     given = task._get_specified_expand_input().value
     of_each = [given] if isinstance(given, Mapping) else given if isinstance(given, (list, tuple)) else ()
     return {name for one in of_each if isinstance(one, Mapping) for name in one}
-
-
-def cluster_of(task: Task) -> str:
-    return str(option(task, "slurm_conn_id") or "soperator_default")
 
 
 def references(task: Task) -> Iterable[tuple[Any, str]]:
@@ -82,37 +72,44 @@ _RULES = {frozenset({kind}): rule for rule, kind in _MEANT.items()} | {frozenset
 class StageReader:
     """Reads the edges of the tasks of one group."""
 
-    def __init__(self, dag: DAG, group_id: str) -> None:
-        self._dag, self._group_id = dag, group_id
+    def __init__(self, dag: DAG, group_id: str, tasks: Mapping[str, Task]) -> None:
+        self._dag, self._group_id, self._tasks = dag, group_id, tasks
+        self._clusters = {
+            name: str(option(task, "slurm_conn_id") or "soperator_default")
+            for name, task in tasks.items()
+            if is_slurm_job(task)
+        }
+        #: Jobs that only Airflow can start. To those after it, each is a task like any other.
+        self._alone: set[str] = set()
         #: All that each job follows, jobs and other tasks.
-        self.followed: dict[str, tuple[Link, ...]] = {}
+        self.followed = {name: self._follow(tasks[name]) for name in self._clusters}
 
-    def stages(self, tasks: Mapping[str, Task]) -> list[Stage]:
+    def stages(self) -> dict[str, Stage]:
         """The tasks whose jobs can be submitted ahead, with their links."""
-        clusters = {name: cluster_of(task) for name, task in tasks.items() if is_slurm_job(task)}
-        for name in clusters:
-            self._follow(tasks[name])
         stages: dict[str, Stage] = {}
-        alone: set[str] = set()
-        # To those after it, a job that only Airflow can start is a task like any other.
-        while stages.keys() | alone != clusters.keys():
+        while stages.keys() | self._alone != self._clusters.keys():
             stages = {}
-            for name, links in self.followed.items():
-                if name in alone:
-                    continue
-                inside = [link for link in links if self._is_slurms(link, tasks[name], clusters, alone)]
-                gates = [link for link in links if link not in inside]
-                for link in gates:
-                    if link.kind in EARLY:
-                        raise self._not_early(link, name, clusters, alone)
-                if any(link.kind != "afterok" for link in gates):
-                    alone.add(name)
+            for name in [name for name in self.followed if name not in self._alone]:
+                if (stage := self._stage(name)) is None:
+                    self._alone.add(name)
                     break
-                stages[name] = Stage(name, clusters[name], tuple(inside), frozenset(link.upstream for link in gates))
-        return list(stages.values())
+                stages[name] = stage
+        return stages
 
-    def _follow(self, task: Task) -> None:
-        """Record what a stage follows, and give its task the matching trigger rule."""
+    def _stage(self, name: str) -> Stage | None:
+        """The stage of a task; None if only Airflow can start its job."""
+        links = self.followed[name]
+        inside = tuple(link for link in links if self._is_slurms(link, name))
+        gates = [link for link in links if link not in inside]
+        for link in gates:
+            if link.kind in EARLY:
+                raise self._not_early(link, name)
+        if any(link.kind != "afterok" for link in gates):
+            return None
+        return Stage(name, self._clusters[name], inside, frozenset(link.upstream for link in gates))
+
+    def _follow(self, task: Task) -> tuple[Link, ...]:
+        """What a stage follows; its task gets the matching trigger rule."""
         if task.is_setup or task.is_teardown:
             raise PipelineError(
                 f"{task.task_id} is a setup or teardown task, which a job that is submitted ahead cannot be: "
@@ -129,28 +126,29 @@ class StageReader:
                 f"cluster: make a stage for each"
             )
         links = tuple(self._link(upstream, task) for upstream in sorted(task.upstream_task_ids))
-        self.followed[task.task_id] = links
         # The task itself checks conditions that no trigger rule covers.
         task.trigger_rule = _RULES.get(frozenset(link.kind for link in links), TriggerRule.ALL_DONE)
+        return links
 
-    def _not_early(self, link: Link, name: str, clusters: Mapping[str, str], alone: Collection[str]) -> PipelineError:
+    def _not_early(self, link: Link, name: str) -> PipelineError:
+        clusters = self._clusters
         why = f"{name} needs its result"
         if link.upstream not in clusters:
             why = f"it is not a job of the pipeline {self._group_id}"
         elif clusters[link.upstream] != clusters[name]:
             why = f"it is on another cluster ({clusters[link.upstream]})"
-        elif link.upstream in alone:
+        elif link.upstream in self._alone:
             why = "its job is not submitted ahead"
         return PipelineError(f"{name} cannot follow {link.upstream} by {link}, as {why}: say afterok()")
 
-    def _is_slurms(self, link: Link, task: Task, clusters: Mapping[str, str], alone: Collection[str]) -> bool:
+    def _is_slurms(self, link: Link, name: str) -> bool:
         """True if Slurm enforces a link, False if Airflow does."""
         # To Slurm the first try's job is all there is, and what is to follow a failure would not wait for another.
         may_come_right = link.kind in ("afterany", "afternotok") and bool(self._dag.get_task(link.upstream).retries)
         return (
-            clusters.get(link.upstream) == clusters[task.task_id]
-            and link.upstream not in alone
-            and link.upstream not in {upstream.task_id for upstream, _ in references(task)}
+            self._clusters.get(link.upstream) == self._clusters[name]
+            and link.upstream not in self._alone
+            and link.upstream not in {upstream.task_id for upstream, _ in references(self._tasks[name])}
             and not may_come_right
         )
 

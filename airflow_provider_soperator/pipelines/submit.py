@@ -1,25 +1,41 @@
-"""The two tasks that a pipeline adds to its stages: one submits their jobs ahead, the other cancels what is left."""
+"""The two tasks that a pipeline adds to its stages: one submits their jobs ahead, the other cancels what is left.
+
+Jobs that are submitted ahead have their templates rendered as their own tasks would render them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.pipelines.graph import Graph, Segment
-from airflow_provider_soperator.pipelines.member import states_of
-from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob, Plan, plan
-from airflow_provider_soperator.pipelines.rendering import Rendered, RenderedStages
+from airflow_provider_soperator.pipelines.graph import Graph, Segment, states_of
+from airflow_provider_soperator.pipelines.plan import (
+    AHEAD,
+    Ahead,
+    AheadJob,
+    Plan,
+    PlannedJob,
+    States,
+    ahead_key,
+    plan,
+)
 from airflow_provider_soperator.pipelines.stages import option
+from airflow_provider_soperator.slurm import directives
+from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 from airflow_provider_soperator.slurm.errors import TogetherRefused
+from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of, read_keys, submitted_since
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
+    from airflow.sdk import DAG
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.client.sync import SlurmClient
@@ -49,17 +65,19 @@ class SubmitAheadOperator(BaseOperator):
             pipeline.check()
 
     def execute(self, context: Context) -> Any:
+        from airflow_provider_soperator.pipelines.chains.writing import as_shell
         from airflow_provider_soperator.transports.transport_errors import LastingError
 
         is_dry = is_on(self.plan_only)
         try:
             stages = RenderedStages(self.dag, self.segment.stages, context, uploads=not is_dry)
             made = self._plan(context, stages)
-            rendered = [one for planned in made.submitted for one in stages.render(planned)]
+            jobs = {one: stages.render(one) for one in made.submitted}
             if is_dry:
-                self._show(rendered)
+                script = as_shell({str(one): job for one, job in jobs.items()})
+                self.log.info("These stages would be submitted by\n%s", script)
                 raise AirflowSkipException("nothing was submitted, as this was a dry run")
-            return self._submit(context, rendered, made)
+            return self._submit(context, jobs, made.running, stages.stale(jobs))
         except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
 
@@ -73,7 +91,13 @@ class SubmitAheadOperator(BaseOperator):
             self.log.info("%s is not submitted ahead: %s", name, reason)
         return made
 
-    def _submit(self, context: Context, rendered: list[Rendered], made: Plan) -> dict[str, Any]:
+    def _submit(
+        self,
+        context: Context,
+        jobs: Mapping[PlannedJob, BatchJob],
+        running: Iterable[tuple[str, int]],
+        stale: Sequence[SubmissionKey],
+    ) -> dict[str, Any]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
 
         since = submitted_since(context["dag_run"].start_date)
@@ -81,27 +105,25 @@ class SubmitAheadOperator(BaseOperator):
         with SlurmHook(self.slurm_conn_id).client() as shared:
             client = shared.patient(self.log)
             # Submitted ahead for the same tasks before they were cleared.
-            client.cancel_keys([key for one in rendered for key in one.stale])
+            client.cancel_keys(stale)
             try:
-                submitted = client.submit_together([one.job for one in rendered], since=since) if rendered else ()
+                submitted = client.submit_together(list(jobs.values()), since=since) if jobs else ()
             except TogetherRefused as refused:
-                culprit = rendered[refused.number].name
+                culprit = list(jobs)[refused.number]
                 raise AirflowFailException(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
-            running = {(name, index): _job_of(context, name, index) for name, index in made.running}
-            keys = _keys(client, running.values())
-        for (stage, index), job in running.items():
+            known = {(name, index): _job_of(context, name, index) for name, index in running}
+            keys = _keys(client, known.values())
+        for place, job in known.items():
             if job in keys:
-                ahead.jobs.setdefault(stage, {})[index] = AheadJob(job, keys[job])
-        for one, answer in zip(rendered, submitted, strict=True):
-            ahead.jobs.setdefault(one.stage, {})[one.index] = AheadJob(str(answer.id), one.key.text)
-            self.log.info("%s is job %s%s", one.name, answer.id, f", {one.waits_for}" if one.waits_for else "")
+                ahead.add(*place, AheadJob(job, keys[job]))
+        ids = {one: str(answer.id) for one, answer in zip(jobs, submitted, strict=True)}
+        for one, job_id in ids.items():
+            key = key_of(jobs[one].name or "")
+            assert key is not None, "it was rendered with one"
+            ahead.add(one.stage, one.index, AheadJob(job_id, key.text))
+            self.log.info("%s is job %s%s", one, job_id, "".join(f", {term}" for term in one.terms))
         context["ti"].xcom_push(AHEAD, ahead.describe())
-        return {one.name: str(answer.id) for one, answer in zip(rendered, submitted, strict=True)}
-
-    def _show(self, rendered: list[Rendered]) -> None:
-        from airflow_provider_soperator.pipelines.chains.writing import as_shell
-
-        self.log.info("These stages would be submitted by\n%s", as_shell({one.name: one.job for one in rendered}))
+        return {str(one): job_id for one, job_id in ids.items()}
 
 
 class CancelRestOperator(BaseOperator):
@@ -167,3 +189,111 @@ def _keys(client: SlurmClient, jobs: Iterable[str | None]) -> dict[str, str]:
     ids = tuple(JobId.parse(job) for job in jobs if job)
     known = client.ask(ListJobs(ids=ids)) if ids else ()
     return {str(job.id.whole): key.text for job in known if (key := key_of(job.name))}
+
+
+# The jobs of stages before their tasks run
+
+#: In a run that was cleared more often, older jobs are not looked for.
+_MOST_CLEARED = 20
+
+
+class RenderedStages:
+    """Renders the stages of a segment in the task that submits them."""
+
+    def __init__(self, dag: DAG, stages: Iterable[str], context: Context, *, uploads: bool) -> None:
+        self._dag, self._context, self._uploads = dag, context, uploads
+        self._inside = frozenset(stages)
+        self._ti: Any = context["ti"]
+        self._cleared: int = context["dag_run"].clear_number or 0
+        self._counts: dict[str, int] = {}
+
+    def states(self, stage: str, known: States) -> States:
+        """States of the instances of a stage; a mapped one may have none yet in Airflow."""
+        task = self._dag.get_task(stage)
+        if not isinstance(task, MappedOperator):
+            return {-1: known.get(-1)}
+        if stage not in self._counts:
+            self._counts[stage] = self._count(task)
+        # A mapped stage without instances is skipped.
+        return {index: known.get(index) for index in range(self._counts[stage])} or {-1: "skipped"}
+
+    def render(self, planned: PlannedJob) -> BatchJob:
+        """The job, under its key, with the keys and ids of those that it waits for."""
+        key = self._key(planned.stage, planned.index)
+        context = self._context_of(planned.stage, planned.index)
+        task: Any = context["task"]
+        job: BatchJob = task.prepare(context, key, uploads=self._uploads)
+        waits = [
+            Dependency(term.kind, *(self._key(*place) for place in term.new), *term.old, minutes=term.minutes)
+            for term in planned.terms
+        ]
+        return _waiting(job, waits).replace(name=key.name(job.name or "job"))
+
+    def stale(self, jobs: Iterable[PlannedJob]) -> list[SubmissionKey]:
+        """The keys under which jobs may have been submitted before something of the run was cleared."""
+        first = max(0, self._cleared - _MOST_CLEARED)
+        return [self._key(one.stage, one.index, before) for one in jobs for before in range(first, self._cleared)]
+
+    def _key(self, stage: str, index: int, cleared: int | None = None) -> SubmissionKey:
+        cleared = self._cleared if cleared is None else cleared
+        begun = self._context["dag_run"].start_date
+        return ahead_key(self._ti.dag_id, self._ti.run_id, stage, index, cleared, begun)
+
+    def _context_of(self, stage: str, index: int) -> Context:
+        """The template context that the stage's own task would have."""
+        task = self._dag.get_task(stage).prepare_for_execution()
+        ti = _StageInstance(self._ti, stage, index, self._inside)
+        context = cast("Context", {**self._context, "ti": ti, "task_instance": ti, "task": task, "map_index": index})
+        ti.task = task
+        task.render_template_fields(context)
+        return context
+
+    def _count(self, task: MappedOperator) -> int:
+        """Number of instances of a mapped task."""
+        context = {**self._context, "ti": _StageInstance(self._ti, task.task_id, 0, self._inside), "task": task}
+        given = task._get_specified_expand_input().value
+        if isinstance(given, Mapping):
+            return prod(len(_resolved(value, context)) for value in given.values())
+        return len(_resolved(given, context))
+
+
+class _StageInstance:
+    """Stand-in for a stage's task instance: asks that of the submitting task, under the stage's name."""
+
+    def __init__(self, ti: Any, stage: str, index: int, inside: frozenset[str]) -> None:
+        self._ti, self._inside = ti, inside
+        self.task_id, self.map_index = stage, index
+        self.try_number, self.max_tries = 1, 0
+        self.task: Any = None
+
+    def xcom_pull(self, task_ids: str | Iterable[str] | None = None, **kwargs: Any) -> Any:
+        asked = [task_ids] if isinstance(task_ids, str) else list(task_ids or ())
+        for task_id in asked:
+            if task_id in self._inside:
+                raise AirflowFailException(
+                    f"{self.task_id} asks in its templates for what {task_id} leaves behind, but its job is submitted "
+                    f"before {task_id} has run: have {task_id} leave it in a file on the cluster, or put a task of "
+                    f"Airflow's between the two"
+                )
+        return self._ti.xcom_pull(task_ids=task_ids, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ti, name)
+
+
+def _resolved(value: Any, context: Mapping[str, Any]) -> Any:
+    return value.resolve(context) if hasattr(value, "resolve") else value
+
+
+def _waiting(job: BatchJob, terms: list[Dependency]) -> BatchJob:
+    """The job with the pipeline's dependencies added to its own."""
+    if not terms:
+        return job
+    # Options of the command line replace those of the script.
+    said = directives.read(job.script)[0].fields if job.script else {}
+    own = job.dependency or said.get("dependency")
+    if isinstance(own, AnyOf) or (isinstance(own, str) and "?" in own):
+        raise AirflowFailException(f"dependency={own!s} cannot be joined with the stages that the job is to follow")
+    mine = [own] if isinstance(own, (str, Dependency)) else list(own or ())
+    # A dependency that can never come true must not end the job: its stage may be granted another try.
+    return job.replace(dependency=[*mine, *terms], kill_on_invalid_dep=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import struct
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -50,6 +49,11 @@ def write(described: Any) -> Any:
     if isinstance(described, (list, tuple)):
         return [write(one) for one in described]
     return described
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def read(kind: type[T], said: Any, where: str) -> T:
@@ -170,16 +174,14 @@ def check_key(key: str) -> None:
 def _is_whole(kind: str, text: str) -> bool:
     """True if the data consists of length-prefixed fields only, the first of which is the type."""
     try:
-        data, fields = base64.b64decode(text, validate=True), []
-        while data:
-            (length,) = struct.unpack(">I", data[:4])
-            if len(data) < 4 + length:
-                return False
-            fields.append(data[4 : 4 + length])
-            data = data[4 + length :]
-    except (binascii.Error, struct.error):
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error:
         return False
-    return len(fields) > 1 and fields[0] == kind.encode()
+    parts, at = [], 0
+    while at + 4 <= len(data):
+        start, at = at + 4, at + 4 + int.from_bytes(data[at : at + 4], "big")
+        parts.append(data[start:at])
+    return at == len(data) and len(parts) > 1 and parts[0] == kind.encode()
 
 
 @dataclass(frozen=True)

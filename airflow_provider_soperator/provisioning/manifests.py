@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.provisioning.fields import Preset, is_since, preset_of
-from airflow_provider_soperator.provisioning.hardware import is_of
+from airflow_provider_soperator.provisioning.fields import Preset, given, is_since, preset_of
 from airflow_provider_soperator.provisioning.object_limits import (
     SCRIPTS,
     check_objects,
     claim_of,
+    is_of,
     scripts_of,
     static_for,
 )
-from airflow_provider_soperator.provisioning.parts import RACK, NodeSet, PartitionSpec, Submount
+from airflow_provider_soperator.provisioning.parts import RACK, NodeSet, PartitionSpec
 from airflow_provider_soperator.soperator.clusters import CLUSTER_ANNOTATION
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER, Resource
@@ -36,6 +36,7 @@ _PARTITIONS = (
     PartitionSpec("main", config=f"Default=YES {_OPTIONS}"),
     PartitionSpec("hidden", config=f"Default=NO Hidden=YES {_OPTIONS}"),
 )
+_ALL = {"isAll": True}
 _LOCAL = "local-nvme"
 #: How login nodes are reached, by ``public_login``.
 _SERVICES: dict[Any, str] = {True: "LoadBalancer", False: "NodePort"}
@@ -63,10 +64,11 @@ class Manifest:
         return {str(((one.get("volumeSource") or {}).get("configMap") or {}).get("name", "")) for one in mounts}
 
 
-def labels_of(spec: ClusterSpec) -> tuple[tuple[Resource, str], ...]:
-    """The kinds and names of the objects."""
+def objects_of(spec: ClusterSpec) -> dict[str, tuple[Resource, str]]:
+    """The kinds and names of the objects, by both, the cluster first."""
     names = (name for one in spec.nodesets for name in one.slurm_names)
-    return (SLURM_CLUSTER, spec.name), *((NODE_SET, name) for name in names)
+    found = (SLURM_CLUSTER, spec.name), *((NODE_SET, name) for name in names)
+    return {f"{resource.kind}/{name}": (resource, name) for resource, name in found}
 
 
 def manifests_of(spec: ClusterSpec, installation: Installation, before: Mapping[str, Object]) -> list[Manifest]:
@@ -76,15 +78,13 @@ def manifests_of(spec: ClusterSpec, installation: Installation, before: Mapping[
     apply has set are repeated, because server-side apply would remove them.
     """
     check_objects(spec, installation)
-    made = [_slurm_cluster(spec, installation, before.get(f"SlurmCluster/{spec.name}"))]
+    had = before.get(f"SlurmCluster/{spec.name}")
+    cluster = _merged({} if had else _new_cluster(spec, installation), _said_of_cluster(spec, installation, had))
+    made = [(SLURM_CLUSTER, {"metadata": {"name": spec.name}, "spec": cluster})]
     for one in spec.nodesets:
         for rack, name in enumerate(one.slurm_names):
-            made.append(_nodeset(one, name, rack, spec, installation, before.get(f"NodeSet/{name}")))
-    resources = [resource for resource, _ in labels_of(spec)]
-    return [
-        Manifest(resource, _settled(body, resource.kind, installation, before))
-        for resource, body in zip(resources, made, strict=True)
-    ]
+            made.append((NODE_SET, _nodeset(one, name, rack, spec, installation, before.get(f"NodeSet/{name}"))))
+    return [Manifest(resource, _settled(body, resource.kind, installation, before)) for resource, body in made]
 
 
 def _settled(body: Object, kind: str, installation: Installation, before: Mapping[str, Object]) -> Object:
@@ -103,10 +103,10 @@ def _settled(body: Object, kind: str, installation: Installation, before: Mappin
 
 def _owned(there: Mapping[str, Any], fields: Object) -> Object:
     """The part of an object whose fields are managed."""
-    kept = {name: (value, fields[f"f:{name}"]) for name, value in there.items() if f"f:{name}" in fields}
     return {
         name: _owned(value, inner) if isinstance(value, Mapping) and inner else value
-        for name, (value, inner) in kept.items()
+        for name, value in there.items()
+        if (inner := fields.get(f"f:{name}")) is not None
     }
 
 
@@ -116,21 +116,11 @@ def _merged(base: Any, over: Any) -> Any:
     return {**base, **{name: _merged(base[name], value) if name in base else value for name, value in over.items()}}
 
 
-def _slurm_of(version: str) -> str:
-    """The Slurm that a release of Soperator comes with."""
-    if is_since(version, 5, 0):
-        return "26.05.3-nebius-2"
-    return "25.11.2" if version == "3.0.0" else "25.11.3"
-
-
 def _tag(spec: ClusterSpec, installation: Installation) -> str:
-    return f"{spec.operator_version}-slurm{installation.slurm_version or _slurm_of(spec.operator_version)}"
-
-
-def _slurm_cluster(spec: ClusterSpec, installation: Installation, before: Object | None) -> Object:
-    said = _said_of_cluster(spec, installation, before)
-    whole = said if before else _merged(_new_cluster(spec, installation), said)
-    return {"metadata": {"name": spec.name}, "spec": whole}
+    """The tag of images: the release, and the Slurm that it comes with if no other is given."""
+    version = spec.operator_version
+    known = "26.05.3-nebius-2" if is_since(version, 5, 0) else "25.11.2" if version == "3.0.0" else "25.11.3"
+    return f"{version}-slurm{installation.slurm_version or known}"
 
 
 def _said_of_cluster(spec: ClusterSpec, installation: Installation, before: Object | None) -> Object:
@@ -142,8 +132,10 @@ def _said_of_cluster(spec: ClusterSpec, installation: Installation, before: Obje
     munge = {"munge": image("munge")}
     had = ((before or {}).get("spec") or {}).get("slurmNodes", {}).get("accounting") or {}
     has_database = had.get("enabled") or (had.get("externalDB") or {}).get("enabled")
-    submounts = [_submount(one) for one in spec.submounts]
-    return _said(
+    submounts = [
+        {"name": one.name, "mountPath": one.mount_path, "volumeSourceName": one.name} for one in spec.submounts
+    ]
+    return given(
         crVersion=spec.operator_version,
         maintenance=spec.maintenance,
         volumeSources=_volumes(spec, installation) if spec.submounts else None,
@@ -151,11 +143,11 @@ def _said_of_cluster(spec: ClusterSpec, installation: Installation, before: Obje
         sConfigController={
             "container": {"image": f"{installation.registry}/sconfigcontroller:{spec.operator_version}"}
         },
-        partitionConfiguration=_structured(map(_partition, spec.partitions)) if spec.partitions else None,
+        partitionConfiguration=_partitions(spec.partitions) if spec.partitions else None,
         slurmNodes={
             "accounting": {
                 **munge,
-                **_said(enabled=spec.accounting),
+                **given(enabled=spec.accounting),
                 **(_database(spec) if spec.accounting and not has_database else {}),
                 "slurmdbd": image("controller_slurmdbd"),
             },
@@ -164,34 +156,25 @@ def _said_of_cluster(spec: ClusterSpec, installation: Installation, before: Obje
                 **munge,
                 "sshd": image("login_sshd"),
                 "sshRootPublicKeys": list(spec.login_keys),
-                **_said(
+                **given(
                     size=spec.login.size if spec.login else None,
                     sshdServiceType=_SERVICES.get(spec.public_login),
                     volumes={"jailSubMounts": submounts} if submounts else None,
                 ),
             },
-            "exporter": {**_said(enabled=installation.exporter), "exporterContainer": image("soperator-exporter")},
-            "rest": {**_said(enabled=spec.rest), "rest": image("slurmrestd")},
+            "exporter": {**given(enabled=installation.exporter), "exporterContainer": image("soperator-exporter")},
+            "rest": {**given(enabled=spec.rest), "rest": image("slurmrestd")},
         },
     )
 
 
-def _said(**values: Any) -> Object:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _structured(partitions: Iterable[Object]) -> Object:
-    """The only type of partitions with which the operator writes lines of nodes into slurm.conf."""
-    return {"configType": "structured", "partitions": list(partitions)}
-
-
-def _partition(one: PartitionSpec) -> Object:
-    nodesets: Object = {"nodeSetRefs": list(one.nodesets)} if one.nodesets else {"isAll": True}
-    return {"name": one.name, "config": one.config, **nodesets}
-
-
-def _submount(one: Submount) -> Object:
-    return {"name": one.name, "mountPath": one.mount_path, "volumeSourceName": one.name}
+def _partitions(said: Iterable[PartitionSpec]) -> Object:
+    """Of the only type with which the operator writes lines of nodes into slurm.conf."""
+    partitions = [
+        {"name": one.name, "config": one.config, **({"nodeSetRefs": list(one.nodesets)} if one.nodesets else _ALL)}
+        for one in said
+    ]
+    return {"configType": "structured", "partitions": partitions}
 
 
 def _volumes(spec: ClusterSpec, installation: Installation) -> list[Object]:
@@ -226,7 +209,7 @@ def _new_cluster(spec: ClusterSpec, installation: Installation) -> Object:
         "volumeSources": _volumes(spec, installation),
         "secrets": {},
         "populateJail": place,
-        "partitionConfiguration": _structured(map(_partition, _PARTITIONS)),
+        "partitionConfiguration": _partitions(_PARTITIONS),
         "sConfigController": {
             "serviceAccountName": f"{spec.name}-sconfigcontroller",
             "node": {**place, "size": 1},
@@ -285,11 +268,11 @@ def _nodeset(
     size = one.slurm_nodes[name]
     initial = min(size, max(0, int(one.initial or 0) - rack * RACK))
     there: Object = (before or {}).get("spec") or {}
-    mounts = _said(jailSubMounts=list(_submounts(one, spec)) or None)
+    mounts = given(jailSubMounts=list(_submounts(one, spec)) or None)
     slurmd: Object = {"image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag}, "volumes": mounts}
     features = dict.fromkeys((_feature(one), *one.features)) if one.features else ()
-    node = _said(features=list(features) or None, autoResume=one.auto_resume)
-    body = _said(
+    node = given(features=list(features) or None, autoResume=one.auto_resume)
+    body = given(
         clusterName=spec.name if is_since(version, 5, 0) else None,
         replicas=size,
         ephemeralNodes=bool(one.ephemeral),
@@ -315,7 +298,7 @@ def _nodeset(
         if renamed != had:
             mounts["customVolumeMounts"] = renamed
     annotations = None if is_since(version, 5, 0) else {CLUSTER_ANNOTATION: spec.name}
-    return {"metadata": _said(name=name, annotations=annotations), "spec": body}
+    return {"metadata": given(name=name, annotations=annotations), "spec": body}
 
 
 def _feature(one: NodeSet) -> str:

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake, is_since
-from airflow_provider_soperator.provisioning.manifests import Manifest, labels_of, manifests_of
+from airflow_provider_soperator.provisioning.manifests import Manifest, manifests_of, objects_of
 from airflow_provider_soperator.provisioning.object_limits import check_objects, scripts_of
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.slurm.hostlist import fold
@@ -116,9 +116,9 @@ class ObjectsProvisioner(Provisioner):
 
     async def _before(self, objects: Objects) -> dict[str, Object]:
         found: dict[str, Object] = {}
-        for resource, name in labels_of(self._spec):
+        for label, (resource, name) in objects_of(self._spec).items():
             with suppress(ObjectMissing):
-                found[f"{resource.kind}/{name}"] = await objects.read(resource, name)
+                found[label] = await objects.read(resource, name)
         return found
 
     def _told(self, label: str, before: Object | None, after: Mapping[str, Object]) -> str:
@@ -184,8 +184,7 @@ class ObjectsProvisioner(Provisioner):
     async def _apply(self) -> None:
         async with self._opened() as objects:
             # The cluster is deleted last, because its node sets need it for their deletion.
-            for resource, name in reversed(labels_of(self._spec)) if self._is_destroy else ():
-                label = f"{resource.kind}/{name}"
+            for label, (resource, name) in reversed(objects_of(self._spec).items()) if self._is_destroy else ():
                 if label in self._planned.changes:
                     # An earlier try may have deleted it.
                     with suppress(ObjectMissing):

@@ -82,15 +82,8 @@ class Reached:
                     f"the address of the login nodes is not known, so {wanted.ssh} cannot be written: give the recipe "
                     "an output login_address, or write the connection yourself"
                 )
-            made.append(
-                {
-                    "connection_id": wanted.ssh,
-                    "conn_type": "ssh",
-                    "host": self.login,
-                    "login": wanted.ssh_login,
-                    "extra": dict(wanted.ssh_extra),
-                }
-            )
+            address = {"host": self.login, "login": wanted.ssh_login}
+            made.append({"connection_id": wanted.ssh, "conn_type": "ssh", **address, "extra": dict(wanted.ssh_extra)})
         if wanted.slurm:
             ways = {"ssh_conn_id": wanted.ssh, "kubernetes_conn_id": wanted.kubernetes}
             extra = {**{name: way for name, way in ways.items() if way}, "namespace": namespace}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.provisioning.fields import SpecMistake
-from airflow_provider_soperator.provisioning.node_groups import refuse_lost_nodes
+from airflow_provider_soperator.provisioning.fields import SpecMistake, given
 from airflow_provider_soperator.provisioning.parts import (
     RACKED,
     Disk,
@@ -20,7 +19,7 @@ from airflow_provider_soperator.provisioning.parts import (
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
 from airflow_provider_soperator.terraform.failures import TerraformError
-from airflow_provider_soperator.terraform.plan import TerraformPlan
+from airflow_provider_soperator.terraform.plan import ResourceChange, TerraformPlan
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.logger import Logger
@@ -43,7 +42,7 @@ ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "s
 #: The published recipe has no outputs; its state has the address of the login nodes here.
 _LOGIN = "module.login_script.terraform_data.lb_service_ip"
 _NOTE = "begun-by"
-_KUBERNETES = "nebius_mk8s_v1_cluster"
+_KUBERNETES, _NODE_GROUP = "nebius_mk8s_v1_cluster", "nebius_mk8s_v1_node_group"
 #: What holds data: it stays when its cluster is destroyed, unless it may go, too.
 _HOLD_DATA = ("nebius_compute_v1_filesystem", "nebius_compute_v1_disk", "nebius_storage_v1_bucket")
 #: By releases of Helm, Soperator is installed: before the first of them is finished, no cluster can be in use.
@@ -140,6 +139,44 @@ class RecipeProvisioner(Provisioner):
         (self._workspace.folder / _NOTE).write_text(owner)
 
 
+def refuse_lost_nodes(plan: TerraformPlan, allowed: Sequence[str]) -> None:
+    """Raise ``SpecMistake`` if a node group becomes smaller or another one, and its address is not ``allowed``.
+
+    For Terraform these are updates. The machines, and the jobs on them, are lost all the same.
+    """
+    for one in plan.changes:
+        if one.type == _NODE_GROUP and one.action == "update" and not one.is_among(allowed) and (how := _lost(one)):
+            raise SpecMistake(
+                f"rejected, nothing was changed: {how}; jobs on machines that go are killed: if none runs there, set "
+                f"allow_destroy=[{one.address!r}]"
+            )
+
+
+def _lost(one: ResourceChange) -> str:
+    was, becomes = one.before.get("name"), one.after.get("name")
+    if was and becomes and was != becomes:
+        # The recipe numbers its node groups.
+        return (
+            f"{one.address} would turn from {was} into {becomes} in place: keep the order of nodesets in the spec, and "
+            "add new ones at the end"
+        )
+    before, after = size(one.before), size(one.after)
+    if before is not None and after is not None and after < before:
+        return f"the node group {was or one.address} would shrink from {before} to {after} machines"
+    return ""
+
+
+def size(group: Mapping[str, Any]) -> int | None:
+    """The number of machines that a node group may have; None if the plan does not say.
+
+    >>> size({"fixed_node_count": 2}), size({"autoscaling": {"min_node_count": 0, "max_node_count": 8}}), size({})
+    (2, 8, None)
+    """
+    fixed, scaled = group.get("fixed_node_count"), group.get("autoscaling") or {}
+    said = fixed if fixed is not None else scaled.get("max_node_count")
+    return None if said is None else int(said)
+
+
 def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
     """Variables for the fields that are set; the recipe has defaults for the rest.
 
@@ -150,7 +187,7 @@ def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
             f"this recipe is not for Soperator clusters, or very old: it has no variable {missing[0]}; use the folder "
             "of an installation, such as soperator/installations/example"
         )
-    rendered = _said(
+    rendered = given(
         company_name=spec.name,
         slurm_operator_version=spec.operator_version,
         region=spec.region,
@@ -192,15 +229,15 @@ def _workers(one: NodeSet) -> Variables:
     always = {"node_local_image_disk": {"enabled": False}, "node_local_jail_submounts": []}
     if one.platform == RACKED:
         always["nvlink"] = {"enabled": True}
-    rendered = _said(
+    rendered = given(
         name=one.name,
         size=one.size,
         autoscaling=_autoscaling(one),
         resource={"platform": one.platform, "preset": one.preset},
         boot_disk=_renamed(one.boot_disk),
-        gpu_cluster=_said(id=one.gpu_cluster, infiniband_fabric=one.fabric) or None,
+        gpu_cluster=given(id=one.gpu_cluster, infiniband_fabric=one.fabric) or None,
         preemptible={} if one.preemptible else None,
-        reservation_policy=_said(policy=one.policy, reservation_ids=list(one.blocks) or None) or None,
+        reservation_policy=given(policy=one.policy, reservation_ids=list(one.blocks) or None) or None,
         features=list(one.features) or None,
         ephemeral_nodes=True if one.ephemeral else None,
         initial_number_ephemeral_nodes=one.initial,
@@ -216,17 +253,17 @@ def _autoscaling(one: NodeSet) -> Variables | None:
     if one.min_size == "all":
         # For the recipe, null is not the same as an omitted value.
         return {"enabled": True, "min_size": None}
-    return _said(enabled=one.autoscaling, min_size=one.min_size) or None
+    return given(enabled=one.autoscaling, min_size=one.min_size) or None
 
 
 def _service(one: ServiceNodes | None, size: int | None = None) -> Variables | None:
     if one is None:
         return None
-    return _said(
+    return given(
         size=one.size if one.size is not None else size,
         min_size=one.min_size,
         max_size=one.max_size,
-        resource=_said(platform=one.platform, preset=one.preset),
+        resource=given(platform=one.platform, preset=one.preset),
         boot_disk=_renamed(one.boot_disk),
     )
 
@@ -249,11 +286,7 @@ def _filesystem(one: Filesystem | None) -> Variables | None:
 
 def _renamed(one: Disk | Filesystem | LocalNvme) -> Variables:
     """The fields that are set, by the recipe's names."""
-    return _said(**{_NAMES.get(field.name, field.name): getattr(one, field.name) for field in fields(one)})
-
-
-def _said(**values: Any) -> Variables:
-    return {name: value for name, value in values.items() if value is not None}
+    return given(**{_NAMES.get(field.name, field.name): getattr(one, field.name) for field in fields(one)})
 
 
 def _merged(rendered: Variables, extra: Any, where: str) -> Variables:

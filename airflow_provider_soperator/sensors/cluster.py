@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.values import NAMESPACE
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.work.clusters import ClusterWatch
+from airflow_provider_soperator.work.protocols import Watch
 
 
 class ClusterReadySensor(WatchSensor):
@@ -50,7 +48,7 @@ class ClusterReadySensor(WatchSensor):
         self.slurm_conn_id = slurm_conn_id
         self.namespace, self.kubernetes_conn_id = namespace, kubernetes_conn_id
 
-    def watch(self) -> ClusterWatch:
+    def watch(self) -> Watch[Any]:
         from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
         from airflow_provider_soperator.work.clusters import ClusterWatch
 
@@ -61,5 +59,4 @@ class ClusterReadySensor(WatchSensor):
             where=where,
             nodesets=tuple(self.nodesets),
             version=self.operator_version,
-            poll_interval=self.poke_interval,
         )

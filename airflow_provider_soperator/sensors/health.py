@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.hostlist import check_nodes, names_of
 from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.work.checks import CheckWatch
-    from airflow_provider_soperator.work.watches import HealthWatch
+from airflow_provider_soperator.work.protocols import Watch
 
 _HEALTHS = ("healthy", "unhealthy", "any")
 _ENDS = ("complete", "failed", "ended")
@@ -75,7 +72,7 @@ class NodeHealthSensor(WatchSensor):
         self.prometheus_conn_id, self.series, self.node_labels = prometheus_conn_id, series, node_labels
         self.checks, self.tolerance = checks, tolerance
 
-    def watch(self) -> HealthWatch:
+    def watch(self) -> Watch[Any]:
         from airflow_provider_soperator.health.assessment import HealthQuery
         from airflow_provider_soperator.health.metrics import NODE_LABELS
         from airflow_provider_soperator.hooks.cluster_clients import HealthSources
@@ -102,7 +99,6 @@ class NodeHealthSensor(WatchSensor):
             slurm_conn_id=self.slurm_conn_id,
             watched=watched,
             witnesses=witnesses,
-            poll_interval=self.poke_interval,
         )
 
 
@@ -142,7 +138,7 @@ class ActiveCheckSensor(WatchSensor):
         if not is_template(since):
             moment_of("since", since)
 
-    def watch(self) -> CheckWatch:
+    def watch(self) -> Watch[Any]:
         from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
         from airflow_provider_soperator.work.checks import CheckWatch
 
@@ -153,7 +149,6 @@ class ActiveCheckSensor(WatchSensor):
             state=self.target_state,
             since=moment_of("since", self.since),
             fail_fast=is_on(self.fail_fast),
-            poll_interval=self.poke_interval,
         )
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.states import JobBase, JobState
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.work.watches import JobWatch, QueueWatch
+from airflow_provider_soperator.work.protocols import Watch
 
 
 class SlurmJobSensor(WatchSensor):
@@ -47,7 +45,7 @@ class SlurmJobSensor(WatchSensor):
         self.target_states = tuple(target_states)
         self.slurm_conn_id = slurm_conn_id
 
-    def watch(self) -> JobWatch:
+    def watch(self) -> Watch[Any]:
         from airflow_provider_soperator.slurm.job_ids import JobId
         from airflow_provider_soperator.work.watches import JobWatch
 
@@ -56,7 +54,6 @@ class SlurmJobSensor(WatchSensor):
             slurm_conn_id=self.slurm_conn_id,
             job_id=str(self.job_id),
             states=self.target_states,
-            poll_interval=self.poke_interval,
         )
 
 
@@ -98,7 +95,7 @@ class SlurmQueueSensor(WatchSensor):
         self.min_duration = min_duration
         self.slurm_conn_id = slurm_conn_id
 
-    def watch(self) -> QueueWatch:
+    def watch(self) -> Watch[Any]:
         from airflow_provider_soperator.work.watches import QueueWatch
 
         return QueueWatch(
@@ -107,5 +104,4 @@ class SlurmQueueSensor(WatchSensor):
             max_jobs=self.max_jobs,
             min_jobs=self.min_jobs,
             min_duration=self.min_duration,
-            poll_interval=self.poke_interval,
         )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.hostlist import check_nodes, names_of
 from airflow_provider_soperator.slurm.node_conditions import check_match, word
 from airflow_provider_soperator.values import is_template
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.work.nodes import NodeStateWatch
+from airflow_provider_soperator.work.protocols import Watch
 
 
 class NodeStateSensor(WatchSensor):
@@ -52,7 +50,7 @@ class NodeStateSensor(WatchSensor):
         self.target_state, self.nodes, self.partition, self.match = target_state, nodes, partition, match
         self.slurm_conn_id = slurm_conn_id
 
-    def watch(self) -> NodeStateWatch:
+    def watch(self) -> Watch[Any]:
         from airflow_provider_soperator.work.nodes import NodeStateWatch
 
         match: Any = int(self.match) if str(self.match).isdecimal() else self.match
@@ -63,5 +61,4 @@ class NodeStateSensor(WatchSensor):
             nodes=names_of(self.nodes),
             partition=self.partition or "",
             match=match,
-            poll_interval=self.poke_interval,
         )

@@ -50,7 +50,7 @@ class WatchSensor(EndsAnywhere, BaseSensorOperator):
 
     @abstractmethod
     def watch(self) -> Watch[Any]:
-        """The watch, of rendered fields; ``ValueError`` for what can never be reached."""
+        """The watch, of rendered fields but for its interval; ``ValueError`` for what can never be reached."""
 
     def execute(self, context: Context) -> Any:
         self._watch = self._checked()
@@ -85,9 +85,11 @@ class WatchSensor(EndsAnywhere, BaseSensorOperator):
 
     def _checked(self) -> Watch[Any]:
         try:
-            return self.watch()
+            watch = self.watch()
         except ValueError as error:
             raise AirflowFailException(str(error)) from None
+        watch.poll_interval = self.poke_interval
+        return watch
 
 
 async def _look(watch: Watch[Any]) -> Look:

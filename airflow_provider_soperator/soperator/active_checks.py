@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_provider_soperator.errors import nearest
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
-from airflow_provider_soperator.soperator.conditions import Object, conditions_of, parse_time
+from airflow_provider_soperator.soperator.conditions import Condition, Object, conditions_of, parse_time
 from airflow_provider_soperator.soperator.kinds import ACTIVE_CHECK, CRON_JOB, JOB
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.transports.transport_errors import ConnectRefused, TransportError, is_conflict
@@ -60,15 +60,16 @@ class RunSeen:
         about = job["metadata"]
         noted = about.get("annotations") or {}
         owners = (one["name"] for one in about.get("ownerReferences") or () if one.get("kind") == "CronJob")
-        end = next((one for type_, one in conditions_of(job).items() if type_ in _ENDS and one.is_true), None)
+        ends = (one for type_, one in conditions_of(job).items() if type_ in _ENDS and one.is_true)
+        end = next(ends, Condition("", ""))
         return cls(
             name=about["name"],
             uid=about.get("uid", ""),
             check=next(owners, ""),
             created=parse_time(about.get("creationTimestamp")),
-            finished=end.since if end else None,
-            end=end.type if end else "",
-            why=end.why if end else "",
+            finished=end.since,
+            end=end.type,
+            why=end.why,
             slurm_jobs=_ids(noted.get(_SLURM_JOBS, "")),
             unhandled=_ids(noted[_UNHANDLED]) if _UNHANDLED in noted else None,
             skipped=noted.get(_SKIPPED, ""),
@@ -188,9 +189,8 @@ def _ids(said: str) -> tuple[str, ...]:
 
 
 def _last_in_kubernetes(status: Object) -> LastRun:
-    state = {"Complete": RunState.COMPLETE, "Failed": RunState.FAILED}.get(status.get("lastJobStatus", ""))
     return LastRun(
-        outcome=CheckResult(state=state or RunState.IN_PROGRESS),
+        outcome=CheckResult(state=RunState(status.get("lastJobStatus", ""))),
         job=status.get("lastJobName", ""),
         # The time of the last scheduled run: manual runs are not noted.
         submitted=parse_time(status.get("lastJobScheduleTime")),
@@ -198,15 +198,14 @@ def _last_in_kubernetes(status: Object) -> LastRun:
 
 
 def _last_in_slurm(status: Object) -> LastRun:
-    said, first = status.get("lastRunStatus", ""), status.get("lastRunId", "")
+    first = status.get("lastRunId", "")
     has_jobs = first != _NO_SLURM_JOB
     failed = [_end(one, "FAILED") for one in status.get("lastRunFailJobsAndReasons") or ()]
     others = [_end(one, "") for one in status.get("lastRunErrorJobsAndReasons") or ()]
     cancelled = [JobEnd(job_id=one, state="CANCELLED") for one in status.get("lastRunCancelledJobs") or ()]
-    known = said in {state.value for state in RunState}
     return LastRun(
         outcome=CheckResult(
-            state=RunState(said) if known else RunState.IN_PROGRESS,
+            state=RunState(status.get("lastRunStatus", "")),
             jobs=(*failed, *others, *cancelled),
             why="" if has_jobs else "it has submitted no job to Slurm",
         ),
@@ -273,6 +272,7 @@ def job_name(check: str, key: str) -> str:
 def job_of(cron_job: Object, name: str, owner: str) -> dict[str, Any]:
     """The Job of a run, as ``kubectl create job --from`` makes it; ``owner`` is the task that starts it."""
     about, template = cron_job["metadata"], cron_job["spec"]["jobTemplate"]
+    kind = {"apiVersion": "batch/v1", "kind": "CronJob"}
     said, pod = template.get("metadata") or {}, template["spec"]["template"].get("metadata") or {}
     return {
         "apiVersion": "batch/v1",
@@ -283,15 +283,7 @@ def job_of(cron_job: Object, name: str, owner: str) -> dict[str, Any]:
             # Job has no labels.
             "labels": {**(pod.get("labels") or {}), **(said.get("labels") or {})},
             "annotations": {**(said.get("annotations") or {}), **_BY_HAND, _OWNER: owner},
-            "ownerReferences": [
-                {
-                    "apiVersion": "batch/v1",
-                    "kind": "CronJob",
-                    "name": about["name"],
-                    "uid": about["uid"],
-                    "controller": True,
-                }
-            ],
+            "ownerReferences": [{**kind, "name": about["name"], "uid": about["uid"], "controller": True}],
         },
         "spec": template["spec"],
     }

@@ -34,6 +34,11 @@ class RunState(str, Enum):
     #: It has ended, but its result was not noted.
     UNKNOWN = "Unknown"
 
+    @classmethod
+    def _missing_(cls, value: object) -> RunState:
+        """Of a run that goes on, Soperator has Kubernetes' words, or none."""
+        return cls.IN_PROGRESS
+
     @property
     def is_over(self) -> bool:
         return self is not RunState.IN_PROGRESS
@@ -139,7 +144,6 @@ def drain_reason(owner: str, why: str) -> str:
 
 def refuse_unread(why: str) -> None:
     """Raise ``ValueError`` for a reason that looks as if Soperator acted on it, but cannot be parsed by it."""
-
     prefix = _PREFIX.match(why)
     refuse_orders(why[prefix.end() :] if prefix else why)
     if prefix and not _FOR_SOPERATOR.fullmatch(why):

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.soperator.conditions import Condition, Object, conditions_of, last_changed
-from airflow_provider_soperator.soperator.workloads import Pod
+from airflow_provider_soperator.soperator.workloads import Keeper, Pod
 
 AVAILABLE = "Available"
 #: Values of ``spec.maintenance`` with which everything runs.
@@ -24,6 +24,11 @@ PARTS = {
 }
 _FLUX = "helm.toolkit.fluxcd.io"
 _HELM = "meta.helm.sh/release-name"
+_FLUX_REMEDY = (
+    "also set it in the recipe's slurm_nodeset_workers (size), or in nodesets.overrideValues.nodesets, with all "
+    "NodeSets in full, of the ConfigMap soperator-fluxcd-values (key values.yaml) in flux-system"
+)
+_HELM_REMEDY = "also set it in the values of the release"
 #: The cluster of a NodeSet; from 5.0 on it is in the spec.
 CLUSTER_ANNOTATION = "slurm.nebius.ai/parental-cluster-ref"
 #: Label of Pods with the name of their NodeSet.
@@ -91,23 +96,6 @@ class ClusterSeen:
         return min((one.since for one in self.missing if one.since), default=None)
 
 
-@dataclass(frozen=True)
-class Keeper:
-    """Owner of an object, which resets it to its own definition."""
-
-    name: str
-    #: How to make a change persist.
-    remedy: str
-    is_helm: bool = False
-
-    def warning(self, replicas: int) -> str:
-        """Warning that a NodeSet's number of replicas will be reset, with the remedy."""
-        said = f"{self.name} resets the number of replicas at its next upgrade or apply: {self.remedy}"
-        # Helm's `default 1` treats 0 as unset.
-        quirk = ". Soperator's chart makes 1 of replicas: 0" if self.is_helm and replicas == 0 else ""
-        return said + quirk
-
-
 def keeper_of(thing: Object) -> Keeper | None:
     """Owner of an object by its labels and annotations, or else by the managers that have written its spec."""
     metadata = thing["metadata"]
@@ -115,25 +103,15 @@ def keeper_of(thing: Object) -> Keeper | None:
     # A manager that scales it owns the replicas; the others keep the rest of the spec.
     written = [one for one in metadata.get("managedFields") or () if "f:spec" in (one.get("fieldsV1") or {})]
     managers = {str(one.get("manager")).lower() for one in written}
-    if f"{_FLUX}/name" in labels:
-        name = f"{labels.get(f'{_FLUX}/namespace', 'flux-system')}/{labels[f'{_FLUX}/name']}"
-        return Keeper(f"the HelmRelease {name}", _FLUX_REMEDY, is_helm=True)
-    if "helm-controller" in managers:
-        return Keeper("a HelmRelease of Flux", _FLUX_REMEDY, is_helm=True)
-    if _HELM in annotations:
-        return Keeper(f"the Helm release {annotations[_HELM]}", _HELM_REMEDY, is_helm=True)
-    if "helm" in managers:
-        return Keeper("a Helm release", _HELM_REMEDY, is_helm=True)
+    flux, release = labels.get(f"{_FLUX}/name"), annotations.get(_HELM)
+    if flux or "helm-controller" in managers:
+        name = f"the HelmRelease {labels.get(f'{_FLUX}/namespace', 'flux-system')}/{flux}"
+        return Keeper(name if flux else "a HelmRelease of Flux", _FLUX_REMEDY, is_helm=True)
+    if release or "helm" in managers:
+        return Keeper(f"the Helm release {release}" if release else "a Helm release", _HELM_REMEDY, is_helm=True)
     if any("terraform" in manager for manager in managers):
         return Keeper("Terraform", "also change it in the Terraform configuration")
     return None
-
-
-_FLUX_REMEDY = (
-    "also set it in the recipe's slurm_nodeset_workers (size), or in nodesets.overrideValues.nodesets, with all "
-    "NodeSets in full, of the ConfigMap soperator-fluxcd-values (key values.yaml) in flux-system"
-)
-_HELM_REMEDY = "also set it in the values of the release"
 
 
 @dataclass(frozen=True, kw_only=True)

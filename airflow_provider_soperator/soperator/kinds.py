@@ -73,7 +73,6 @@ async def find_scalable(client: Any, kind: str) -> Resource:
         entries = await _entries(custom, group, version)
         kinds = [one for one in entries if "/" not in one.name]
         found = next((one for one in kinds if name in (one.name, one.singular_name, one.kind, one.kind.lower())), None)
-
         if found is None:
             continue
         if all(one.name != f"{found.name}/scale" for one in entries):

@@ -180,12 +180,8 @@ class Objects:
         name, namespace = metadata["name"], metadata["namespace"]
         # A StatefulSet may have started another Pod of the same name by now.
         options = {"preconditions": {"uid": metadata["uid"]}}
-        body: Any = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name},
-            "deleteOptions": options,
-        }
+        kind = {"apiVersion": "policy/v1", "kind": "Eviction"}
+        body: Any = {**kind, "metadata": {"name": name}, "deleteOptions": options}
         how = _PLAIN | ({"dry_run": "All"} if dry_run else {})
         with kubernetes_errors(f"evict pod {namespace}/{name}", self._rights, _FOR_NOW):
             try:

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import in_lines, is_coming_up, is_going_off, is_off, is_usable
-from airflow_provider_soperator.slurm.node_orders import NodeStep, held
+from airflow_provider_soperator.slurm.node_orders import NodeMove, NodeStep, held
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.clusters import AVAILABLE, PARTS, ClusterSeen, ClusterSnapshot, NodeSetSeen
 from airflow_provider_soperator.soperator.conditions import newest
@@ -58,6 +58,10 @@ class Wanted:
     gpus: Mapping[str, int] = field(default_factory=dict)
 
 
+#: Any release, number and hardware will do.
+ANY = Wanted()
+
+
 def of_all(
     seen: ClusterSnapshot,
     now: datetime,
@@ -65,13 +69,12 @@ def of_all(
     nodesets: Collection[str] = (),
     slurm: Mapping[str, Node] | None = None,
     may_come: bool = False,
-    wanted: Wanted | None = None,
+    wanted: Wanted = ANY,
 ) -> Readiness:
     """Readiness of a cluster with all or some NodeSets; with ``slurm``, each node that should run must accept jobs.
 
     ``may_come``: a missing NodeSet may still be created, even if the cluster is already available.
     """
-    wanted = wanted or Wanted()
     cluster = of_cluster(seen.cluster, now)
     if seen.cluster.is_in_maintenance:
         return cluster
@@ -133,9 +136,7 @@ def _may_be_old(cluster: ClusterSeen, now: datetime) -> bool:
     return moved is None or moved <= cluster.changed
 
 
-def of_nodeset(
-    nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None, wanted: Wanted | None = None
-) -> Readiness:
+def of_nodeset(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None, wanted: Wanted = ANY) -> Readiness:
     """Readiness of a NodeSet: each node that should run has a ready Pod, and with ``slurm`` accepts jobs."""
     name = f"NodeSet {nodeset.name}"
     if nodeset.is_being_deleted:
@@ -144,16 +145,18 @@ def of_nodeset(
         return Readiness((f"{name} has no Pods while its cluster is in maintenance",))
     if nodeset.is_ephemeral and nodeset.active is None:
         return Readiness((f"{name} has no power state yet",))
-    return of_nodes(nodeset.active_nodes, nodeset.pods, slurm, wanted)
+    found = of_nodes(nodeset.active_nodes, nodeset.pods, slurm, wanted)
+    return Readiness(in_lines(found.waiting), in_lines(found.lost))
 
 
 def of_nodes(
-    names: Iterable[str], pods: Mapping[str, Pod], slurm: Mapping[str, Node] | None, wanted: Wanted | None = None
-) -> Readiness:
-    steps = {name: _node(name, pods.get(name), slurm, wanted or Wanted()) for name in names}
-    return Readiness(
-        in_lines({name: step.waits for name, step in steps.items() if step.waits}),
-        in_lines({name: step.lost for name, step in steps.items() if step.lost}),
+    names: Iterable[str], pods: Mapping[str, Pod], slurm: Mapping[str, Node] | None, wanted: Wanted = ANY
+) -> NodeMove:
+    """What each node waits for, or why it cannot become ready."""
+    steps = {name: _node(name, pods.get(name), slurm, wanted) for name in names}
+    return NodeMove(
+        waiting={name: step.waits for name, step in steps.items() if step.waits},
+        lost={name: step.lost for name, step in steps.items() if step.lost},
     )
 
 

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
-    in_lines,
     is_drained,
     is_off,
     is_ours,
     is_usable,
 )
-from airflow_provider_soperator.slurm.node_orders import drained
-from airflow_provider_soperator.slurm.requests import Request, Undrain
+from airflow_provider_soperator.slurm.node_orders import NodeMove, drained
+from airflow_provider_soperator.slurm.requests import Undrain
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.readiness import of_nodes
@@ -71,56 +70,36 @@ class Resize:
             )
         return ""
 
-    def prepare(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> ResizeStage:
-        """The stage before the resize: drain the nodes that go, and wait for their jobs."""
+    def prepare(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> NodeMove:
+        """The move before the resize: drain the nodes that go, and wait for their jobs."""
         nodes = [slurm[name] for name in self.leaving(nodeset) if name in slurm] if slurm else []
         move = drained(nodes, self.reason, wait_for_jobs=True)
-        waiting = dict(move.waiting)
-        if nodeset.is_ephemeral:
-            waiting |= {node.name: "is not off yet" for node in nodes if is_drained(node) and not is_off(node)}
-        return ResizeStage(move.orders, in_lines(waiting))
+        on = [node.name for node in nodes if nodeset.is_ephemeral and is_drained(node) and not is_off(node)]
+        return replace(move, waiting={**move.waiting, **dict.fromkeys(on, "is not off yet")})
 
-    def finish(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None, since: datetime) -> ResizeStage:
-        """The stage after the resize: removed nodes are gone from Kubernetes and Slurm, the others accept jobs.
-
-        ``since``: nodes that were out of service before this time are not waited for.
-        """
-        gone = {name: "still has a Pod" for name in nodeset.pods if name not in nodeset.nodes}
+    def finish(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None, since: datetime) -> NodeMove:
+        """The move after the resize: removed nodes are gone from Kubernetes and Slurm, the others accept jobs."""
+        waiting = {name: "still has a Pod" for name in nodeset.pods if name not in nodeset.nodes}
         # Another NodeSet's name may begin with its name.
         own = re.compile(rf"{re.escape(nodeset.name)}-[0-9]+")
         beyond = [name for name in slurm or () if own.fullmatch(name) and name not in nodeset.nodes]
-        gone |= dict.fromkeys(beyond, "is still in Slurm")
+        waiting |= dict.fromkeys(beyond, "is still in Slurm")
         known = [slurm[name] for name in nodeset.nodes if name in slurm] if slurm else []
         ours = tuple(node.name for node in known if is_ours(node, self.owner))
-        old = {node.name for node in known if _was_wrong(node, since)}
-        found = of_nodes([name for name in nodeset.active_nodes if name not in {*old, *ours}], nodeset.pods, slurm)
-        # Those of an ephemeral NodeSet are in Slurm also while they are off.
-        off = [name for name in nodeset.nodes if name not in (*nodeset.active_nodes, *(slurm or ()))]
-        absent = in_lines(dict.fromkeys(off, "is not known to Slurm yet")) if slurm is not None else ()
-        return ResizeStage(
-            (Undrain(ours),) if ours else (),
-            (*in_lines(gone), *found.waiting, *absent, *in_lines(dict.fromkeys(ours, "is being undrained"))),
-            found.broken,
-            tuple(sorted(old)),
-        )
+        left = {*ours, *self.passed_over(nodeset, slurm, since)}
+        found = of_nodes([name for name in nodeset.active_nodes if name not in left], nodeset.pods, slurm)
+        waiting |= found.waiting
+        if slurm is not None:
+            # Those of an ephemeral NodeSet are in Slurm also while they are off.
+            off = [name for name in nodeset.nodes if name not in (*nodeset.active_nodes, *slurm)]
+            waiting |= dict.fromkeys(off, "is not known to Slurm yet")
+        waiting |= dict.fromkeys(ours, "is being undrained")
+        return NodeMove((Undrain(ours),) if ours else (), waiting=waiting, lost=found.lost)
 
-
-@dataclass(frozen=True)
-class ResizeStage:
-    """Commands and waits that are left at one moment of a resize."""
-
-    orders: tuple[Request[None], ...] = ()
-    waiting: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    #: Nodes that were out of service before; they are left alone.
-    passed_over: tuple[str, ...] = ()
-
-    @property
-    def is_over(self) -> bool:
-        return not self.orders and not self.waiting and not self.lost
-
-    def __str__(self) -> str:
-        return "; ".join((*self.lost, *self.waiting))
+    def passed_over(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None, since: datetime) -> tuple[str, ...]:
+        """Nodes that were out of service before this time; they are left alone, and not waited for."""
+        known = [slurm[name] for name in nodeset.nodes if name in slurm] if slurm else []
+        return tuple(sorted(node.name for node in known if _was_wrong(node, since)))
 
 
 def _was_wrong(node: Node, since: datetime) -> bool:

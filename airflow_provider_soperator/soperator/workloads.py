@@ -152,19 +152,27 @@ def last_scaled_by(workload: Object) -> str:
 
 
 @dataclass(frozen=True)
-class WorkloadSource:
-    """The controller that keeps an object as it is written elsewhere, mostly in Git."""
+class Keeper:
+    """Owner of an object, which resets it to its own definition, mostly in Git."""
 
-    said: str
+    name: str
+    #: How to make a change persist.
     remedy: str
+    is_helm: bool = False
     #: It manages ``spec.replicas`` now.
-    sets_replicas: bool
+    sets_replicas: bool = False
 
     def __str__(self) -> str:
-        return self.said
+        return self.name
+
+    def warning(self, replicas: int) -> str:
+        """Warning that a NodeSet's number of replicas will be reset, with the remedy."""
+        # Helm's `default 1` treats 0 as unset.
+        quirk = ". Soperator's chart makes 1 of replicas: 0" if self.is_helm and replicas == 0 else ""
+        return f"{self.name} resets the number of replicas at its next upgrade or apply: {self.remedy}{quirk}"
 
 
-def source_of(workload: Object) -> WorkloadSource | None:
+def source_of(workload: Object) -> Keeper | None:
     """The GitOps controller of an object, from the marks that it leaves.
 
     >>> labels = {"kustomize.toolkit.fluxcd.io/name": "apps"}
@@ -187,7 +195,7 @@ def source_of(workload: Object) -> WorkloadSource | None:
     )
     for manager, said, name, remedy in found:
         if name:
-            return WorkloadSource(said.format(name), remedy, managers.get(manager, False))
+            return Keeper(said.format(name), remedy, sets_replicas=managers.get(manager, False))
     return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.failures import Diagnostic, NoTerraform, explain, from_text
+from airflow_provider_soperator.terraform.failures import NO_TERRAFORM, Diagnostic, explain, from_text
 
 #: Variables that would change Terraform's output, arguments or folders, and all of Airflow's: a recipe's scripts must
 #: not see the password of Airflow's database.
@@ -25,7 +25,7 @@ def find(name: str | None) -> str:
     for one in [name] if name else ("terraform", "tofu"):
         if path := shutil.which(os.path.expanduser(one)):
             return path
-    raise NoTerraform(f"{name or 'terraform'} is not on PATH of this machine")
+    raise NO_TERRAFORM.error(f"{name or 'terraform'} is not on PATH of this machine")
 
 
 def environment(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
@@ -56,7 +56,7 @@ class Terraform:
                 start_new_session=True,
             )
         except OSError as error:
-            raise NoTerraform(f"{self.path} cannot be run ({error})") from error
+            raise NO_TERRAFORM.error(f"{self.path} cannot be run ({error})") from error
         if done.returncode:
             words = (done.stderr or done.stdout).strip()
             untold = [Diagnostic("error", words.splitlines()[0], words)] if words else []

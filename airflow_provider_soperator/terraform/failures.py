@@ -87,206 +87,138 @@ def _plain(text: str) -> str:
     return _COLOUR.sub("", text).strip()
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Cause:
+    """A kind of failure."""
+
+    remedy: str = ""
+    #: True if a retry without any change may help.
+    retryable: bool = False
+    #: Of Terraform's messages about it; this one is in none.
+    pattern: str = r"(?!)"
+
+    def is_in(self, text: str) -> bool:
+        """True if a message is about this failure."""
+        return re.search(self.pattern, text, re.IGNORECASE) is not None
+
+    def error(self, what: str, remedy: str = "", diagnostics: Sequence[Diagnostic] = ()) -> TerraformError:
+        return TerraformError(self, what, remedy or self.remedy, tuple(diagnostics))
+
+
 class TerraformError(Exception):
     """Terraform has failed.
 
-    ``what`` is the cause, ``remedy`` the remedy, ``retryable`` tells if a retry without any change may help, and
-    ``diagnostics`` has Terraform's own messages.
+    ``what`` tells of the failure, ``remedy`` is the remedy, ``retryable`` tells if a retry without any change may help,
+    and ``diagnostics`` has Terraform's own messages.
     """
 
-    retryable = False
-    remedy = ""
-    #: Of Terraform's messages; this one is in none.
-    pattern = r"(?!)"
-
-    def __init__(self, what: str, remedy: str = "", diagnostics: Sequence[Diagnostic] = ()) -> None:
-        self.what = what
-        self.remedy = remedy or type(self).remedy
-        self.diagnostics = tuple(diagnostics)
-        super().__init__(": ".join(filter(None, (what, self.remedy))))
-
-    @classmethod
-    def is_in(cls, text: str) -> bool:
-        """True if a message is about this failure."""
-        return re.search(cls.pattern, text, re.IGNORECASE) is not None
-
-
-class NoTerraform(TerraformError):
-    """The binary does not exist, or cannot be run."""
-
-    remedy = "install Terraform (https://developer.hashicorp.com/terraform/install) or OpenTofu on the Airflow workers"
-
-
-class NoReader(TerraformError):
-    """The parser for a recipe's files is not installed."""
-
-    remedy = "pip install 'airflow-provider-soperator[terraform]'"
-
-
-class StateElsewhere(TerraformError):
-    """The recipe's own folder has a state, which a copy of the recipe would not use."""
-
-
-class DestructionRefused(TerraformError):
-    """The plan would destroy or replace protected resources."""
-
-    remedy = "check the reasons, and allow the addresses if this is intended"
-
-
-class WorkspaceBusy(TerraformError):
-    """Another task works in the same folder."""
-
-    retryable = True
-    remedy = "retry once it has ended"
-
-
-class Interrupted(TerraformError):
-    """The run was interrupted, by a person or because the Airflow worker stops; a retry continues."""
-
-    retryable = True
-
-
-class StateLocked(TerraformError):
-    """Another process holds the lock of the state, or has died with it."""
-
-    pattern = r"error acquiring the state lock"
-    retryable = True
-
-
-class StateNotSaved(TerraformError):
-    """Terraform could not write its state to the backend, and left it in a file."""
-
-    pattern = r"failed to (save|persist) state|errored\.tfstate"
-    # The next try first pushes the file to the backend.
-    retryable = True
-
-
-class PlanOutdated(TerraformError):
-    """The state has changed since the plan was made."""
-
-    pattern = r"saved plan is stale|plan file .*different (state|lineage)"
-    retryable = True
-    remedy = "plan again"
-
-
-class BackendChanged(TerraformError):
-    """The state is in another backend than the recipe declares."""
-
-    pattern = (
-        r"backend (configuration|type) changed|backend initialization required|-migrate-state|unsetting the previous"
-    )
-
-
-class TerraformTooOld(TerraformError):
-    """The recipe requires another version of Terraform."""
-
-    pattern = r"unsupported (terraform|opentofu) core version"
-    remedy = "install a Terraform that the recipe's required_version allows, or set the path of one"
-
-
-class NotARecipe(TerraformError):
-    """The folder has no Terraform configuration."""
-
-    pattern = r"no configuration files"
-    remedy = "use the folder with the recipe's .tf files, such as soperator/installations/example"
-
-
-class RecipeMissing(TerraformError):
-    """The recipe could not be downloaded."""
-
-    pattern = r"failed to download module|module not found|unreadable module|invalid module source"
-    remedy = "check its address and ref, and that this machine may read it"
-
-
-class ProviderMissing(TerraformError):
-    """A provider that the recipe needs cannot be installed."""
-
-    pattern = (
-        r"failed to (query available provider|install provider)|required plugins are not installed"
-        r"|inconsistent dependency lock file|could not connect to registry"
-    )
-    retryable = True
-    remedy = (
-        "check that this machine reaches the registry, or set a mirror in the CLI configuration (TF_CLI_CONFIG_FILE)"
-    )
-
-
-class InvalidVariable(TerraformError):
-    """A variable's value is missing, has the wrong type, or fails a check of the recipe."""
-
-    pattern = (
-        r"invalid value for (input )?variable|no value for required variable|invalid variable name"
-        r"|resource precondition failed"
-    )
-    remedy = "correct the value"
-
-
-class UnknownVariable(TerraformError):
-    """A value for a variable that the recipe does not have."""
-
-    pattern = r"values? for undeclared variable"
-
-
-class RecipeInvalid(TerraformError):
-    """Terraform rejects the recipe."""
-
-    pattern = (
-        r"problems during initiali[sz]ation|unsupported (argument|block type|attribute)|missing required argument"
-        r"|reference to undeclared|module not installed|invalid (reference|expression|block definition)"
-        r"|duplicate (variable|resource|output|module)|unclosed configuration block"
-    )
-    remedy = "correct the recipe, or use one of its released versions"
-
-
-class CloudQuotaExceeded(TerraformError):
-    """A quota is exceeded."""
-
-    pattern = r"quota"
-    remedy = "raise the quota, or ask for less; what was created so far is in the state and is kept"
-
-
-class Unauthenticated(TerraformError):
-    """A provider or backend rejected Terraform's credentials."""
-
-    pattern = (
-        rf"unauthenticated|{_STATUS}401\b|unauthorized|expiredtoken|invalidaccesskeyid|signaturedoesnotmatch"
-        r"|no valid credential sources|token (has |is )?(expired|invalid)|(expired|invalid|missing) (iam )?token"
-    )
-    remedy = (
-        "give the Nebius connection a new token (they live for 12 hours) or a service account's key, and a backend "
-        "on object storage its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (the recipe's keys live for a day)"
-    )
-
-
-class Denied(TerraformError):
-    """The account lacks a right."""
-
-    pattern = rf"permissiondenied|permission_denied|{_STATUS}403\b|accessdenied|forbidden"
-    remedy = "give the account the role editor on the project, and the rights that the message names"
-
-
-class AlreadyThere(TerraformError):
-    """An object of that name exists, but is not in the state."""
-
-    pattern = r"alreadyexists|already_exists|already exists"
-    remedy = (
-        "use another name, or the workspace and backend with which it was created; import manually created objects "
-        "with `terraform import`"
-    )
-
-
-class NotEnoughResources(TerraformError):
-    """Not enough machines at present."""
-
-    pattern = r"not ?enough ?resources|resource_?exhausted"
-    retryable = True
-    remedy = "check the limit of the capacity block, and who holds the rest of it; what was created so far is kept"
-
-
-class TerraformFailed(TerraformError):
-    """Any other failure; Terraform's own messages give the cause."""
-
-    retryable = True
+    def __init__(self, cause: Cause, what: str, remedy: str, diagnostics: tuple[Diagnostic, ...]) -> None:
+        self.cause, self.what, self.remedy, self.diagnostics = cause, what, remedy, diagnostics
+        self.retryable = cause.retryable
+        super().__init__(": ".join(filter(None, (what, remedy))))
+
+
+#: The binary does not exist, or cannot be run.
+NO_TERRAFORM = Cause(
+    remedy="install Terraform (https://developer.hashicorp.com/terraform/install) or OpenTofu on the Airflow workers",
+)
+#: The parser for a recipe's files is not installed.
+NO_READER = Cause(remedy="pip install 'airflow-provider-soperator[terraform]'")
+#: The recipe's own folder has a state, which a copy of the recipe would not use.
+STATE_ELSEWHERE = Cause()
+#: The plan would destroy or replace protected resources.
+DESTRUCTION_REFUSED = Cause(remedy="check the reasons, and allow the addresses if this is intended")
+#: Another task works in the same folder.
+WORKSPACE_BUSY = Cause(remedy="retry once it has ended", retryable=True)
+#: The run was interrupted, by a person or because the Airflow worker stops; a retry continues.
+INTERRUPTED = Cause(retryable=True)
+#: Another process holds the lock of the state, or has died with it.
+STATE_LOCKED = Cause(retryable=True, pattern=r"error acquiring the state lock")
+#: Terraform could not write its state to the backend, and left it in a file. The next try first pushes the file.
+STATE_NOT_SAVED = Cause(retryable=True, pattern=r"failed to (save|persist) state|errored\.tfstate")
+#: The state has changed since the plan was made.
+PLAN_OUTDATED = Cause(
+    remedy="plan again", retryable=True, pattern=r"saved plan is stale|plan file .*different (state|lineage)"
+)
+#: The state is in another backend than the recipe declares.
+BACKEND_CHANGED = Cause(
+    pattern=r"backend (configuration|type) changed|backend initialization required|-migrate-state"
+    r"|unsetting the previous",
+)
+#: The recipe requires another version of Terraform.
+TERRAFORM_TOO_OLD = Cause(
+    remedy="install a Terraform that the recipe's required_version allows, or set the path of one",
+    pattern=r"unsupported (terraform|opentofu) core version",
+)
+#: The folder has no Terraform configuration.
+NOT_A_RECIPE = Cause(
+    remedy="use the folder with the recipe's .tf files, such as soperator/installations/example",
+    pattern=r"no configuration files",
+)
+#: The recipe could not be downloaded.
+RECIPE_MISSING = Cause(
+    remedy="check its address and ref, and that this machine may read it",
+    pattern=r"failed to download module|module not found|unreadable module|invalid module source",
+)
+#: A provider that the recipe needs cannot be installed.
+PROVIDER_MISSING = Cause(
+    remedy="check that this machine reaches the registry, or set a mirror in the CLI configuration "
+    "(TF_CLI_CONFIG_FILE)",
+    retryable=True,
+    pattern=r"failed to (query available provider|install provider)|required plugins are not installed"
+    r"|inconsistent dependency lock file|could not connect to registry",
+)
+#: A variable's value is missing, has the wrong type, or fails a check of the recipe.
+INVALID_VARIABLE = Cause(
+    remedy="correct the value",
+    pattern=r"invalid value for (input )?variable|no value for required variable|invalid variable name"
+    r"|resource precondition failed",
+)
+#: A value for a variable that the recipe does not have.
+UNKNOWN_VARIABLE = Cause(pattern=r"values? for undeclared variable")
+#: Terraform rejects the recipe.
+RECIPE_INVALID = Cause(
+    remedy="correct the recipe, or use one of its released versions",
+    pattern=r"problems during initiali[sz]ation|unsupported (argument|block type|attribute)|missing required argument"
+    r"|reference to undeclared|module not installed|invalid (reference|expression|block definition)"
+    r"|duplicate (variable|resource|output|module)|unclosed configuration block",
+)
+#: A quota is exceeded.
+CLOUD_QUOTA_EXCEEDED = Cause(
+    remedy="raise the quota, or ask for less; what was created so far is in the state and is kept", pattern=r"quota"
+)
+#: A provider or backend rejected Terraform's credentials.
+UNAUTHENTICATED = Cause(
+    remedy="give the Nebius connection a new token (they live for 12 hours) or a service account's key, and a backend "
+    "on object storage its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (the recipe's keys live for a day)",
+    pattern=rf"unauthenticated|{_STATUS}401\b|unauthorized|expiredtoken|invalidaccesskeyid|signaturedoesnotmatch"
+    r"|no valid credential sources|token (has |is )?(expired|invalid)|(expired|invalid|missing) (iam )?token",
+)
+#: The account lacks a right.
+DENIED = Cause(
+    remedy="give the account the role editor on the project, and the rights that the message names",
+    pattern=rf"permissiondenied|permission_denied|{_STATUS}403\b|accessdenied|forbidden",
+)
+#: An object of that name exists, but is not in the state.
+ALREADY_THERE = Cause(
+    remedy="use another name, or the workspace and backend with which it was created; import manually created objects "
+    "with `terraform import`",
+    pattern=r"alreadyexists|already_exists|already exists",
+)
+#: Not enough machines at present.
+NOT_ENOUGH_RESOURCES = Cause(
+    remedy="check the limit of the capacity block, and who holds the rest of it; what was created so far is kept",
+    retryable=True,
+    pattern=r"not ?enough ?resources|resource_?exhausted",
+)
+#: Any other failure; Terraform's own messages give the cause.
+TERRAFORM_FAILED = Cause(retryable=True)
+#: What Terraform's messages can be about: failures of Terraform itself come before errors of the cloud.
+_IN_MESSAGES = (
+    STATE_LOCKED, STATE_NOT_SAVED, PLAN_OUTDATED, BACKEND_CHANGED, TERRAFORM_TOO_OLD, NOT_A_RECIPE, RECIPE_MISSING,
+    PROVIDER_MISSING, INVALID_VARIABLE, UNKNOWN_VARIABLE, RECIPE_INVALID, CLOUD_QUOTA_EXCEEDED, UNAUTHENTICATED,
+    DENIED, ALREADY_THERE, NOT_ENOUGH_RESOURCES,
+)  # fmt: skip
 
 
 def explain(found: Sequence[Diagnostic], command: str) -> TerraformError:
@@ -296,11 +228,10 @@ def explain(found: Sequence[Diagnostic], command: str) -> TerraformError:
     more = f"; and {len(wrong) - _TOLD} more errors" if len(wrong) > _TOLD else ""
     what = f"terraform {command}: {told}{more}"
     text = "\n".join(one.words for one in wrong)
-    # In the order of this module: failures of Terraform itself come before errors of the cloud.
-    kind = next((kind for kind in TerraformError.__subclasses__() if kind.is_in(text)), TerraformFailed)
-    if kind is CloudQuotaExceeded and (names := [name for name in _QUOTA.findall(text) if not _HOST.search(name)]):
+    cause = next((one for one in _IN_MESSAGES if one.is_in(text)), TERRAFORM_FAILED)
+    if cause is CLOUD_QUOTA_EXCEEDED and (names := [name for name in _QUOTA.findall(text) if not _HOST.search(name)]):
         what = f"the quota {', '.join(dict.fromkeys(names))} is exceeded ({what})"
-    return kind(what, diagnostics=found)
+    return cause.error(what, diagnostics=found)
 
 
 def _told(one: Diagnostic) -> str:

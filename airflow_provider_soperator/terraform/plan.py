@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.failures import DestructionRefused
+from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED
 
 #: Terraform's signs for actions, in the order of our output.
 _SIGNS = {"delete": "-", "replace": "-/+", "forget": ".", "create": "+", "update": "~", "read": "<="}
@@ -90,7 +90,8 @@ class ResourceChange:
         >>> ResourceChange('m.group["a-0"]', "update").is_among(["m.gr*"])
         True
         """
-        return any(_matches(one, self.address) for one in patterns)
+        literals = (".*".join(map(re.escape, one.split("*"))) for one in patterns)
+        return any(re.fullmatch(rf"{one}(\[[^\]]*\])?", self.address, re.DOTALL) for one in literals)
 
     @property
     def why(self) -> str:
@@ -153,7 +154,6 @@ class TerraformPlan:
         """The numbers of changes in a few words, destructive ones first."""
         counted = Counter(one.action for one in self.news)
         told = [f"{counted[one]} to {'destroy' if one == 'delete' else one}" for one in _SIGNS if counted[one]]
-
         imported = sum(one.is_import for one in self.changes)
         told += [f"{imported} to import"] if imported else []
         if not told and self.outputs:
@@ -172,7 +172,7 @@ class TerraformPlan:
             yield from map(str, self.drift)
 
     def refuse_destruction(self, allowed: Sequence[str] = (), *, unfinished: bool = False) -> None:
-        """Raise ``DestructionRefused`` if what a resource holds is lost, and its address matches none of ``allowed``.
+        """Raise ``TerraformError`` if what a resource holds is lost, and its address matches none of ``allowed``.
 
         With ``unfinished``, tainted resources may be replaced: this is how an interrupted creation continues.
         """
@@ -183,15 +183,10 @@ class TerraformPlan:
                 + (f" because {one.why}" if one.why else "")
                 for one in refused
             )
-            remedy = DestructionRefused.remedy
+            remedy = DESTRUCTION_REFUSED.remedy
             if tainted := [one.address for one in refused if one.is_tainted]:
                 remedy = f"{remedy}; one that is in use is kept by `terraform untaint {tainted[0]}` in its workspace"
-            raise DestructionRefused(f"rejected, nothing was changed: {told}", remedy)
-
-
-def _matches(pattern: str, address: str) -> bool:
-    literal = ".*".join(re.escape(part) for part in pattern.split("*"))
-    return re.fullmatch(rf"{literal}(\[[^\]]*\])?", address, re.DOTALL) is not None
+            raise DESTRUCTION_REFUSED.error(f"rejected, nothing was changed: {told}", remedy)
 
 
 def _is_unknown(value: Any) -> bool:
@@ -203,7 +198,4 @@ def _is_unknown(value: Any) -> bool:
 
 def _path(steps: Iterable[str | int]) -> str:
     """The path of an attribute in Terraform's notation: ``boot_disk[0].type``."""
-    text = ""
-    for step in steps:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")

@@ -1,15 +1,12 @@
-"""Progress of a run: its resources, a progress bar, its log lines, and its outcome."""
+"""Progress of a run, from Terraform's events: its resources, a progress bar, and lines for a log."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.terraform.failures import Diagnostic, StateLocked, errors, from_text
-from airflow_provider_soperator.terraform.runs import Run
+from airflow_provider_soperator.terraform.failures import Diagnostic
 from airflow_provider_soperator.terraform.state import seconds_of
 
 #: The steps of each planned action; other actions do not count.
@@ -19,9 +16,20 @@ _DONE = {"create": "created", "update": "changed", "delete": "destroyed", "read"
 _WIDTH = 20
 #: Resources that a bar names: the oldest ones, because they are what a user waits for.
 _NAMED = 2
-#: Seconds between two polls, and between two bars.
-_PAUSE = 0.2
-_BAR = 15.0
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Result of an apply."""
+
+    added: int = 0
+    changed: int = 0
+    destroyed: int = 0
+    imported: int = 0
+
+    def __str__(self) -> str:
+        done = f"{self.added} added, {self.changed} changed, {self.destroyed} destroyed"
+        return f"{done}, {self.imported} imported" if self.imported else done
 
 
 @dataclass
@@ -33,8 +41,8 @@ class ApplyProgress:
     #: Resources in progress, each with its action and start time.
     current: dict[str, tuple[str, float]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    #: Numbers of added, changed, removed and imported resources of a finished apply.
-    summary: Mapping[str, int] = field(default_factory=dict)
+    #: The result of a finished apply.
+    applied: Applied = Applied()
     began: float = 0.0
     #: The time of the last event of a resource, at which this run held the lock of the state.
     last_sign: float = 0.0
@@ -62,7 +70,7 @@ class ApplyProgress:
             case "change_summary":
                 changes = event["changes"]
                 if changes.get("operation") != "plan":
-                    self.summary = {name: n for name, n in changes.items() if isinstance(n, int)}
+                    self.applied = Applied(*(changes.get(name, 0) for name in ("add", "change", "remove", "import")))
             case "diagnostic":
                 self.diagnostics.append(Diagnostic.read(event["diagnostic"]))
             case "log":
@@ -98,82 +106,3 @@ def clock(seconds: float) -> str:
 def _hook(event: Mapping[str, Any]) -> tuple[str, str]:
     hook = event["hook"]
     return hook["resource"]["addr"], hook["action"]
-
-
-@dataclass
-class FollowedRun:
-    """A run with its progress: read as far as it has come, or followed to its end. Interrupts are passed on to it."""
-
-    run: Run
-    log: Logger
-    progress: ApplyProgress = field(default_factory=ApplyProgress)
-    was_interrupted: bool = False
-    #: Terraform has said something. Before its first words it may still ignore signals.
-    _has_begun: bool = False
-    _is_sent: bool = False
-
-    @property
-    def status(self) -> int | None:
-        """The exit code; None if the run died."""
-        return self.run.status
-
-    @property
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Terraform's diagnostics; for a run that died, one that says so."""
-        found = tuple(self.progress.diagnostics)
-        if self.status == 0 or errors(found):
-            return found
-        printed = from_text(self.run.errors)
-        if errors(printed):
-            return (*found, *printed)
-        how = "was killed" if self.status is None or self.status > 128 else f"ended with exit code {self.status}"
-        return (*found, Diagnostic("error", f"Terraform {how}", self.run.errors.strip()))
-
-    def interrupt(self) -> None:
-        """Stop the run in good order. May be called by a signal handler."""
-        self.was_interrupted = True
-        self._tell()
-
-    def to_present(self) -> FollowedRun:
-        """Read its output so far, and log nothing."""
-        for event in self.run.lines():
-            if event is None:
-                break
-            self._has_begun = True
-            list(self.progress.take(event))
-        return self
-
-    def to_end(self, *, is_late: bool = False) -> FollowedRun:
-        """Wait for the run, and log its progress; what it had done before, if ``is_late``, in one line."""
-        is_over, is_silent, next_bar = False, is_late, time.monotonic() + _BAR
-        for event in self.run.lines():
-            if event is not None:
-                self._has_begun = True
-                for line in self.progress.take(event):
-                    if not is_silent:
-                        self.log.info("%s", line)
-                continue
-            if is_over:
-                break
-            if is_silent:
-                self.log.info("%s", self.progress.bar(time.time()))
-                is_silent = False
-            # One more read after its end, for its last output.
-            is_over = not self.run.is_running
-            self._tell()
-            if self.progress.current and time.monotonic() >= next_bar:
-                self.log.info("%s", self.progress.bar(time.time()))
-                next_bar = time.monotonic() + _BAR
-            if not is_over:
-                time.sleep(_PAUSE)
-        self.run.notice()
-        for diagnostic in self.diagnostics:
-            # The holder of a lock is logged once elsewhere.
-            for line in () if StateLocked.is_in(diagnostic.summary) else diagnostic.lines():
-                self.log.warning("%s", line)
-        return self
-
-    def _tell(self) -> None:
-        """Pass on the interrupt, once: on a second one Terraform would stop at once, and leave work unfinished."""
-        if self.was_interrupted and self._has_begun and not self._is_sent and self.run.is_running:
-            self._is_sent = self.run.interrupt()

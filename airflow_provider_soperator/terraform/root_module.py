@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.errors import nearest
-from airflow_provider_soperator.terraform.failures import InvalidVariable, NoReader, NotARecipe, UnknownVariable
+from airflow_provider_soperator.terraform.failures import INVALID_VARIABLE, NO_READER, NOT_A_RECIPE, UNKNOWN_VARIABLE
 from airflow_provider_soperator.values import texts_in
 
 #: What is to be replaced in an example's values, such as "computefilesystem-<YOUR-FILESTORE-ID>".
@@ -34,13 +34,13 @@ class RootModule:
 
     @classmethod
     def read(cls, folder: Path) -> RootModule:
-        """The recipe in a folder; ``NotARecipe`` if there is none."""
+        """The recipe in a folder; ``TerraformError`` if there is none."""
         if not folder.is_dir():
-            raise NotARecipe(f"there is no folder {folder}")
+            raise NOT_A_RECIPE.error(f"there is no folder {folder}")
         # Terraform reads overriding files last.
         paths = sorted(folder.glob("*.tf"), key=_is_override) + sorted(folder.glob("*.tf.json"), key=_is_override)
         if not paths:
-            raise NotARecipe(f"{folder} has no .tf files")
+            raise NOT_A_RECIPE.error(f"{folder} has no .tf files")
         files = [_read(path) for path in paths]
         return cls(folder, tuple(one for one in files if one is not None), is_complete=None not in files)
 
@@ -70,28 +70,26 @@ class RootModule:
         return tuple(_joined(self.folder, source) for source in sources if source.startswith(("./", "../")))
 
     def check(self, given: Iterable[str]) -> None:
-        """Raise ``UnknownVariable`` for undeclared variables: Terraform would ignore some of them with a warning."""
+        """Raise ``TerraformError`` for undeclared variables: Terraform would ignore some of them with a warning."""
         unknown = [name for name in given if name not in self.variables]
         if not unknown or not self.is_complete:
             return
         if not self.variables:
-            raise NotARecipe(f"{self.folder} declares no variables, so {', '.join(unknown)} cannot be set")
-        told = []
-        for name in unknown:
-            near = nearest(name, self.variables)
-            told.append(f"{name} (did you mean {near!r}?)" if near else name)
-        raise UnknownVariable(
+            raise NOT_A_RECIPE.error(f"{self.folder} declares no variables, so {', '.join(unknown)} cannot be set")
+        near = {name: nearest(name, self.variables) for name in unknown}
+        told = [f"{name} (did you mean {known!r}?)" if known else name for name, known in near.items()]
+        raise UNKNOWN_VARIABLE.error(
             f"the recipe has no variable {', '.join(told)}",
             "correct the name, see its variables.tf, or use a version of the recipe that has it",
         )
 
     def check_placeholders(self, given: Iterable[str]) -> None:
-        """Raise ``InvalidVariable`` if the recipe's own values, which are not ``given``, were not filled in."""
+        """Raise ``TerraformError`` if the recipe's own values, which are not ``given``, were not filled in."""
         for path in (self.folder / "terraform.tfvars", *sorted(self.folder.glob("*.auto.tfvars"))):
             for name, value in ((_read(path) if path.exists() else None) or {}).items():
                 left = next(filter(_PLACEHOLDER.search, texts_in(value)), None)
                 if left and name not in given:
-                    raise InvalidVariable(
+                    raise INVALID_VARIABLE.error(
                         f"{path.name} of the recipe has a placeholder for {name}: {left!r}",
                         "set it in the description of the cluster, or in that file",
                     )
@@ -135,7 +133,7 @@ def _read(path: Path) -> Mapping[str, Any] | None:
         import hcl2
         from lark.exceptions import LarkError
     except ImportError as error:
-        raise NoReader(f"the packages for terraform are not installed ({error})") from error
+        raise NO_READER.error(f"the packages for terraform are not installed ({error})") from error
     options = hcl2.SerializationOptions(with_comments=False, explicit_blocks=False, strip_string_quotes=True)
     try:
         return hcl2.loads(text + "\n", serialization_options=options)

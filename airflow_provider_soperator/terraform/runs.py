@@ -15,11 +15,15 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.terraform.failures import STATE_LOCKED, Diagnostic, errors, from_text
+from airflow_provider_soperator.terraform.progress import ApplyProgress
 
 #: The shell waits for a line before it runs anything, because no run may be without a record. While Terraform runs, it
 #: touches a file, so that other machines with the same storage see that it is alive.
@@ -31,6 +35,9 @@ while [ ! -e "$run/rc" ] && kill -0 $$ 2>/dev/null; do touch "$run/beat"; sleep 
 sh -c 'echo $$ >"$0/pid.new" && mv "$0/pid.new" "$0/pid" && exec "$@"' "$run" "$@" >"$run/out" 2>"$run/err"
 echo $? >"$run/rc.new" && mv "$run/rc.new" "$run/rc"
 """
+#: Seconds between two polls, and between two bars.
+_PAUSE = 0.2
+_BAR = 15.0
 #: Seconds without a heartbeat after which a run on another machine counts as dead.
 _SILENCE = 60.0
 #: Number of runs to keep, for inspection.
@@ -59,13 +66,18 @@ class RunRecord:
 
 
 class Run:
-    """A run of Terraform, identified by its folder."""
+    """A run of Terraform, identified by its folder, with its progress as far as that was read."""
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
         self.folder = folder
         # A child process has to be waited for, or it would stay a zombie.
         self._process = process
         self.record = RunRecord(**json.loads((folder / "record.json").read_text()))
+        self.progress = ApplyProgress()
+        #: Bytes of its output that were read.
+        self._read = 0
+        self.was_interrupted = False
+        self._is_told = False
 
     @property
     def status(self) -> int | None:
@@ -100,33 +112,66 @@ class Run:
         (self.folder / "noticed").touch()
 
     @property
-    def errors(self) -> str:
-        path = self.folder / "err"
-        return path.read_text(errors="replace") if path.exists() else ""
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Terraform's diagnostics; for a run that died, one that says so."""
+        found, path = tuple(self.progress.diagnostics), self.folder / "err"
+        if self.status == 0 or errors(found):
+            return found
+        text = path.read_text(errors="replace") if path.exists() else ""
+        printed = from_text(text)
+        if errors(printed):
+            return (*found, *printed)
+        how = "was killed" if self.status is None or self.status > 128 else f"ended with exit code {self.status}"
+        return (*found, Diagnostic("error", f"Terraform {how}", text.strip()))
 
-    def interrupt(self) -> bool:
-        """Send Terraform SIGINT, on which it stops in good order; True if it could be sent."""
-        pid = self._terraform()
-        if not self.is_here or not pid:
-            return False
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGINT)
-            return True
-        return False
-
-    def lines(self) -> Iterator[Mapping[str, Any] | None]:
-        """Terraform's events from the first on; yields ``None`` when there are no more at present, and never ends."""
-        rest = b""
+    def read(self) -> list[str]:
+        """Read what Terraform has printed since the last read; returns lines for the log."""
         with (self.folder / "out").open("rb") as out:
-            while True:
-                *whole, rest = (rest + out.read()).split(b"\n")
-                for line in whole:
-                    # A provider may print other lines.
-                    with suppress(ValueError):
-                        event = json.loads(line)
-                        if isinstance(event, dict):
-                            yield event
-                yield None
+            out.seek(self._read)
+            *whole, rest = out.read().split(b"\n")
+            self._read = out.tell() - len(rest)
+        # A provider may print other lines.
+        events = filter(None, map(_event, whole))
+        return [line for event in events for line in self.progress.take(event)]
+
+    def follow(self, log: Logger, *, is_late: bool = False) -> None:
+        """Wait for its end, and log its progress; what it had done before, if ``is_late``, in one line."""
+        if is_late:
+            self.read()
+            log.info("%s", self.progress.bar(time.time()))
+        is_over, next_bar = False, time.monotonic() + _BAR
+        while not is_over:
+            # Before the read, for its last output.
+            is_over = not self.is_running
+            for line in self.read():
+                log.info("%s", line)
+            self._tell()
+            if self.progress.current and time.monotonic() >= next_bar:
+                log.info("%s", self.progress.bar(time.time()))
+                next_bar = time.monotonic() + _BAR
+            if not is_over:
+                time.sleep(_PAUSE)
+        self.notice()
+        for diagnostic in self.diagnostics:
+            # The holder of a lock is logged once elsewhere.
+            for line in () if STATE_LOCKED.is_in(diagnostic.summary) else diagnostic.lines():
+                log.warning("%s", line)
+
+    def interrupt(self) -> None:
+        """Have Terraform stop in good order. May be called by a signal handler."""
+        self.was_interrupted = True
+        self._tell()
+
+    def _tell(self) -> None:
+        """Pass on the interrupt, once: on a second one Terraform would stop at once, and leave work unfinished.
+
+        Before its first words it may still ignore signals.
+        """
+        if self.was_interrupted and self._read and not self._is_told and self.is_here and self.is_running:
+            with suppress(ProcessLookupError):
+                if pid := self._terraform():
+                    os.kill(pid, signal.SIGINT)
+                    self._is_told = True
 
     def _lives(self) -> bool:
         if not self.is_here:
@@ -151,6 +196,14 @@ class Run:
         beat = self.folder / "beat"
         last = beat.stat().st_mtime if beat.exists() else self.record.started
         return now - last < _SILENCE
+
+
+def _event(line: bytes) -> Mapping[str, Any] | None:
+    with suppress(ValueError):
+        event = json.loads(line)
+        if isinstance(event, dict):
+            return event
+    return None
 
 
 def pid_namespace() -> str:

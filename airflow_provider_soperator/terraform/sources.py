@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.failures import RecipeMissing, StateElsewhere
+from airflow_provider_soperator.terraform.failures import RECIPE_MISSING, STATE_ELSEWHERE
 from airflow_provider_soperator.terraform.root_module import RootModule, reach
 from airflow_provider_soperator.terraform.state import LOCAL, has_resources
 
@@ -76,7 +76,7 @@ def bring(terraform: Terraform, source: Source, into: Path) -> Path:
     known = json.loads(note.read_text()) if note.exists() else {}
     folder, module = source.folder, source.module()
     if folder and not folder.is_dir():
-        raise RecipeMissing(f"{folder} does not exist")
+        raise RECIPE_MISSING.error(f"{folder} does not exist")
     if not folder and source.ref and known.get("module") == module:
         return into / str(known["root"])
     if folder:
@@ -100,14 +100,14 @@ def _download(terraform: Terraform, source: Source, staging: Path) -> tuple[Path
     listed = json.loads((modules / "modules.json").read_text())["Modules"]
     root = next(staging / one["Dir"] for one in listed if one["Key"] == _MODULE)
     if not root.is_relative_to(modules / _MODULE):
-        raise RecipeMissing(f"{source.address} is not a separate package")
+        raise RECIPE_MISSING.error(f"{source.address} is not a separate package")
     return modules / _MODULE, os.path.relpath(root, modules / _MODULE)
 
 
 def _refuse_to_forget(folder: Path, root: Path) -> None:
     state = folder / LOCAL
     if has_resources(state) and not (root / LOCAL).exists() and RootModule.read(folder).backend == "local":
-        raise StateElsewhere(
+        raise STATE_ELSEWHERE.error(
             f"{state} contains a cluster, which a copy of the recipe would create a second time",
             f"give the recipe a shared backend, or copy the state to {root / LOCAL} and use it only there",
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.failures import Diagnostic, StateNotSaved, TerraformError, TerraformFailed
+from airflow_provider_soperator.terraform.failures import STATE_NOT_SAVED, TERRAFORM_FAILED, Diagnostic, TerraformError
 from airflow_provider_soperator.values import moment_of
 
 #: File that Terraform leaves beside the recipe if the backend rejects the state.
@@ -52,7 +52,7 @@ def save_errored(terraform: Terraform, root: Path) -> str:
     try:
         terraform.run("state", "push", ERRORED, cwd=root)
     except TerraformError as error:
-        raise StateNotSaved(
+        raise STATE_NOT_SAVED.error(
             f"the state of an earlier run is only in {path}, and cannot be pushed to the backend ({error.what})",
             f"fix the cause, then run `terraform state push {ERRORED}` in {root}; until then nothing is changed",
         ) from error
@@ -64,7 +64,9 @@ def save_errored(terraform: Terraform, root: Path) -> str:
 def values_of(document: Mapping[str, Any], address: str) -> dict[str, Any]:
     found = {one["address"]: one.get("values", {}) for one in _resources(document.get("values", {}))}
     if address not in found:
-        raise TerraformFailed(f"the state has no {address}", "see `terraform state list` in the workspace's folder")
+        raise TERRAFORM_FAILED.error(
+            f"the state has no {address}", "see `terraform state list` in the workspace's folder"
+        )
     return dict(found[address])
 
 

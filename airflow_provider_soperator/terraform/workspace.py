@@ -17,17 +17,18 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform import runs
 from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.failures import (
-    Interrupted,
-    NotARecipe,
-    PlanOutdated,
-    StateLocked,
-    TerraformFailed,
-    UnknownVariable,
-    WorkspaceBusy,
+    INTERRUPTED,
+    NOT_A_RECIPE,
+    PLAN_OUTDATED,
+    STATE_LOCKED,
+    TERRAFORM_FAILED,
+    UNKNOWN_VARIABLE,
+    WORKSPACE_BUSY,
+    TerraformError,
     explain,
 )
 from airflow_provider_soperator.terraform.plan import TerraformPlan
-from airflow_provider_soperator.terraform.progress import FollowedRun
+from airflow_provider_soperator.terraform.progress import Applied
 from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Run
 from airflow_provider_soperator.terraform.sources import Source, bring
@@ -36,20 +37,6 @@ from airflow_provider_soperator.values import texts_in
 
 _BACKEND = "terraform_backend_override.tf.json"
 _VARIABLES = "variables.tfvars.json"
-
-
-@dataclass(frozen=True)
-class Applied:
-    """Result of an apply."""
-
-    added: int = 0
-    changed: int = 0
-    destroyed: int = 0
-    imported: int = 0
-
-    def __str__(self) -> str:
-        done = f"{self.added} added, {self.changed} changed, {self.destroyed} destroyed"
-        return f"{done}, {self.imported} imported" if self.imported else done
 
 
 @dataclass(eq=False, repr=False)
@@ -75,7 +62,7 @@ class Workspace:
     parallelism: int | None = None
     lock_timeout: float = 600.0
     _root: Path | None = field(default=None, init=False)
-    _following: FollowedRun | None = field(default=None, init=False)
+    _following: Run | None = field(default=None, init=False)
     _is_interrupted: bool = field(default=False, init=False)
 
     def __enter__(self) -> Workspace:
@@ -139,9 +126,9 @@ class Workspace:
             *(f"-target={one}" for one in targets),
         ]
         outcome = self._run("plan", arguments)
-        if ignored := [one for one in outcome.diagnostics if UnknownVariable.is_in(one.summary)]:
-            raise UnknownVariable("; ".join(one.words for one in ignored), diagnostics=ignored)
-        path = outcome.run.folder / runs.PLAN
+        if ignored := [one for one in outcome.diagnostics if UNKNOWN_VARIABLE.is_in(one.summary)]:
+            raise UNKNOWN_VARIABLE.error("; ".join(one.words for one in ignored), diagnostics=ignored)
+        path = outcome.folder / runs.PLAN
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         plan = TerraformPlan.read(document, path=path, digest=digest)
@@ -155,13 +142,14 @@ class Workspace:
         latest = self._latest_run("apply")
         if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
             self.log.info("Plan already applied by %s: not applying it again", latest.folder)
-            return self._applied(FollowedRun(latest, self.log).to_present())
+            latest.read()
+            return latest.progress.applied
         if plan.is_empty:
             self.log.info("There is nothing to do.")
             return Applied()
         if plan.path is None or not plan.path.exists():
-            raise PlanOutdated("there is a newer plan, or this one was already applied")
-        applied = self._applied(self._run("apply", [str(plan.path)], digest=plan.digest))
+            raise PLAN_OUTDATED.error("there is a newer plan, or this one was already applied")
+        applied = self._run("apply", [str(plan.path)], digest=plan.digest).progress.applied
         self.close()
         self.log.info("Apply complete: %s.", applied)
         return applied
@@ -182,14 +170,13 @@ class Workspace:
     def interrupt(self) -> str:
         """Make Terraform finish what it has begun, save the state, release its lock and end; returns a description.
 
-        Returns at once, and may be called by a signal handler. A caller that waits gets ``Interrupted`` in the end.
+        Returns at once, and may be called by a signal handler. A caller that waits gets an error in the end.
         """
         self._is_interrupted = True
-        following = self._following
-        if following is None:
+        run = self._following
+        if run is None:
             return "Terraform was not running"
-        following.interrupt()
-        run = following.run
+        run.interrupt()
         if not run.is_here:
             host = run.record.host
             return f"Terraform continues on {host}, and can be interrupted only there; see {run.folder}"
@@ -199,7 +186,7 @@ class Workspace:
     def root(self) -> Path:
         """The folder of the root module, in which Terraform runs."""
         if self._root is None:
-            raise NotARecipe(f"{self.folder} has no recipe yet", "call init() first")
+            raise NOT_A_RECIPE.error(f"{self.folder} has no recipe yet", "call init() first")
         return self._root
 
     @property
@@ -221,31 +208,33 @@ class Workspace:
         if latest.is_running:
             host = latest.record.host
             self.log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
-            outcome = self._follow(latest, is_late=True)
+            self._follow(latest, is_late=True)
             # A run that dies while it is followed is planned again, like one that had died before.
-            if kind == "apply" and outcome.status is not None:
-                self._checked(outcome)
+            if kind == "apply" and latest.status is not None:
+                self._checked(latest)
                 return
-        outcome = FollowedRun(latest, self.log).to_present()
-        if outcome.status == 0:
+        latest.read()
+        if latest.status == 0:
             if kind == "apply":
-                applied = self._applied(outcome)
+                applied = latest.progress.applied
                 self.log.info("The apply of an earlier try, of %s, has succeeded meanwhile: %s", at, applied)
             return
-        how = "died" if outcome.status is None else "failed"
-        done = f"{outcome.progress.done} of {outcome.progress.total} steps"
+        how = "died" if latest.status is None else "failed"
+        done = f"{latest.progress.done} of {latest.progress.total} steps"
         self.log.warning("The %s of an earlier try, of %s, %s after %s; see %s", kind, at, how, done, latest.folder)
-        for address in outcome.progress.current:
+        for address in latest.progress.current:
             self.log.warning("It was working on %s, which may exist without being in the state", address)
 
-    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> FollowedRun:
+    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> Run:
         """Run plan or apply to its end. A lock of the state that others hold is waited for by Terraform itself."""
         seconds = 0.0
         while True:
             outcome = self._follow(self._start(kind, arguments, seconds, digest))
             try:
                 return self._checked(outcome)
-            except StateLocked as error:
+            except TerraformError as error:
+                if error.cause is not STATE_LOCKED:
+                    raise
                 lock = Lock.read(error.diagnostics)
                 if lock and self._is_ours(lock):
                     self.log.warning("%s, but is a run of ours that has died: removing the lock", lock)
@@ -261,57 +250,57 @@ class Workspace:
         if self.parallelism:
             options.append(f"-parallelism={self.parallelism}")
         if self._is_interrupted:
-            raise Interrupted(f"{kind} was not started: the task was interrupted")
+            raise INTERRUPTED.error(f"{kind} was not started: the task was interrupted")
         with self._alone():
             latest = self._latest_run()
             if latest and latest.is_running:
-                raise WorkspaceBusy(f"another task is working in {self.folder}")
+                raise WORKSPACE_BUSY.error(f"another task is working in {self.folder}")
             argv = [self.terraform.path, kind, *options, *arguments]
             return runs.start(self._runs, kind, argv, self.root, self.terraform.env, digest=digest)
 
-    def _still_locked(self, lock: Lock | None, error: StateLocked) -> StateLocked:
+    def _still_locked(self, lock: Lock | None, error: TerraformError) -> TerraformError:
         if lock is None:
-            return StateLocked(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
-        return StateLocked(
+            return STATE_LOCKED.error(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
+        return STATE_LOCKED.error(
             f"{lock}, still after {self.lock_timeout:.0f} s",
             "wait for it to end; if that process has certainly died, run "
             f"`terraform force-unlock {lock.id}` in the workspace's folder",
             error.diagnostics,
         )
 
-    def _follow(self, run: Run, *, is_late: bool = False) -> FollowedRun:
-        self._following = FollowedRun(run, self.log)
+    def _follow(self, run: Run, *, is_late: bool = False) -> Run:
+        self._following = run
         if self._is_interrupted:
-            self._following.interrupt()
+            run.interrupt()
         try:
-            return self._following.to_end(is_late=is_late)
+            run.follow(self.log, is_late=is_late)
         finally:
             self._following = None
+        return run
 
-    def _checked(self, outcome: FollowedRun) -> FollowedRun:
-        """The outcome if it is a success; otherwise raises its error."""
-        if outcome.status == 0:
-            return outcome
-        kind = outcome.run.record.kind
+    def _checked(self, run: Run) -> Run:
+        """The run if it is a success; otherwise raises its error."""
+        if run.status == 0:
+            return run
+        kind = run.record.kind
         if kind == "apply":
             self._rescue()
-        if outcome.was_interrupted:
-            progress = outcome.progress
-            raise Interrupted(
+        if run.was_interrupted:
+            progress = run.progress
+            raise INTERRUPTED.error(
                 f"terraform {kind} was interrupted after {progress.done} of {progress.total} steps",
                 "what it has made is in the state, and the next try continues from there",
-                outcome.diagnostics,
+                run.diagnostics,
             )
-        raise explain(outcome.diagnostics, kind)
-
-    def _applied(self, outcome: FollowedRun) -> Applied:
-        done = outcome.progress.summary
-        return Applied(*(done.get(name, 0) for name in ("add", "change", "remove", "import")))
+        raise explain(run.diagnostics, kind)
 
     def _is_ours(self, lock: Lock) -> bool:
-        dead = [run for run in runs.earlier(self._runs) if run.is_here and run.was_killed]
-        signs = ((run.record, FollowedRun(run, self.log).to_present().progress.last_sign) for run in dead)
-        return any(lock.belongs_to(record.who, record.started, sign) for record, sign in signs)
+        for run in runs.earlier(self._runs):
+            if run.is_here and run.was_killed:
+                run.read()
+                if lock.belongs_to(run.record.who, run.record.started, run.progress.last_sign):
+                    return True
+        return False
 
     # ------------------------------------------------------------------------------ files
 
@@ -321,7 +310,7 @@ class Workspace:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise TerraformFailed(
+            raise TERRAFORM_FAILED.error(
                 f"the folder {self.folder} cannot be created ({error.strerror})",
                 "set a home for workspaces to which the Airflow worker may write",
             ) from error

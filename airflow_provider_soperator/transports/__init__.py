@@ -1,1 +1,38 @@
-"""Transports to Slurm: one module each, and one protocol for all."""
+"""Transports to Slurm: one module each, one protocol for all, and two transports used as one."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from airflow_provider_soperator.slurm.files import FileRequest
+from airflow_provider_soperator.slurm.requests import Request
+
+T = TypeVar("T")
+
+
+class Transport(Protocol):
+    """Sends requests to one Slurm and waits for the answers; any number of tasks may do so at once.
+
+    Slurm's answers are the request's own result type or a ``SlurmError``; failures on the way are a
+    ``TransportError``. ``NotSupported`` is raised before anything is sent.
+    """
+
+    async def ask(self, request: Request[T]) -> T: ...
+
+    async def close(self) -> None: ...
+
+
+class SplitTransport:
+    """Sends requests about files over the second transport, and all others over the first."""
+
+    def __init__(self, slurm: Transport, files: Transport) -> None:
+        self._slurm, self._files = slurm, files
+
+    async def ask(self, request: Request[T]) -> T:
+        return await (self._files if isinstance(request, FileRequest) else self._slurm).ask(request)
+
+    async def close(self) -> None:
+        try:
+            await self._slurm.close()
+        finally:
+            await self._files.close()

@@ -22,7 +22,7 @@ from airflow_provider_soperator.slurm.requests import MintToken, Request
 from airflow_provider_soperator.slurm.requests.commands import MEGABYTE, run_steps_async
 from airflow_provider_soperator.slurm.rest import calls
 from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site, Unsupported
-from airflow_provider_soperator.transports.transport import Transport
+from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     NotSupported,

@@ -81,7 +81,8 @@ class _InThread:
     """Runs blocking calls in threads of its own."""
 
     def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
+        # It starts them when they are needed.
+        self._threads = ThreadPoolExecutor(MAX_SHELLS + 1, "soperator-ssh")
 
     async def __call__(self, call: Callable[..., R], *args: Any, undo: Callable[[R], object] | None = None) -> R:
         """The result of a call. If the caller is cancelled, ``undo`` is called with it."""
@@ -95,8 +96,6 @@ class _InThread:
 
     def begin(self, call: Callable[..., R], *args: Any) -> Future[R]:
         """Start a call without waiting for it."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(MAX_SHELLS + 1, "soperator-ssh")
         return self._threads.submit(call, *args)
 
 

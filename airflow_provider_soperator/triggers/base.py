@@ -22,7 +22,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.pipelines.member import states_of
+from airflow_provider_soperator.pipelines.graph import states_of
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.work.polling import polled
 

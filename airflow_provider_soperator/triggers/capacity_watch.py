@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow_provider_soperator.capacity.differences import Differences
 from airflow_provider_soperator.errors import CapacityError, ConnectionMistake
 from airflow_provider_soperator.triggers.base import EventTrigger, WatcherMemory, call
-from airflow_provider_soperator.work.metrics import emit
+from airflow_provider_soperator.work.protocols import emit
 
 
 @dataclass(eq=False, repr=False)

@@ -282,17 +282,15 @@ class ClusterUnavailableTrigger(EventTrigger):
 
     async def look(self, client: ClusterObjects) -> Sequence[dict[str, Any]]:
         cluster, now = await client.cluster(), datetime.now(timezone.utc)
-        self._first_seen = (self._first_seen or now) if cluster.is_away else None
-        since = cluster.away_since or self._first_seen
-        is_new = (
-            self._first_seen is not None
-            and since is not None
-            and not self._is_told
-            and now - since >= timedelta(seconds=_seconds(self.min_duration))
-        )
-        self._is_told = (self._is_told or is_new) and not cluster.is_available
-        if since is None or not is_new:
+        if not cluster.is_away:
+            # What is set up, or in maintenance, is neither away nor available.
+            self._first_seen, self._is_told = None, self._is_told and not cluster.is_available
             return []
+        self._first_seen = self._first_seen or now
+        since = cluster.away_since or self._first_seen
+        if self._is_told or now - since < timedelta(seconds=_seconds(self.min_duration)):
+            return []
+        self._is_told = True
         missing = {one.type: one.message or one.reason for one in cluster.missing}
         outage = {"cluster": cluster.name, "phase": cluster.phase, "conditions": missing}
         return [outage | {"since": since.isoformat()}]

@@ -29,9 +29,8 @@ from airflow_provider_soperator.slurm.job_result import ResultError, check_resul
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, call
-from airflow_provider_soperator.work.metrics import emit
 from airflow_provider_soperator.work.polling import may_pass, polled
-from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
+from airflow_provider_soperator.work.protocols import emit, failed, refused, succeeded, timed_out
 from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for, key_of_try
 
 _RETURN = XCom.XCOM_RETURN_KEY

@@ -25,7 +25,7 @@ from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCommand
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
-from airflow_provider_soperator.pipelines.member import states_of
+from airflow_provider_soperator.pipelines.graph import states_of
 from airflow_provider_soperator.triggers.base import KillableTrigger, call
 from airflow_provider_soperator.work.polling import FAILURES
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out

@@ -166,13 +166,9 @@ class ClusterStart(Work[ClusterClients]):
         # Flux checks only every few minutes whether to create NodeSets.
         found = (await look(sides, tuple(self.wanted.replicas), self.poll_interval / 2, self.wanted, may_come=True))[1]
         self._reach("ready" if found.is_ready else f"not ready yet: {found}", _LINE)
-        if not found.broken:
-            self._broken_since = None
-        else:
-            self._broken_since = self._broken_since or time.monotonic()
-            if time.monotonic() - self._broken_since > _FALSE_ALARM:
-                reasons = "; ".join(found.broken)
-                raise WorkRefused(f"the cluster is there, and does not come up by itself: {reasons}")
+        self._broken_since = (self._broken_since or time.monotonic()) if found.broken else None
+        if self._broken_since and time.monotonic() - self._broken_since > _FALSE_ALARM:
+            raise WorkRefused(f"the cluster is there, and does not come up by itself: {'; '.join(found.broken)}")
         return found.is_ready
 
     async def _try(self, slurm: AsyncSlurmClient) -> dict[str, str]:

@@ -13,11 +13,12 @@ from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections,
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.node_conditions import is_ours
+from airflow_provider_soperator.slurm.node_conditions import in_lines, is_ours
+from airflow_provider_soperator.slurm.node_orders import NodeMove
 from airflow_provider_soperator.slurm.requests import ListJobs, Undrain
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.kinds import NODE_SET
-from airflow_provider_soperator.soperator.resize import Resize, ResizeStage
+from airflow_provider_soperator.soperator.resize import Resize
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 from airflow_provider_soperator.work.nodes import give_orders, requeue
@@ -64,19 +65,19 @@ class NodeSetResize(Work[ClusterSides]):
         if nodeset.replicas != self.resize.replicas:
             await self._change(sides, nodeset, slurm)
             return None
-        stage = self.resize.finish(nodeset, slurm, self.since)
-        self._tell(stage)
-        if stage.lost and not stage.waiting:
-            raise WorkFailed(str(stage))
+        move = self.resize.finish(nodeset, slurm, self.since)
+        self._tell(move)
+        if move.lost and not move.waiting:
+            raise WorkFailed("; ".join(in_lines(move.lost)))
         if sides.slurm:
-            await give_orders(stage.orders, sides.slurm)
-        if not stage.is_over:
+            await give_orders(move.orders, sides.slurm)
+        if not move.is_over:
             return None
         return {
             "nodeset": nodeset.name,
             "replicas": nodeset.replicas,
             "nodes": list(nodeset.nodes),
-            "passed_over": list(stage.passed_over),
+            "passed_over": list(self.resize.passed_over(nodeset, slurm, self.since)),
             "seconds": self.seconds,
         }
 
@@ -121,13 +122,13 @@ class NodeSetResize(Work[ClusterSides]):
             )
         # A node may have been powered up since.
         self._refuse(sides, nodeset)
-        stage = self.resize.prepare(nodeset, slurm)
-        self._tell(stage)
+        move = self.resize.prepare(nodeset, slurm)
+        self._tell(move)
         if sides.slurm:
-            await give_orders(stage.orders, sides.slurm)
+            await give_orders(move.orders, sides.slurm)
         if self.resize.mode == "force" and sides.slurm:
             await self._requeue(sides.slurm, self.resize.leaving(nodeset))
-        if not stage.is_over:
+        if not move.is_over:
             return
         try:
             # Only as long as the NodeSet is the one that was looked at.
@@ -147,13 +148,14 @@ class NodeSetResize(Work[ClusterSides]):
             self._requeued.add(run)
             await requeue(slurm, job, self._log, may_cancel=True)
 
-    def _tell(self, stage: ResizeStage) -> None:
+    def _tell(self, move: NodeMove) -> None:
         """Log reasons to wait, each once."""
-        for line in stage.waiting:
+        lines = in_lines(move.waiting)
+        for line in lines:
             if line not in self._told:
                 self._log.info("%s", line)
-        self._told = set(stage.waiting)
-        self.place = str(stage) or "all is done but for the last look"
+        self._told = set(lines)
+        self.place = "; ".join(in_lines({**move.lost, **move.waiting})) or "all is done but for the last look"
 
 
 async def jobs_on(names: Sequence[str], slurm: AsyncSlurmClient) -> list[Job]:

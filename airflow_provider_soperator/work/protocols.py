@@ -4,15 +4,15 @@ A ``Work`` goes step by step to a result. A ``Watch`` looks until its condition 
 between two processes: each step and each look starts from the state of the cluster.
 
 The task goes on with an event: ``{"status": "success", "result": ...}``, or a ``message`` with one of the statuses
-``failed`` (another try may help), ``refused`` (no other try can) and ``timeout``.
+``failed`` (another try may help), ``refused`` (no other try can) and ``timeout``. Its figures go to Airflow's metrics.
 """
 
 from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -227,3 +227,33 @@ def is_last_try(context: Mapping[str, Any]) -> bool:
     """True if it is known that Airflow makes no other try of a task after a failure of this one."""
     ti = context.get("ti")
     return ti is not None and bool(ti.try_number > ti.max_tries)
+
+
+#: What the name of each of this provider's metrics begins with.
+PREFIX = "soperator"
+
+
+def emit(gauges: Iterable[tuple[str, float | None, Mapping[str, str]]], **tags: str) -> None:
+    """Set gauges by their names, values and tags, each with ``tags`` as well; what has no value is left out."""
+    for name, value, own in gauges:
+        if value is not None:
+            for backend in _backends():
+                backend.gauge(f"{PREFIX}.{name}", value, tags={**tags, **own})
+
+
+def count(name: str, **tags: str) -> None:
+    """Add one to a counter."""
+    for backend in _backends():
+        backend.incr(f"{PREFIX}.{name}", tags=tags)
+
+
+def _backends() -> set[Any]:
+    from airflow.providers.common.compat.sdk import Stats
+
+    backends: set[Any] = {Stats}
+    # Airflow 3.3 has it twice: an Airflow worker sets up the one above, the triggerer the other one.
+    with suppress(ImportError):
+        from airflow.observability.stats import Stats as OfTriggerer
+
+        backends.add(OfTriggerer)
+    return backends

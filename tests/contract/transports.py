@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
-from airflow_provider_soperator.transports import rest
+from airflow_provider_soperator.transports import Transport, rest
 from airflow_provider_soperator.transports.kubernetes import KubernetesTransport
 from airflow_provider_soperator.transports.local import LocalTransport
 from airflow_provider_soperator.transports.rest import RestTransport, Tokens
 from airflow_provider_soperator.transports.ssh import SshTransport
-from airflow_provider_soperator.transports.transport import Transport
 from sandbox.settings import NAMESPACE
 from tests.integration.cluster import LOGIN, Cluster
 

@@ -8,16 +8,17 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+from airflow_provider_soperator.client.batcher import RetryPolicy
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_tracker import LossLimits
 from airflow_provider_soperator.client.poller import JobNews, Poller
 from airflow_provider_soperator.client.sync import LOOP, BlockingWatch, SlurmClient
-from airflow_provider_soperator.hooks import transports
+from airflow_provider_soperator.hooks import slurm
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import Request, SchedulerDiagnostics
+from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.ssh import SshTransport
-from airflow_provider_soperator.transports.transport import RetryPolicy, Transport
 
 T = TypeVar("T")
 
@@ -202,11 +203,11 @@ async def _tasks() -> list[str]:
 
 
 def in_threads(connection: str, policy: RetryPolicy = RetryPolicy()) -> ClientUnderTest:  # noqa: B008
-    return InThreads(lambda: SshTransport(lambda: transports.connect(connection)), policy)
+    return InThreads(lambda: SshTransport(lambda: slurm.connect_login(connection)), policy)
 
 
 def in_a_loop(connection: str, policy: RetryPolicy = RetryPolicy()) -> ClientUnderTest:  # noqa: B008
-    return InALoop(lambda: SshTransport(lambda: transports.connect(connection)), policy)
+    return InALoop(lambda: SshTransport(lambda: slurm.connect_login(connection)), policy)
 
 
 KINDS: dict[str, Callable[[str], ClientUnderTest]] = {"threads": in_threads, "loop": in_a_loop}

@@ -22,8 +22,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.terraform.command import Terraform, environment, find
+from airflow_provider_soperator.terraform.progress import Applied
 from airflow_provider_soperator.terraform.sources import Source
-from airflow_provider_soperator.terraform.workspace import Applied, Workspace
+from airflow_provider_soperator.terraform.workspace import Workspace
 
 RECIPES = Path(__file__).parents[2] / "dags/provision_cluster/recipe"
 RECIPE = RECIPES / "soperator"

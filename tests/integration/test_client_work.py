@@ -45,7 +45,7 @@ def test_a_connection_that_is_cut_makes_no_second_job(slurm: ClientUnderTest, cl
     for own in keys:
         slurm.ask(ListJobs())
         cluster.fault("login-cut")
-        ids.append(slurm.do("submit", HELD, own, fresh=True).id)
+        ids.append(slurm.do("submit", HELD, own).id)
     found = slurm.ask(ListJobs(name_suffixes=tuple(own.suffix for own in keys)))
     assert sorted(job.id for job in found) == ids
 
@@ -104,7 +104,7 @@ def test_the_newest_try_of_a_job_is_found(slurm: ClientUnderTest, cluster: Clust
     assert slurm.do("find", HELD, keys).id == first.id
     second = slurm.do("submit", HELD, keys[1])
     assert slurm.do("find", HELD, keys).id == second.id
-    slurm.do("cancel", second.id)
+    slurm.do("cancel_many", [second.id])
     # The newest was not to be: nobody goes back to one before it.
     assert slurm.do("find", HELD, keys) is None
 

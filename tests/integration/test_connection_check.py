@@ -18,7 +18,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from airflow_provider_soperator.hooks import check, transports
+from airflow_provider_soperator.hooks import check, slurm
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from tests.integration.cluster import Cluster
 from tests.integration.connections import WAYS, Connections
@@ -168,7 +168,7 @@ def test_a_changed_host_key_is_named(connections: Connections, tmp_path: Path) -
 def test_a_host_that_says_nothing_is_not_waited_for(
     answers: bool, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transports, "CONNECT_TIMEOUT", 1)
+    monkeypatch.setattr(slurm, "CONNECT_TIMEOUT", 1)
     with listening(answers=answers) as port:
         said = refusal(connections.login_node(port=port))
         assert f"The host does not answer at 127.0.0.1:{port} (connection " in said

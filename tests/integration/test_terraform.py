@@ -14,17 +14,17 @@ from airflow.sdk.log import redact
 from airflow_provider_soperator.hooks.terraform import TerraformHook
 from airflow_provider_soperator.terraform.command import find
 from airflow_provider_soperator.terraform.failures import (
-    BackendChanged,
-    CloudQuotaExceeded,
-    InvalidVariable,
-    NotARecipe,
-    NoTerraform,
-    PlanOutdated,
-    ProviderMissing,
-    RecipeMissing,
-    StateElsewhere,
-    TerraformTooOld,
-    UnknownVariable,
+    BACKEND_CHANGED,
+    CLOUD_QUOTA_EXCEEDED,
+    INVALID_VARIABLE,
+    NO_TERRAFORM,
+    NOT_A_RECIPE,
+    PLAN_OUTDATED,
+    PROVIDER_MISSING,
+    RECIPE_MISSING,
+    STATE_ELSEWHERE,
+    TERRAFORM_TOO_OLD,
+    UNKNOWN_VARIABLE,
 )
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from tests.integration.terraforming import (
@@ -36,6 +36,7 @@ from tests.integration.terraforming import (
     variables,
     worker,
 )
+from tests.terraform_errors import fails
 
 pytestmark = needs_terraform
 
@@ -113,10 +114,10 @@ def test_a_plan_is_applied_once_and_not_after_another(bench: Bench) -> None:
         workspace.apply(plan)
         assert workspace.apply(plan).added == 5
         assert "Plan already applied by" in str(bench.said)
-        with pytest.raises(PlanOutdated, match=r"stale.*plan again"):
+        with fails(PLAN_OUTDATED, match=r"stale.*plan again"):
             other.apply(late)
         other.plan(variables())
-        with pytest.raises(PlanOutdated, match="there is a newer plan"):
+        with fails(PLAN_OUTDATED, match="there is a newer plan"):
             other.apply(late)
     assert bench.made == STEPS
 
@@ -181,14 +182,14 @@ def test_a_version_is_fetched_once_and_no_version_each_time(bench: Bench, reposi
     assert not (bench.home / "latest/recipe/soperator/terraform.tfvars").exists()
     # Before the repository is gone.
     assert "added" in names(name="fixed", ref="v2")
-    with pytest.raises(RecipeMissing, match="v9"):
+    with fails(RECIPE_MISSING, match="v9"):
         names(name="fixed", ref="v9")
 
 
 def test_a_recipe_with_a_state_of_its_own_is_not_copied(bench: Bench, tmp_path: Path) -> None:
     mine = recipe(tmp_path / "mine", 'resource "terraform_data" "a" {}\n')
     subprocess.run(["terraform", "apply", "-auto-approve"], cwd=mine, check=True, capture_output=True)
-    with pytest.raises(StateElsewhere, match="create a second time"):
+    with fails(STATE_ELSEWHERE, match="create a second time"):
         bench.workspace(mine).init()
 
 
@@ -198,7 +199,7 @@ def test_a_recipe_with_a_state_of_its_own_is_not_copied(bench: Bench, tmp_path: 
 def test_variables_that_the_recipe_does_not_have(bench: Bench) -> None:
     with bench.workspace() as workspace:
         workspace.init()
-        with pytest.raises(UnknownVariable, match=r"filestore_jail \(did you mean 'filesystem_jail'\?\)"):
+        with fails(UNKNOWN_VARIABLE, match=r"filestore_jail \(did you mean 'filesystem_jail'\?\)"):
             workspace.plan(variables(filestore_jail={}, nodes=1))
     assert not list((bench.home / "training/runs").glob("*"))
 
@@ -218,25 +219,25 @@ def test_variables_that_the_recipe_does_not_have(bench: Bench) -> None:
 def test_values_that_the_recipe_refuses(bench: Bench, values: dict[str, Any], words: str) -> None:
     with bench.workspace() as workspace:
         workspace.init()
-        with pytest.raises(InvalidVariable, match=words):
+        with fails(INVALID_VARIABLE, match=words):
             workspace.plan(variables(**values))
     assert bench.ledger == []
 
 
 def test_what_is_no_recipe(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotARecipe, match=r"has no \.tf files: use the folder"):
+    with fails(NOT_A_RECIPE, match=r"has no \.tf files: use the folder"):
         bench.workspace(tmp_path / "empty").init()
     other = recipe(tmp_path / "other", 'resource "terraform_data" "a" {}\n')
     with bench.workspace(other, name="other") as workspace:
         workspace.init()
-        with pytest.raises(NotARecipe, match="declares no variables"):
+        with fails(NOT_A_RECIPE, match="declares no variables"):
             workspace.plan(variables())
 
 
 def test_a_recipe_for_another_terraform(bench: Bench, tmp_path: Path) -> None:
     newer = recipe(tmp_path / "newer", 'terraform {\n  required_version = ">= 99"\n}\n')
-    with pytest.raises(TerraformTooOld, match="required_version"):
+    with fails(TERRAFORM_TOO_OLD, match="required_version"):
         bench.workspace(newer).init()
 
 
@@ -250,19 +251,19 @@ def test_a_provider_that_is_not_to_be_had(bench: Bench, tmp_path: Path) -> None:
         tmp_path / "needing",
         'terraform {\n  required_providers {\n    nebius = {\n      source = "nebius/nebius"\n    }\n  }\n}\n',
     )
-    with pytest.raises(ProviderMissing, match="nebius/nebius"):
+    with fails(PROVIDER_MISSING, match="nebius/nebius"):
         bench.workspace(needing).init()
 
 
 def test_no_terraform_at_all(bench: Bench) -> None:
-    with pytest.raises(NoTerraform, match="nowhere is not on PATH"):
+    with fails(NO_TERRAFORM, match="nowhere is not on PATH"):
         find("nowhere")
 
 
 def test_a_backend_that_has_changed_is_not_followed_silently(bench: Bench) -> None:
     first, second = ({"local": {"path": str(bench.home / name)}} for name in ("first.tfstate", "second.tfstate"))
     bench.provision(bench.workspace(backend=first))
-    with pytest.raises(BackendChanged, match="-migrate-state"):
+    with fails(BACKEND_CHANGED, match="-migrate-state"):
         bench.workspace(backend=second).init()
     bench.provision(bench.workspace(backend=first))
     assert bench.made == STEPS
@@ -273,7 +274,7 @@ def test_a_quota_is_named_and_what_was_made_is_kept(bench: Bench) -> None:
         "QuotaFailure: quota compute.instance.gpu.h100 of project: limit 16, requested 32 (compute.api.nebius.cloud)"
     )
     bench.env.update(STUB_FAIL="worker-0", STUB_WORDS=words)
-    with pytest.raises(CloudQuotaExceeded, match=r"the quota compute\.instance\.gpu\.h100 is exceeded") as failed:
+    with fails(CLOUD_QUOTA_EXCEEDED, match=r"the quota compute\.instance\.gpu\.h100 is exceeded") as failed:
         bench.provision(bench.workspace())
     assert "limit 16, requested 32" in str(failed.value)
     assert 'FAILED: creating module.node_group["worker-0"].terraform_data.this' in str(bench.said)

@@ -13,15 +13,16 @@ import pytest
 
 from airflow_provider_soperator.terraform import runs
 from airflow_provider_soperator.terraform.failures import (
-    Interrupted,
-    StateLocked,
-    StateNotSaved,
-    TerraformFailed,
-    Unauthenticated,
+    INTERRUPTED,
+    STATE_LOCKED,
+    STATE_NOT_SAVED,
+    TERRAFORM_FAILED,
+    UNAUTHENTICATED,
 )
 from airflow_provider_soperator.terraform.runs import Run
 from tests.integration.statekeeper import StateKeeper, state_keeper
 from tests.integration.terraforming import STEPS, Bench, Task, needs_terraform, variables, wait_for
+from tests.terraform_errors import fails
 
 pytestmark = needs_terraform
 STRANGER = {
@@ -132,7 +133,7 @@ def test_an_apply_that_fails_while_it_is_followed(bench: Bench) -> None:
     with bench.task() as task:
         killed_in_apply(bench, task)
     threading.Timer(0.5, bench.release, ["worker-0"]).start()
-    with pytest.raises(TerraformFailed, match="no luck"):
+    with fails(TERRAFORM_FAILED, match="no luck"):
         bench.workspace().settle()
     bench.env["STUB_FAIL"] = ""
     bench.provision(bench.workspace())
@@ -168,13 +169,13 @@ def test_an_interrupted_apply_leaves_a_state_that_can_be_gone_on_with(bench: Ben
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(Interrupted, match=r"after 2 of 5 steps.*the next try continues from there"):
+    with fails(INTERRUPTED, match=r"after 2 of 5 steps.*the next try continues from there"):
         bench.provision(workspace)
     thread.join()
     assert "Terraform finishes what it has begun, saves the state and releases its lock" in told[0]
     assert bench.state() == ["cluster", "jail"]
     assert not (bench.home / "training/recipe/soperator/.terraform.tfstate.lock.info").exists()
-    with pytest.raises(Interrupted, match="was not started"):
+    with fails(INTERRUPTED, match="was not started"):
         workspace.plan(variables())
     bench.release("worker-0")
     bench.provision(bench.workspace())
@@ -186,9 +187,7 @@ def test_an_interrupted_apply_leaves_a_state_that_can_be_gone_on_with(bench: Ben
 
 def test_a_lock_of_others_is_waited_for_and_then_reported(bench: Bench, keeper: StateKeeper) -> None:
     keeper.lock = STRANGER
-    with pytest.raises(
-        StateLocked, match=r"somebody@elsewhere holds .* for apply since 2026.*`terraform force-unlock 4711`"
-    ):
+    with fails(STATE_LOCKED, match=r"somebody@elsewhere holds .* for apply since 2026.*`terraform force-unlock 4711`"):
         bench.provision(bench.workspace(backend=keeper.backend))
     assert keeper.lock == STRANGER
 
@@ -215,7 +214,7 @@ def test_a_wait_for_a_lock_is_interrupted(bench: Bench, keeper: StateKeeper) -> 
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(Interrupted, match="terraform plan was interrupted"):
+    with fails(INTERRUPTED, match="terraform plan was interrupted"):
         bench.provision(workspace)
     thread.join()
     assert keeper.lock == STRANGER
@@ -231,7 +230,7 @@ def test_the_lock_of_a_dead_run_of_ours_is_taken_away(bench: Bench, keeper: Stat
     # One that was made after its last sign of life is somebody's who may be at work.
     later = datetime.now(timezone.utc) + timedelta(seconds=5)
     keeper.lock = {**ours, "ID": "4711", "Created": later.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
-    with pytest.raises(StateLocked, match="4711"):
+    with fails(STATE_LOCKED, match="4711"):
         bench.provision(bench.workspace(backend=keeper.backend))
     keeper.lock = ours
     bench.provision(bench.workspace(backend=keeper.backend))
@@ -243,7 +242,7 @@ def test_the_lock_of_a_dead_run_of_ours_is_taken_away(bench: Bench, keeper: Stat
 
 def test_an_expired_key_of_the_backend(bench: Bench, keeper: StateKeeper) -> None:
     keeper.refusal_of_all = "ExpiredToken"
-    with pytest.raises(Unauthenticated, match=r"ExpiredToken.*AWS_ACCESS_KEY_ID"):
+    with fails(UNAUTHENTICATED, match=r"ExpiredToken.*AWS_ACCESS_KEY_ID"):
         bench.provision(bench.workspace(backend=keeper.backend))
 
 
@@ -253,10 +252,10 @@ def test_a_state_that_could_not_be_saved_is_saved_by_the_next_try(bench: Bench, 
         workspace.init()
         plan = workspace.plan(variables())
         keeper.refusal = "AccessDenied"
-        with pytest.raises(StateNotSaved, match=r"`terraform state push errored\.tfstate`"):
+        with fails(STATE_NOT_SAVED, match=r"`terraform state push errored\.tfstate`"):
             workspace.apply(plan)
     assert keeper.resources == []
-    with pytest.raises(StateNotSaved, match="until then nothing is changed"):
+    with fails(STATE_NOT_SAVED, match="until then nothing is changed"):
         bench.provision(bench.workspace(backend=keeper.backend))
     keeper.refusal = ""
     bench.provision(bench.workspace(backend=keeper.backend))

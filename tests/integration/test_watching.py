@@ -39,7 +39,7 @@ def test_a_job_that_is_cancelled(slurm: ClientUnderTest, cluster: Cluster) -> No
     job = cluster.held_job()
     followed = slurm.watch(job)
     followed.until_state("RUNNING")
-    slurm.do("cancel", JobId.parse(job))
+    slurm.do("cancel_many", [JobId.parse(job)])
     assert str(followed.end().state) == "CANCELLED"
 
 

@@ -83,5 +83,5 @@ def test_the_connection_is_cut_under_every_question(slurm: ClientUnderTest, clus
     for _ in range(5):
         cluster.fault("login-cut")
         assert [str(one.id) for one in slurm.ask(ListJobs(ids=(JobId.parse(job),)))] == [job]
-    slurm.do("cancel", JobId.parse(job))
+    slurm.do("cancel_many", [JobId.parse(job)])
     assert str(followed.end().state) == "CANCELLED"

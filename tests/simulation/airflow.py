@@ -31,8 +31,7 @@ from sqlalchemy.util.concurrency import await_only, greenlet_spawn
 from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.client.sync import LoopThread
 from airflow_provider_soperator.hooks import slurm as slurm_hook
-from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.hooks.slurm import Settings, SlurmHook
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator

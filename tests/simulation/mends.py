@@ -76,7 +76,7 @@ MENDS = (
     ),
     Mend(
         "without accounting polls come before the queue forgets",
-        "client/pace.py",
+        "client/batcher.py",
         (("OF_MEMORY = 1 / 3", "OF_MEMORY = math.inf"),),
     ),
     Mend(

@@ -110,15 +110,13 @@ TABLE = (
             # These make Airflow's tasks.
             "pipelines.group",
             "pipelines.member",
-            "pipelines.rendering",
             "pipelines.stages",
             "pipelines.submit",
-            "pipelines.wiring",
         ),
     ),
     Row(
         "what every process of Airflow reads",
-        modules("get_provider_info", "hooks.forms", "hooks.settings"),
+        modules("get_provider_info", "hooks.forms"),
         ACTS,
     ),
     # From here on, what counts is what comes on top of what parsing a DAG file imports anyway.

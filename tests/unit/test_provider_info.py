@@ -12,7 +12,7 @@ from airflow.providers_manager import ProvidersManager
 import airflow_provider_soperator
 from airflow_provider_soperator.get_provider_info import get_provider_info
 from airflow_provider_soperator.hooks import forms
-from airflow_provider_soperator.links.slurm import LINKS
+from airflow_provider_soperator.links import LINKS
 
 PACKAGE = "airflow-provider-soperator"
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_soperator import shared
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.settings import Settings
+from airflow_provider_soperator.hooks.slurm import Settings
 from airflow_provider_soperator.shared import SharedClients
 from airflow_provider_soperator.transports.local import LocalTransport
 

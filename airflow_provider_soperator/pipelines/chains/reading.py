@@ -7,7 +7,7 @@ unless it cannot affect a job.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from os.path import exists
 from pathlib import Path
@@ -17,14 +17,12 @@ from airflow_provider_soperator.pipelines.chains import standins
 from airflow_provider_soperator.pipelines.chains.recording import (
     OF_THE_MACHINE,
     FileWanted,
-    Marks,
-    RecordedQuestion,
     Script,
     not_readable,
     not_understood,
 )
 from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWanted, staged
-from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
+from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellChainError
 from airflow_provider_soperator.pipelines.graph import PipelineError
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
@@ -62,7 +60,9 @@ def read(text: str, *, variables: Mapping[str, str] | None = None, ignored: Coll
         run = _Run(script, [*run.outcomes[: len(run.decisions) - 1], False])
     if run.failed:
         raise run.failed
-    for line, other in _otherwise(script, run):
+    for at, line in enumerate(run.decisions):
+        # The way of the script if the cluster decides otherwise.
+        other = _Run(script, [*run.outcomes[:at], not run.outcomes[at]])
         if not other.failed and other.calls != run.calls:
             raise ShellChainError(line, _UNDECIDED)
     return staged(run.calls)
@@ -110,17 +110,11 @@ def _raw(value: Any) -> Any:
     return value
 
 
-def _otherwise(script: Script, run: _Run) -> Iterator[tuple[int, _Run]]:
-    """Line of each decision of the cluster, and the way of the script if it comes out otherwise."""
-    for at, line in enumerate(run.decisions):
-        yield line, _Run(script, [*run.outcomes[:at], not run.outcomes[at]])
-
-
 class _Run:
     """One way through a script: decisions of the cluster take the given outcomes, then success."""
 
     def __init__(self, script: Script, outcomes: Sequence[bool]) -> None:
-        self.outcomes = list(outcomes)
+        self.outcomes: list[bool] = []
         self.calls: list[Call] = []
         #: The lines of the cluster's decisions.
         self.decisions: list[int] = []
@@ -132,11 +126,11 @@ class _Run:
         self._line, self._is_over = 1, False
         #: Calls whose script is still to come, by the process that waits for them.
         self._waiting: dict[str, partial[str]] = {}
-        self._follow(script)
+        self._follow(script, outcomes)
 
-    def _follow(self, script: Script) -> None:
-        asked_for = list(self.outcomes)
+    def _follow(self, script: Script, outcomes: Sequence[bool]) -> None:
         while True:
+            self.outcomes, self.calls, self.decisions, self._is_over = list(outcomes), [], [], False
             try:
                 script.follow(self._answered, self._marks, self._files)
                 break
@@ -145,41 +139,40 @@ class _Run:
                 if len(self._files) == _MOST_FILES or file.startswith("../") or standins.is_marked(file):
                     raise ShellChainError(self._line, not_readable(file)) from None
                 self._files[file] = self._marks.of(f"what is in {file} is known only on the cluster: write it down")
-                self.outcomes, self.calls, self.decisions, self._is_over = list(asked_for), [], [], False
         if not self._is_over and self.failed is None:
             self.failed = self._error("the script ends here, as a command has failed", "mend it")
 
     # Questions of bash
 
-    def _answered(self, request: RecordedQuestion) -> tuple[int, str]:
-        self._line = request.line
-        match request.what, request.args:
+    def _answered(self, pid: str, line: int, command: str, what: str, args: Sequence[str]) -> tuple[int, str]:
+        self._line = line
+        match what, args:
             case "sbatch", [folder, count, *words]:
                 exported, words = words[: int(count)], words[int(count) :]
                 if unknown := next(filter(standins.is_marked, [folder, *words]), None):
                     raise ShellChainError(self._line, self._marks.cause(unknown))
-                self._refuse_patterns(request.command)
-                environment = self._environment(exported, request.command)
-                submit = partial(self._submit, request.line, folder, words, environment)
+                self._refuse_patterns(command)
+                environment = self._environment(exported, command)
+                submit = partial(self._submit, line, folder, words, environment)
                 try:
                     return 0, submit()
                 except ScriptWanted:
-                    self._waiting[request.pid] = submit
+                    self._waiting[pid] = submit
                     return 0, "stdin"
             case "stdin", [text]:
-                return 0, self._waiting.pop(request.pid)(text)
+                return 0, self._waiting.pop(pid)(text)
             case "told", args:
                 return 0, self._told(args)
             case "reads", [name, *options] if name == "sed" and any(one.startswith("-i") for one in options):
-                raise self._not_understood(name)
+                raise ShellChainError(self._line, not_understood(name))
             case (("decide" | "reads"), args):
-                return (0 if self._decide(request.command) else 1), self._told(args)
+                return (0 if self._decide(command) else 1), self._told(args)
             case "unknown", args if args[0] in self._ignored:
                 return 0, self._told(args)
             case "unknown", [name, *_] if standins.is_marked(name):
                 raise ShellChainError(self._line, self._marks.cause(name))
             case "unknown", args:
-                raise self._not_understood(args[0])
+                raise ShellChainError(self._line, not_understood(args[0]))
             case "given", [name]:
                 return (0, self._variables[name]) if name in self._variables else (1, "")
             case "named", [name, value]:
@@ -189,15 +182,15 @@ class _Run:
                 self.failed = self._error(f"the script ends here with exit {status}", remedy)
             case (("exit" | "end"), _):
                 self._is_over = True
-            case "lost", [value, name] if re.search(rf"\$\{{?[#!]?{name}", _expanded(request.command)):
+            case "lost", [value, name] if re.search(rf"\$\{{?[#!]?{name}", _expanded(command)):
                 raise ShellChainError(self._line, self._marks.cause(value))
             case "read", [value]:
                 raise ShellChainError(self._line, self._marks.cause(value))
             case "typed", _:
                 raise self._error("this asks the one who runs the script", "set the variable instead")
             case "loop", _:
-                self._refuse_patterns(request.command)
-            case "process", _ if _OF_A_PROCESS.search(_expanded(request.command)):
+                self._refuse_patterns(command)
+            case "process", _ if _OF_A_PROCESS.search(_expanded(command)):
                 raise self._error("numbers of processes and users are known only where it is run", "write one down")
             case "beside", _:
                 raise self._error("`&` starts a command beside the script", "leave it out, as sbatch waits for no job")
@@ -205,12 +198,6 @@ class _Run:
 
     def _error(self, problem: str, remedy: str) -> ShellChainError:
         return ShellChainError(self._line, f"{problem}: {remedy}")
-
-    def _not_understood(self, name: str) -> ShellChainError:
-        if name == "cd":
-            remedy = "write the path; ignored=['cd'] passes over it, paths being relative to there"
-            return self._error("where this cd leads to is known only on the cluster", remedy)
-        return ShellChainError(self._line, not_understood(name))
 
     def _told(self, command: Sequence[str]) -> str:
         """Output of a command that only the cluster can carry out."""

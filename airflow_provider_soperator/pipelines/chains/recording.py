@@ -18,11 +18,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
+from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from airflow_provider_soperator.pipelines.chains import standins
-from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
+from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellChainError
 
 #: Seconds that bash may take for a script.
 SECONDS = 20.0
@@ -65,45 +66,13 @@ _UNENDED = re.compile(r"here-document at line (\d+) delimited by end-of-file \(w
 _COMPLAINT = re.compile(r": line (\d+): (.*)")
 
 
-@dataclass(frozen=True)
-class RecordedQuestion:
-    """A question that bash asks at a point of the script."""
-
-    #: The process that waits for the answer.
-    pid: str
-    line: int
-    #: The command as the script has it.
-    command: str
-    what: str
-    args: Sequence[str]
-
-
-#: A status, and a text.
-Answer = Callable[[RecordedQuestion], tuple[int, str]]
+#: A status and a text, for what bash asks with these arguments at a point of the script: by the process that waits for
+#: the answer, the line, and the command as the script has it.
+Answer = Callable[[str, int, str, str, Sequence[str]], tuple[int, str]]
 
 
 class FileWanted(Exception):
     """The script reads from a file, by its path."""
-
-
-class Marks:
-    """Marks of unknown values, by cause."""
-
-    def __init__(self) -> None:
-        self._causes: list[str] = []
-
-    def of(self, cause: str) -> str:
-        """The mark of a value that is unknown for this cause."""
-        if cause not in self._causes:
-            self._causes.append(cause)
-        return standins.mark(self._causes.index(cause))
-
-    def cause(self, text: str) -> str:
-        """The cause of the mark in a text."""
-        number = standins.cause_in(text)
-        if number is None or number >= len(self._causes):
-            return "this is known only on the cluster: write it down"
-        return self._causes[number]
 
 
 @dataclass(frozen=True)
@@ -134,9 +103,10 @@ class Script:
             here.mkdir(exist_ok=True)
             name = marks.of("where the script lies is known only on the cluster: write the path")
             (here / name).write_text(f"{_without_away(self.text, away)}\n_soperator_end\n")
-            asked, answers, turns = _Pipe(stack), _Pipe(stack), _Pipe(stack)
-            os.write(turns.write, b".")
-            opened = [f"exec 198>&{asked.write} 199<&{answers.read} 197<&{turns.read} 196>&{turns.write} 195>/dev/null"]
+            (asked, asks), (answered, answers), (turn, turns) = (_pipe(stack) for _ in range(3))
+            turns.write(b".")
+            theirs = tuple(end.fileno() for end in (asks, answered, turn, turns))
+            opened = ["exec 198>&{} 199<&{} 197<&{} 196>&{} 195>/dev/null".format(*theirs)]
             for number, redirection in enumerate(away, start=_FIRST_AWAY):
                 opened.append(f"exec {number}>{'/dev/null' if redirection.endswith('null') else '&2'}")
             prelude.write_text("\n".join([*opened, *self._prelude(marks)]) + "\n")
@@ -145,21 +115,22 @@ class Script:
                 [bash, "--restricted", name, *self._arguments(marks)],
                 cwd=here,
                 env={"PATH": str(programs), "BASH_ENV": str(prelude), "LC_ALL": "C.UTF-8"},
-                pass_fds=(asked.write, answers.read, turns.read, turns.write),
+                pass_fds=theirs,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stack.enter_context(errors.open("wb")),
                 start_new_session=True,
             )
             try:
-                asked.close()
+                # So that reading ends with the last other writer.
+                asks.close()
                 line = 1
-                for pid, said_line, command, what, *args in _requests(asked.read):
+                for pid, said_line, command, what, *args in _requests(asked):
                     line = self._beginning(int(said_line))
                     self._heed(errors.read_text(errors="replace"), str(prelude), name, marks, line)
-                    words = [_as_written(word, away) for word in (command, *args)]
-                    status, said = answer(RecordedQuestion(pid, line, words[0], what, words[1:]))
-                    os.write(answers.write, f"{status}\0{said}\0".encode())
+                    command, *args = (_as_written(word, away) for word in (command, *args))
+                    status, said = answer(pid, line, command, what, args)
+                    answers.write(f"{status}\0{said}\0".encode())
                 self._heed(errors.read_text(errors="replace"), str(prelude), name, marks, line)
             finally:
                 with suppress(ProcessLookupError):
@@ -239,19 +210,13 @@ def _filters() -> dict[str, str]:
     return {program: path for program in _FILTERS if (path := shutil.which(program))}
 
 
-class _Pipe:
-    def __init__(self, stack: ExitStack) -> None:
-        self.read, self.write = os.pipe()
-        self._ends = stack.enter_context(ExitStack())
-        stack.callback(os.close, self.read)
-        self._ends.callback(os.close, self.write)
-
-    def close(self) -> None:
-        """Close this end for writing, so that reading ends with the last other writer."""
-        self._ends.close()
+def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
+    """The two ends of a pipe, without buffers."""
+    read, write = os.pipe()
+    return stack.enter_context(FileIO(read)), stack.enter_context(FileIO(write, "w"))
 
 
-def _requests(asked: int) -> Iterator[list[str]]:
+def _requests(asked: FileIO) -> Iterator[list[str]]:
     """The texts of each request, as they come; each needs an answer."""
     deadline, text, line = time.monotonic() + SECONDS, b"", 1
     while True:
@@ -265,7 +230,7 @@ def _requests(asked: int) -> Iterator[list[str]]:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([asked], [], [], left)[0]:
             raise ShellChainError(line, "the script does not come to an end: write one line for each job")
-        some = os.read(asked, 65536)
+        some = asked.read(65536)
         if not some:
             return
         text += some
@@ -297,6 +262,11 @@ def not_readable(file: str) -> str:
 
 
 def not_understood(name: str) -> str:
+    if name == "cd":
+        return (
+            "where this cd leads to is known only on the cluster: write the path; ignored=['cd'] passes over it, paths "
+            "being relative to there"
+        )
     return (
         f"{name!r} is not understood, and what it does would be lost: take it into a job or a task of its own; "
         f"if it does not matter here, ignored=[{name!r}] passes over it"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any
 
 from airflow_provider_soperator.pipelines.chains import standins
@@ -199,15 +200,22 @@ def _names(calls: Sequence[Call]) -> list[str]:
             for variable in call.variables
             if uses[variable] == 1 and not _NO_NAME.fullmatch(name := variable.lower())
         ]
-        names = [*said, call.fields.get("name"), _name_in(call), _stem(call.script)]
-        names += [*map(str.lower, call.variables), "job"]
+        names = [*said, call.fields.get("name"), _name_in(call)]
+        stem, _ = posixpath.splitext(posixpath.basename(call.script or ""))
+        names += [stem, *map(str.lower, call.variables), "job"]
         name = next(clean for name in names if name and (clean := re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")))
-        unique, number = name, 1
-        while unique in found:
-            number += 1
-            unique = f"{name}_{number}"
-        found.append(unique)
+        found.append(distinct(name, found))
     return found
+
+
+def distinct(name: str, taken: Collection[str]) -> str:
+    """The name, with a number if it is taken.
+
+    >>> distinct("train", ["train", "train_2"])
+    'train_3'
+    """
+    numbered = (f"{name}_{number}" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in taken)
 
 
 def _name_in(call: Call) -> str | None:
@@ -218,7 +226,3 @@ def _name_in(call: Call) -> str | None:
         return directives.read(call.stdin_script)[0].fields.get("name")
     except directives.DirectiveError as wrong:
         raise ShellChainError(call.line, f"the script that is given to sbatch has a mistake in its {wrong}") from None
-
-
-def _stem(path: str | None) -> str | None:
-    return posixpath.splitext(posixpath.basename(path))[0] if path else None

@@ -44,29 +44,40 @@ def _check(number: int) -> int:
     return number * 142857 % 1_000_000
 
 
-def mark(number: int) -> str:
-    """Mark of an unknown value, with the number of its cause."""
-    return f"\x02{number:b}\x05".translate(_BITS)
+class Marks:
+    """Marks of unknown values, with the numbers of their causes.
+
+    >>> marks = Marks()
+    >>> [marks.cause(f"/data/{marks.of(why)}/x") for why in ("the date is not known", "nor is this")]
+    ['the date is not known', 'nor is this']
+    """
+
+    def __init__(self) -> None:
+        self._causes: list[str] = []
+
+    def of(self, cause: str) -> str:
+        """The mark of a value that is unknown for this cause."""
+        if cause not in self._causes:
+            self._causes.append(cause)
+        return f"\x02{self._causes.index(cause):b}\x05".translate(_BITS)
+
+    def cause(self, text: str) -> str:
+        """The cause of the first mark in a text."""
+        found = _MARK.search(text)
+        number = int(found[1].translate({3: "0", 4: "1"}), 2) if found else len(self._causes)
+        # A part of a mark has another number, or none.
+        unknown = "this is known only on the cluster: write it down"
+        return self._causes[number] if number < len(self._causes) else unknown
 
 
 def is_marked(text: str) -> bool:
     return _MARKED.search(text) is not None
 
 
-def cause_in(text: str) -> int | None:
-    """The number of the first cause in a text.
-
-    >>> cause_in(f"/data/{mark(6)}/x")
-    6
-    """
-    found = _MARK.search(text)
-    return int(found[1].translate({3: "0", 4: "1"}), 2) if found else None
-
-
 def shown(text: str) -> str:
     """A text for people to read.
 
-    >>> shown(f"afterok:{stand_in(0)} {mark(2)}")
+    >>> shown(f"afterok:{stand_in(0)} {Marks().of('it has not run')}")
     'afterok:ID …'
     """
     return _MARKED.sub("", _MARK.sub("…", _ID.sub("ID", text)))

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
+from airflow_provider_soperator.pipelines.chains.stages import distinct
 from airflow_provider_soperator.slurm import sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import key_of, strip_key
@@ -107,9 +108,4 @@ def _on_lines(words: list[str]) -> str:
 def _variable(name: str, taken: set[str]) -> str:
     """A variable name made from this one, in lower case, unlike the shell's own variables."""
     plain = re.sub(r"[^a-z0-9_]", "_", name.lower())
-    plain = plain if plain[:1].isalpha() else f"job_{plain}"
-    found, number = plain, 1
-    while found in taken:
-        number += 1
-        found = f"{plain}_{number}"
-    return found
+    return distinct(plain if plain[:1].isalpha() else f"job_{plain}", taken)

@@ -53,12 +53,13 @@ class Slurm:
 
 
 @contextmanager
-def cluster() -> Iterator[Slurm]:
+def cluster(**limits: float) -> Iterator[Slurm]:
+    """A cluster; all that answers has a minute for it, unless the test says otherwise."""
     slurm = Slurm()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pictures, "SlurmHook", lambda connection: slurm)
-        patch.setattr(pictures, "PATIENCE", 0.05)
-        patch.setattr(pictures, "GLANCE", 0.01)
+        for name, seconds in {"PATIENCE": 60.0, "GLANCE": 60.0, **limits}.items():
+            patch.setattr(pictures, name, seconds)
         yield slurm
 
 
@@ -92,7 +93,7 @@ def test_what_cannot_be_read_stays_as_it_was_and_is_told() -> None:
 
 def test_a_cluster_that_does_not_answer_is_told_after_a_while() -> None:
     async def story() -> Picture:
-        with cluster() as slurm:
+        with cluster(PATIENCE=0.05) as slurm:
             slurm.answering.clear()
             return await take("c", find_tasks)
 
@@ -122,14 +123,15 @@ def test_all_who_look_see_one_picture() -> None:
     assert len(different) == 1
 
 
-def test_one_who_looks_first_does_not_wait_for_a_slow_cluster() -> None:
+def test_one_who_looks_first_does_not_wait_for_a_slow_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> tuple[Picture | None, Picture | None]:
         with cluster() as slurm:
             slurm.answering.clear()
             album = Album(find_tasks)
+            monkeypatch.setattr(pictures, "GLANCE", 0.01)
             first = await album.newest("c")
             slurm.answering.set()
-            await asyncio.sleep(0.02)
+            monkeypatch.setattr(pictures, "GLANCE", 60.0)
             return first, await album.newest("c")
 
     first, then = asyncio.run(story())

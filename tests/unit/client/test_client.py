@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.client.batcher import RetryPolicy
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.errors import TryAgain
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests import ListJobs, Request, Submit
-from airflow_provider_soperator.transports.transport import RetryPolicy
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, Unreachable
 from tests.unit.client.tracking import Log, run_without_waiting
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.client import batcher, submissions
+from airflow_provider_soperator.client.batcher import RetryPolicy
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.client.submissions import Earlier
@@ -20,7 +21,6 @@ from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted, Withdraw
-from airflow_provider_soperator.transports.transport import RetryPolicy
 from tests.unit.client.tracking import Log, past, queued, run_without_waiting
 
 JOB = BatchJob(command="true", name="train")

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_provider_soperator.hooks.forms import SOPERATOR
-from airflow_provider_soperator.hooks.settings import Settings, read
+from airflow_provider_soperator.hooks.slurm import Settings, read
 from airflow_provider_soperator.slurm.links import PLACEHOLDERS, link_problem
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from airflow.sdk import conf
 
-from airflow_provider_soperator.hooks import installation
-from airflow_provider_soperator.hooks.installation import installation_id
+from airflow_provider_soperator.hooks import cluster_clients
+from airflow_provider_soperator.hooks.cluster_clients import installation_id
 
 
 class Airflow:
@@ -25,7 +25,7 @@ class Airflow:
         self.variables.setdefault(key, value)
 
     def id(self, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setattr(installation, "Variable", self)
+        monkeypatch.setattr(cluster_clients, "Variable", self)
         monkeypatch.setattr(conf, "get", lambda section, key, **options: self.address)
         return installation_id()
 

@@ -10,7 +10,7 @@ import paramiko
 import pytest
 from airflow.providers.ssh.hooks.ssh import SSHHook
 
-from airflow_provider_soperator.hooks.transports import straightened
+from airflow_provider_soperator.hooks.connections import straightened
 
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 HOST_KEY = KEY.export_public_key().decode().strip()

@@ -11,8 +11,7 @@ import pytest
 from airflow.sdk.log import redact
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.hooks.transports import masked, open_rest
+from airflow_provider_soperator.hooks.slurm import Settings, masked, open_rest
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.transports.local import LocalTransport
 from airflow_provider_soperator.transports.rest import Tokens, minted

@@ -10,8 +10,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.forms import SOPERATOR
-from airflow_provider_soperator.hooks.settings import Settings, read
-from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.hooks.slurm import Settings, SlurmHook, read
 
 
 def settings(uri: str = "", **fields: Any) -> Settings:

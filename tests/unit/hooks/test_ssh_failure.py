@@ -9,7 +9,7 @@ import asyncssh
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_soperator.hooks import transports
+from airflow_provider_soperator.hooks import slurm
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, Unreachable
 from tests.unit.transports.test_ssh import KEY, Sshd
 
@@ -17,12 +17,12 @@ from tests.unit.transports.test_ssh import KEY, Sshd
 def test_host_port_and_connection_are_named() -> None:
     connection = Connection(conn_id="mine", conn_type="soperator", host="127.0.0.1", port=9, login="root")
     with pytest.raises(Unreachable, match=r"^nothing listens there .* at 127.0.0.1:9 \(connection mine\): check host"):
-        transports._opened("mine", connection, {})
+        slurm._logged_in("mine", connection, {})
 
 
 def test_one_without_a_host_names_the_connection() -> None:
     with pytest.raises(ConnectFailed, match=r"^the connection has no host \(connection mine\): set it"):
-        transports._opened("mine", Connection(conn_id="mine", conn_type="ssh"), {})
+        slurm._logged_in("mine", Connection(conn_id="mine", conn_type="ssh"), {})
 
 
 def test_one_that_is_made_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -33,7 +33,7 @@ def test_one_that_is_made_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture
         connection = Connection(
             conn_id="mine", conn_type="ssh", host="127.0.0.1", port=listening.get_port(), login="me", password="secret"
         )
-        client = await asyncio.to_thread(transports._opened, "mine", connection, {"no_host_key_check": "true"})
+        client = await asyncio.to_thread(slurm._logged_in, "mine", connection, {"no_host_key_check": "true"})
         await asyncio.to_thread(client.close)
         listening.close()
 

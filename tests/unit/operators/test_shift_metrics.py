@@ -91,7 +91,7 @@ def test_a_shift_that_could_not_even_begin_is_counted(metrics: Metrics, monkeypa
         raise CapacityBusy("another shift")
 
     monkeypatch.setattr("airflow_provider_soperator.capacity.reconciliation.begin", begin)
-    monkeypatch.setattr("airflow_provider_soperator.hooks.installation.installation_id", lambda: "airflow")
+    monkeypatch.setattr("airflow_provider_soperator.hooks.cluster_clients.installation_id", lambda: "airflow")
     with pytest.raises(AirflowException, match="another shift"):
         shift().execute({})  # type: ignore[typeddict-item]
     assert metrics.ends == ["failed"]

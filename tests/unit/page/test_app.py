@@ -130,11 +130,12 @@ def test_the_tab_of_a_task_has_its_job() -> None:
 
 
 @pytest.mark.usefixtures("rights")
-def test_what_could_not_be_read_is_said_with_its_age() -> None:
+@pytest.mark.parametrize(("parts", "names"), [(["jobs", "tasks"], "jobs, tasks"), (["config"], "settings")])
+def test_what_could_not_be_read_is_said_with_its_age(parts: list[str], names: str) -> None:
     why = "Login node is away."
     old = datetime.now(timezone.utc) - timedelta(minutes=5, seconds=1)
-    said = visit("/", picture(failures={"jobs": why, "tasks": why}, since={"jobs": old, "tasks": old})).text
-    assert f"<strong>Not read: jobs, tasks.</strong> {why}" in said
+    said = visit("/", picture(failures=dict.fromkeys(parts, why), since=dict.fromkeys(parts, old))).text
+    assert f"<strong>Not read: {names}.</strong> {why}" in said
     assert re.search(r"What is shown of it is 5 min \d+ s old\.", said)
 
 

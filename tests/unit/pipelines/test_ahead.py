@@ -25,7 +25,7 @@ def test_the_jobs_of_some_stages() -> None:
     jobs = {name: {index: AheadJob(f"{name}{index}", "k") for index in (0, 1)} for name in "ab"}
     left = Ahead(0, jobs)
     assert [one.job for one in left.of(["b", "unknown"])] == ["b0", "b1"]
-    assert [one.job for one in left.all()] == ["a0", "a1", "b0", "b1"]
+    assert [one.job for one in left.of(jobs)] == ["a0", "a1", "b0", "b1"]
 
 
 def test_each_job_has_a_key_of_its_own() -> None:

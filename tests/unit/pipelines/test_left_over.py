@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider_soperator.client.batcher import Pace
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines import submit
 from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, Stage
 from airflow_provider_soperator.pipelines.member import Member
 from airflow_provider_soperator.pipelines.plan import AHEAD as AHEAD_KEY
-from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob, Plan
-from airflow_provider_soperator.pipelines.rendering import Rendered
+from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob, PlannedJob
 from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
@@ -100,11 +99,11 @@ def test_jobs_are_submitted_ahead_once_the_cluster_is_back(slurm: Slurm) -> None
             task_id="submit", graph=Graph({}), segment=Segment("cluster", frozenset(), ()), slurm_conn_id="cluster"
         )
     key = SubmissionKey("b" * 12)
-    rendered = Rendered("fit", -1, BatchJob(command="fit", name=key.name("fit")), key, stale=(OURS,))
+    rendered = {PlannedJob("fit"): BatchJob(command="fit", name=key.name("fit"))}
     run = SimpleNamespace(start_date=None, clear_number=1)
     pushed: dict[str, Any] = {}
     context: Any = {"dag_run": run, "ti": SimpleNamespace(xcom_push=pushed.__setitem__)}
-    submitted = submit._submit(context, [rendered], Plan())
+    submitted = submit._submit(context, rendered, [], [OURS])
     assert list(submitted) == ["fit"]
     # Before that what was submitted ahead of the clear.
     assert slurm.orders == [CancelJobs(ids=(JobId(8),))]

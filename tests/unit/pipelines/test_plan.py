@@ -115,14 +115,14 @@ def test_one_reason_is_enough_to_be_left_out() -> None:
 
 def test_each_instance_of_a_mapped_stage_is_followed() -> None:
     made = planned({"m": {0: None, 1: None}, "n": {0: None, 1: None, 2: None}})
-    assert [one.indices for one in made.submitted] == [(0, 1), (0, 1, 2)]
+    assert [(one.stage, one.index) for one in made.submitted] == [("m", 0), ("m", 1), ("n", 0), ("n", 1), ("n", 2)]
     assert submitted(made)["n"] == (Term("afterok", new=(("m", 0), ("m", 1))),)
 
 
 def test_of_a_mapped_stage_that_was_cleared_in_part_what_was_cleared_is_submitted() -> None:
     states = {0: "success", 1: None, 2: "running", 3: "restarting"}
     made = planned({"m": states, "b": {-1: None}}, {("m", 0): "70", ("m", 2): "72", ("m", 3): "73"})
-    assert made.submitted[0].indices == (1, 3)
+    assert [str(one) for one in made.submitted] == ["m[1]", "m[3]", "b"]
     # What has succeeded is not waited for, what runs is, and what starts anew by its new job.
     assert submitted(made)["b"] == (Term("afterok", new=(("m", 1), ("m", 3)), old=("72",)),)
 
@@ -176,13 +176,13 @@ def test_a_plan_refers_only_to_what_is_there_by_then(
         there: set[tuple[str, int]] = set()
         for one in made.submitted:
             # The jobs that it refers to belong to tasks under way, or were submitted before it.
-            assert all(states[one.stage][index] in TO_RUN for index in one.indices)
+            assert states[one.stage][one.index] in TO_RUN
             for term in one.terms:
                 assert {*term.new} <= there
                 assert term.new or term.old
                 running = {job for (stage, index), job in jobs.items() if states[stage][index] in UNDER_WAY}
                 assert {*term.old} <= running
-            there |= {(one.stage, index) for index in one.indices}
+            there.add((one.stage, one.index))
 
 
 @given(runs())

@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline
-from airflow_provider_soperator.pipelines.member import states_of
+from airflow_provider_soperator.pipelines.graph import states_of
 from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from tests.unit.operators.dags import job, taken

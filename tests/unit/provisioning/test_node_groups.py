@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake
-from airflow_provider_soperator.provisioning.node_groups import refuse_lost_nodes
+from airflow_provider_soperator.provisioning.recipe import refuse_lost_nodes
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 
 ADDRESS = "module.k8s.nebius_mk8s_v1_node_group.worker_v2[0]"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.soperator.evictions import CORDONED, PodHost, choose
+from airflow_provider_soperator.soperator.objects import Objects
+from airflow_provider_soperator.transports.transport_errors import ConnectRefused
 
 
 def pod(owner: str, *, is_ready: bool = True) -> dict[str, Any]:
@@ -63,3 +67,18 @@ def test_only_what_may_go_is_chosen_but_for_what_is_cordoned() -> None:
 def test_a_node_says_what_serves_there() -> None:
     assert str(BUSY) == "serves with 2 Pods (inference/a)"
     assert str(host("blocked", pod("a", is_ready=False), blocked=True)) == "no Pod serves there; a budget"
+
+
+@pytest.mark.parametrize("body", [b"<html>Bad Gateway</html>", b'"Bad Gateway"', b"[]", b""])
+def test_a_refusal_of_a_proxy_may_pass(body: bytes) -> None:
+    async def read() -> bytes:
+        return body
+
+    async def answer(*args: Any, **how: Any) -> Any:
+        return SimpleNamespace(status=502, reason="Bad Gateway", read=read)
+
+    objects = Objects(SimpleNamespace(), "soperator", "")
+    objects._core = SimpleNamespace(create_namespaced_pod_eviction=answer)
+    metadata = {"name": "a-1", "namespace": "inference", "uid": "a"}
+    with pytest.raises(ConnectRefused, match="could not evict pod inference/a-1"):
+        asyncio.run(objects.evict({"metadata": metadata}))

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.node_conditions import in_lines
+from airflow_provider_soperator.slurm.node_orders import NodeMove
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen, keeper_of
 from airflow_provider_soperator.soperator.resize import Resize
@@ -18,6 +20,10 @@ from tests.unit.soperator.objects import NOW, condition, nodeset, slurm
 IDLE = "IDLE+CLOUD"
 OFF = "IDLE+CLOUD+POWERED_DOWN"
 OURS = "DRAIN: airflow:night: less"
+
+
+def told(move: NodeMove) -> str:
+    return "; ".join(in_lines({**move.lost, **move.waiting}))
 
 
 def to(replicas: int, **fields: Any) -> Resize:
@@ -43,7 +49,7 @@ def test_the_highest_nodes_are_drained_before_they_go() -> None:
 )
 def test_a_static_node_goes_once_no_job_is_on_it(state: str, waits: str) -> None:
     stage = to(1).prepare(nodeset(2), slurm(worker_0=IDLE, worker_1=state))
-    assert (stage.orders, stage.is_over, str(stage)) == ((), not waits, waits)
+    assert (stage.orders, stage.is_over, told(stage)) == ((), not waits, waits)
 
 
 def test_nodes_that_slurm_does_not_know_hold_nothing_up() -> None:
@@ -62,7 +68,7 @@ def test_nodes_that_slurm_does_not_know_hold_nothing_up() -> None:
 )
 def test_an_ephemeral_node_goes_once_it_is_off_and_no_job_can_power_it_up(state: str, waits: str) -> None:
     stage = to(1).prepare(nodeset(2, active=[0]), slurm(worker_0=IDLE, worker_1=state))
-    assert (stage.is_over, str(stage)) == (not waits, waits)
+    assert (stage.is_over, told(stage)) == (not waits, waits)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +98,13 @@ def test_without_slurm_a_static_nodeset_shrinks_by_force_only() -> None:
 def test_it_is_done_once_what_goes_is_gone_on_both_sides() -> None:
     pods = {name: Pod(is_ready=True) for name in ("worker-0", "worker-1")}
     seen, nodes = replace(nodeset(1), pods=pods), slurm(worker_0=IDLE, worker_1=IDLE, worker_cpu_1=IDLE)
-    assert str(to(1).finish(seen, nodes, NOW)) == "worker-1 is still in Slurm"
-    assert str(to(1).finish(seen, None, NOW)) == "worker-1 still has a Pod"
+    assert told(to(1).finish(seen, nodes, NOW)) == "worker-1 is still in Slurm"
+    assert told(to(1).finish(seen, None, NOW)) == "worker-1 still has a Pod"
     assert to(1).finish(nodeset(1), slurm(worker_0=IDLE, worker_cpu_1=IDLE), NOW).is_over
 
 
 def test_what_comes_must_be_usable_and_our_drains_are_undone() -> None:
-    assert str(to(2).finish(nodeset(2), slurm(worker_0=IDLE), NOW)) == "worker-1 is not known to Slurm yet"
+    assert told(to(2).finish(nodeset(2), slurm(worker_0=IDLE), NOW)) == "worker-1 is not known to Slurm yet"
     stage = to(2).finish(nodeset(2), slurm(worker_0=IDLE, worker_1=f"{IDLE}+{OURS}"), NOW)
     assert stage.orders == (Undrain(("worker-1",)),)
     assert to(2).finish(nodeset(2), slurm(worker_0=IDLE, worker_1="MIXED"), NOW).is_over
@@ -106,7 +112,7 @@ def test_what_comes_must_be_usable_and_our_drains_are_undone() -> None:
 
 def test_names_of_an_ephemeral_nodeset_must_be_known_though_their_nodes_are_off() -> None:
     seen = nodeset(2, active=[0])
-    assert str(to(2).finish(seen, slurm(worker_0=IDLE), NOW)) == "worker-1 is not known to Slurm yet"
+    assert told(to(2).finish(seen, slurm(worker_0=IDLE), NOW)) == "worker-1 is not known to Slurm yet"
     assert to(2).finish(seen, slurm(worker_0=IDLE, worker_1=OFF), NOW).is_over
 
 
@@ -118,8 +124,8 @@ def test_what_was_out_of_service_before_is_passed_over(hours: int, is_over: bool
     }
     stage = to(2).finish(nodeset(2), nodes, NOW)
     assert stage.is_over is is_over
-    assert stage.passed_over == (("worker-1",) if is_over else ())
-    assert stage.lost == (() if is_over else ("worker-1 is drained: my test",))
+    assert to(2).passed_over(nodeset(2), nodes, NOW) == (("worker-1",) if is_over else ())
+    assert stage.lost == ({} if is_over else {"worker-1": "is drained: my test"})
 
 
 # Who puts it back

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_soperator.terraform import failures
-from airflow_provider_soperator.terraform.failures import Diagnostic, TerraformError, explain, from_text
+from airflow_provider_soperator.terraform.failures import Cause, Diagnostic, explain, from_text
 from airflow_provider_soperator.terraform.state import Lock
 
 LOCKED = """Error message: operation error S3: PutObject, https response error StatusCode: 412, PreconditionFailed
@@ -25,33 +25,33 @@ MADE = 1795312535.496482762
 
 
 @pytest.mark.parametrize(
-    ("summary", "detail", "kind"),
+    ("summary", "detail", "cause"),
     [
-        ("Error acquiring the state lock", LOCKED, failures.StateLocked),
-        ("Saved plan is stale", "The given plan file can no longer be applied", failures.PlanOutdated),
-        ("Backend configuration changed", 'use "terraform init -reconfigure".', failures.BackendChanged),
-        ('Backend initialization required, please run "terraform init"', "", failures.BackendChanged),
-        ("Unsupported Terraform Core version", "does not support Terraform version 1.11.4", failures.TerraformTooOld),
-        ("Failed to query available provider packages", "Could not retrieve", failures.ProviderMissing),
-        ("Failed to save state", "Error saving state: status code: 403", failures.StateNotSaved),
-        ("No configuration files", "Plan requires configuration", failures.NotARecipe),
-        ("No value for required variable", 'The root module input variable "region"', failures.InvalidVariable),
-        ("Resource precondition failed", "Unsupported platform 'x' in region 'y'", failures.InvalidVariable),
-        ("Unsupported argument", 'An argument named "x" is not expected here.', failures.RecipeInvalid),
-        ("error", "rpc error: code = Unauthenticated desc = token is expired", failures.Unauthenticated),
-        ("error", "api error ExpiredToken: The provided token has expired", failures.Unauthenticated),
-        ("error", "the server answered with status code 401", failures.Unauthenticated),
-        ("error", "rpc error: code = PermissionDenied desc = no", failures.Denied),
-        ("error", "https response error StatusCode: 403, RequestID: x", failures.Denied),
-        ("error", "rpc error: code = ResourceExhausted desc = NotEnoughResources", failures.NotEnoughResources),
-        ("error", "rpc error: code = AlreadyExists desc = cluster acme", failures.AlreadyThere),
-        ("error", "disk 401 is broken, see line 403", failures.TerraformFailed),
+        ("Error acquiring the state lock", LOCKED, failures.STATE_LOCKED),
+        ("Saved plan is stale", "The given plan file can no longer be applied", failures.PLAN_OUTDATED),
+        ("Backend configuration changed", 'use "terraform init -reconfigure".', failures.BACKEND_CHANGED),
+        ('Backend initialization required, please run "terraform init"', "", failures.BACKEND_CHANGED),
+        ("Unsupported Terraform Core version", "does not support Terraform version 1.11.4", failures.TERRAFORM_TOO_OLD),
+        ("Failed to query available provider packages", "Could not retrieve", failures.PROVIDER_MISSING),
+        ("Failed to save state", "Error saving state: status code: 403", failures.STATE_NOT_SAVED),
+        ("No configuration files", "Plan requires configuration", failures.NOT_A_RECIPE),
+        ("No value for required variable", 'The root module input variable "region"', failures.INVALID_VARIABLE),
+        ("Resource precondition failed", "Unsupported platform 'x' in region 'y'", failures.INVALID_VARIABLE),
+        ("Unsupported argument", 'An argument named "x" is not expected here.', failures.RECIPE_INVALID),
+        ("error", "rpc error: code = Unauthenticated desc = token is expired", failures.UNAUTHENTICATED),
+        ("error", "api error ExpiredToken: The provided token has expired", failures.UNAUTHENTICATED),
+        ("error", "the server answered with status code 401", failures.UNAUTHENTICATED),
+        ("error", "rpc error: code = PermissionDenied desc = no", failures.DENIED),
+        ("error", "https response error StatusCode: 403, RequestID: x", failures.DENIED),
+        ("error", "rpc error: code = ResourceExhausted desc = NotEnoughResources", failures.NOT_ENOUGH_RESOURCES),
+        ("error", "rpc error: code = AlreadyExists desc = cluster acme", failures.ALREADY_THERE),
+        ("error", "disk 401 is broken, see line 403", failures.TERRAFORM_FAILED),
     ],
 )
-def test_what_an_error_means(summary: str, detail: str, kind: type[TerraformError]) -> None:
+def test_what_an_error_means(summary: str, detail: str, cause: Cause) -> None:
     said = Diagnostic("error", summary, detail)
     error = explain([Diagnostic("warning", "quota: nothing to see"), said], "apply")
-    assert type(error) is kind
+    assert error.cause is cause
     assert said.words in str(error)
     assert [one.severity for one in error.diagnostics] == ["warning", "error"]
 
@@ -62,7 +62,7 @@ def test_quotas_are_named() -> None:
         "quota compute.instance.gpu.h100: limit 16 (service compute.api.nebius.cloud)"
     )
     error = explain([Diagnostic("error", "error", said, address="nebius_mk8s_v1_node_group.worker")], "apply")
-    assert isinstance(error, failures.CloudQuotaExceeded)
+    assert error.cause is failures.CLOUD_QUOTA_EXCEEDED
     assert str(error).startswith("the quota vpc.ipv4-address.public.count, compute.instance.gpu.h100 is exceeded")
     assert "nebius_mk8s_v1_node_group.worker" in str(error)
 
@@ -76,9 +76,9 @@ def test_of_many_errors_some_are_told() -> None:
 
 
 def test_values_that_are_taken_no_notice_of() -> None:
-    assert failures.UnknownVariable.is_in("Value for undeclared variable")
-    assert not failures.UnknownVariable.is_in("Deprecated")
-    assert not TerraformError.is_in("anything")
+    assert failures.UNKNOWN_VARIABLE.is_in("Value for undeclared variable")
+    assert not failures.UNKNOWN_VARIABLE.is_in("Deprecated")
+    assert not Cause().is_in("anything")
 
 
 def test_errors_that_are_printed_for_people() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.terraform.failures import DestructionRefused
+from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED
 from airflow_provider_soperator.terraform.plan import TerraformPlan
+from tests.terraform_errors import fails
 
 
 def change(address: str, *actions: str, reason: str = "", was: str = "", kind: str = "", **more: Any) -> dict[str, Any]:
@@ -75,13 +76,13 @@ def test_only_outputs() -> None:
 
 
 def test_destruction_is_refused_with_each_address_and_why() -> None:
-    with pytest.raises(DestructionRefused) as refused:
+    with fails(DESTRUCTION_REFUSED) as refused:
         WHOLE.refuse_destruction()
     said = str(refused.value)
     assert "a.jail would be destroyed because it is no longer in the recipe" in said
     assert "a.cluster would be replaced because it cannot be changed in place (network[0].subnet, name)" in said
     assert not refused.value.retryable
-    with pytest.raises(DestructionRefused) as refused:
+    with fails(DESTRUCTION_REFUSED) as refused:
         WHOLE.refuse_destruction(["a.jail"])
     assert "a.jail" not in str(refused.value)
     WHOLE.refuse_destruction(["a.jail", "a.clus*"])
@@ -106,13 +107,13 @@ def test_patterns(pattern: str, address: str, is_allowed: bool) -> None:
     if is_allowed:
         said.refuse_destruction([pattern])
     else:
-        with pytest.raises(DestructionRefused):
+        with fails(DESTRUCTION_REFUSED):
             said.refuse_destruction([pattern])
 
 
 def test_what_was_never_finished_may_be_replaced_on_demand() -> None:
     half = plan(change("a.half", "delete", "create", reason="replace_because_tainted"))
-    with pytest.raises(DestructionRefused, match="its creation was not finished"):
+    with fails(DESTRUCTION_REFUSED, match="its creation was not finished"):
         half.refuse_destruction()
     half.refuse_destruction(unfinished=True)
 
@@ -138,7 +139,7 @@ def test_what_each_plan_has_is_no_news() -> None:
     known = {"replace_paths": [["triggers_replace"]], "after_unknown": {"id": True}}
     assert plan(change("a.wait", "delete", "create", kind="terraform_data", **known)).summary == "1 to replace"
     # What holds something is lost by a replacement, whatever forces it.
-    with pytest.raises(DestructionRefused, match=r"a\.fs would be replaced"):
+    with fails(DESTRUCTION_REFUSED, match=r"a\.fs would be replaced"):
         plan(change("a.fs", "delete", "create", kind="nebius_compute_v1_filesystem", **TIMED)).refuse_destruction()
 
 
@@ -149,7 +150,7 @@ def test_what_holds_nothing_is_no_loss(kind: str) -> None:
 
 def test_what_is_tainted_may_be_in_use() -> None:
     half = plan(change("a.b", "delete", "create", kind="helm_release", reason="replace_because_tainted"))
-    with pytest.raises(DestructionRefused, match=r"`terraform untaint a\.b`"):
+    with fails(DESTRUCTION_REFUSED, match=r"`terraform untaint a\.b`"):
         half.refuse_destruction()
     assert half.standing == frozenset()
     assert plan(change("a.b", "no-op", kind="helm_release"), change("a.c", "create", kind="d")).standing == {

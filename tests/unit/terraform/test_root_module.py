@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_soperator.terraform.failures import NotARecipe, UnknownVariable
+from airflow_provider_soperator.terraform.failures import NOT_A_RECIPE, UNKNOWN_VARIABLE
 from airflow_provider_soperator.terraform.root_module import RootModule, reach
 from airflow_provider_soperator.terraform.sources import Source
+from tests.terraform_errors import fails
 
 STUB = Path(__file__).parents[3] / "dags/provision_cluster/recipe/soperator"
 
@@ -111,18 +112,18 @@ def test_variables_and_modules_in_json(tmp_path: Path) -> None:
 def test_a_value_that_no_variable_takes(tmp_path: Path) -> None:
     found = recipe(tmp_path, main__tf='variable "region" {}\nvariable "filesystem_jail" {}\n')
     found.check(["region"])
-    with pytest.raises(
-        UnknownVariable, match=r"no variable filestore_jail \(did you mean 'filesystem_jail'\?\), nodes: correct"
+    with fails(
+        UNKNOWN_VARIABLE, match=r"no variable filestore_jail \(did you mean 'filesystem_jail'\?\), nodes: correct"
     ):
         found.check(["region", "filestore_jail", "nodes"])
 
 
 def test_no_recipe(tmp_path: Path) -> None:
-    with pytest.raises(NotARecipe, match=r"has no \.tf files: use the folder"):
+    with fails(NOT_A_RECIPE, match=r"has no \.tf files: use the folder"):
         RootModule.read(tmp_path)
-    with pytest.raises(NotARecipe, match="there is no folder"):
+    with fails(NOT_A_RECIPE, match="there is no folder"):
         RootModule.read(tmp_path / "nowhere")
-    with pytest.raises(NotARecipe, match="declares no variables, so region"):
+    with fails(NOT_A_RECIPE, match="declares no variables, so region"):
         recipe(tmp_path, main__tf="").check(["region"])
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.client.batcher import RetryPolicy, repeated
 from airflow_provider_soperator.slurm.errors import (
     AccountingUnreachable,
     ControllerUnreachable,
@@ -17,7 +18,6 @@ from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, Request, RequeueJobs, Submit
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
-from airflow_provider_soperator.transports.transport import RetryPolicy, repeated
 from airflow_provider_soperator.transports.transport_errors import (
     CommandTimedOut,
     ConnectFailed,

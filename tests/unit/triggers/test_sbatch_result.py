@@ -18,7 +18,7 @@ from airflow.triggers.base import TaskSuccessEvent
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
-from airflow_provider_soperator.hooks.settings import Settings
+from airflow_provider_soperator.hooks.slurm import Settings
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.errors import UnknownJob
 from airflow_provider_soperator.slurm.files import ReadPieces

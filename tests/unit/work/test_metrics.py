@@ -8,7 +8,7 @@ import pytest
 from airflow.observability.stats import Stats as OfTriggerer
 from airflow.sdk.observability.stats import Stats as OfWorker
 
-from airflow_provider_soperator.work.metrics import count, emit
+from airflow_provider_soperator.work.protocols import count, emit
 
 
 @pytest.mark.parametrize("backend", [OfWorker, OfTriggerer])
