@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timezone
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_provider_soperator.client import queue, submissions
 from airflow_provider_soperator.client.batcher import Batcher, Pace, Patience, RetryPolicy, Siblings, repeated
@@ -29,9 +29,11 @@ from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListS
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted
-from airflow_provider_soperator.slurm.stats import SlurmStats, snapshot
 from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.slurm.stats import SlurmStats
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -217,6 +219,9 @@ class AsyncSlurmClient:
 
     async def stats(self, top: int = 10) -> SlurmStats:
         """Statistics of the cluster at this moment, with the ``top`` users. Without accounting there are no shares."""
+        # What follows a job does without it.
+        from airflow_provider_soperator.slurm.stats import snapshot
+
         jobs = await self.ask(ListJobs())
         nodes = await self.ask(ListNodes())
         shares: tuple[Share, ...] = ()

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.slurm import hostlist, options, packs
+from airflow_provider_soperator.slurm import hostlist, job_description, packs
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError, SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
@@ -269,7 +269,7 @@ def explained_refusal(
     elif option == "--qos":
         why = _about_qos(asked.qos or "", asked.account or "", rights)
     long = option.removeprefix("--")
-    if (typed := options.typed(long)) and typed.field != long.replace("-", "_"):
+    if (typed := job_description.typed(long)) and typed.field != long.replace("-", "_"):
         why = f"see the parameter {typed.field}"
     return SubmitRefused(refusal.said, refusal.command, why, option) if why else refusal
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from airflow_provider_soperator.functions import remote
 from airflow_provider_soperator.functions.source_form import NoSourceForm, source_form
-from airflow_provider_soperator.slurm import options
+from airflow_provider_soperator.slurm import job_description
 from airflow_provider_soperator.slurm.job import BatchJob
 
 #: Slurm's limit for a batch script in bytes (SchedulerParameters=max_script_size), less its other contents.
@@ -49,7 +49,7 @@ base64 -d >"$folder/{name}.zip" <<'END'
 {launch}
 """
 #: Fields of a job that are options of pyxis, not of Slurm's own containers.
-CONTAINER = frozenset(name for name in options.FIELDS if name.startswith("container_")) - {"container_id"}
+CONTAINER = frozenset(name for name in job_description.FIELDS if name.startswith("container_")) - {"container_id"}
 
 
 class CallError(ValueError):

@@ -25,8 +25,8 @@ from airflow_provider_soperator.slurm.node_conditions import (
     is_usable,
     refuse_orders,
 )
-from airflow_provider_soperator.slurm.node_orders import NodeOrder, NodeStep, because, held
-from airflow_provider_soperator.slurm.requests import Drain, Undrain
+from airflow_provider_soperator.slurm.node_orders import NodeStep, because, held
+from airflow_provider_soperator.slurm.requests import Drain, NodeOrder, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.soperator.workloads import Host, Pod
 

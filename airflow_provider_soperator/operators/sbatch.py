@@ -16,15 +16,13 @@ from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.links import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
-from airflow_provider_soperator.slurm import options
+from airflow_provider_soperator.slurm import job_description
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_failures import failure
+from airflow_provider_soperator.slurm.job_failures import Retry, failure, retry
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.job_reports import status_of
-from airflow_provider_soperator.slurm.job_result import check_result
-from airflow_provider_soperator.slurm.job_retry import Retry, retry
+from airflow_provider_soperator.slurm.job_reports import check_result, status_of
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 from airflow_provider_soperator.values import SCRIPTS, has_template, needs_a_worker, no_file, path_pairs, script_text
 from airflow_provider_soperator.work.protocols import End, result_of
@@ -147,11 +145,11 @@ class SbatchOperator(WaitingOperator):
     @classmethod
     def remedy_for(cls, name: str) -> str:
         """The parameter for an option of sbatch, or what to do without one."""
-        long, _ = options.resolve_long(name.replace("_", "-")) or ("", "")
-        if option := options.typed(long):
+        long, _ = job_description.resolve_long(name.replace("_", "-")) or ("", "")
+        if option := job_description.typed(long):
             return f"did you mean {option.field!r}?"
-        if long in options.REFUSED:
-            return f"--{long} cannot be used: {options.REFUSED[long]}"
+        if long in job_description.REFUSED:
+            return f"--{long} cannot be used: {job_description.REFUSED[long]}"
         return f"pass --{long} in sbatch_args" if long else ""
 
     # Airflow reads from the signature what default_args and expand may give.
@@ -397,7 +395,7 @@ def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
 def _option_docs() -> str:
     """The ``:param`` lines of sbatch's options."""
     words: dict[str, list[str]] = {}
-    for option in options.OPTIONS:
+    for option in job_description.OPTIONS:
         words.setdefault(option.field, []).append(f"``--{option.long}``")
     return "".join(f"    :param {name}: sbatch's {' or '.join(longs)}\n" for name, longs in words.items())
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.slurm import options
+from airflow_provider_soperator.slurm import job_description
 from airflow_provider_soperator.slurm.job_description import Option
 
 _SPACE = " \t\n\v\f\r"
@@ -42,7 +42,14 @@ def read(script: str) -> list[Component]:
     """
     components = [Component()]
     words: list[tuple[int, str]] = []
-    for number, rest in _directive_lines(script):
+    for number, line in enumerate(script.split("\n"), start=1):
+        magic = next((word for word in _MAGIC if line.startswith(word)), None)
+        if magic is None:
+            if (bare := line.strip(_SPACE)) and not bare.startswith("#"):
+                # The first command.
+                break
+            continue
+        rest = line[len(magic) :].lstrip(_SPACE)
         if _SEPARATOR.match(rest):
             _read_options(words, components[-1])
             components.append(Component())
@@ -51,16 +58,6 @@ def read(script: str) -> list[Component]:
         words += ((number, word) for word in split(rest, number))
     _read_options(words, components[-1])
     return components
-
-
-def _directive_lines(script: str) -> Iterator[tuple[int, str]]:
-    """The #SBATCH lines up to the first command, by number from 1, without their magic word."""
-    for number, line in enumerate(script.split("\n"), start=1):
-        magic = next((word for word in _MAGIC if line.startswith(word)), None)
-        if magic is not None:
-            yield number, line[len(magic) :].lstrip(_SPACE)
-        elif (bare := line.strip(_SPACE)) and not bare.startswith("#"):
-            return
 
 
 # Words
@@ -87,47 +84,39 @@ def split(line: str, number: int = 1) -> list[str]:
 
 def _word(line: str, position: int, number: int) -> tuple[str | None, int]:
     letters: list[str] = []
-    found = False
     quote = ""
     while position < len(line) and (quote or line[position] not in _SPACE):
         letter = line[position]
+        if letter == "#" and not quote:
+            break
         position += 1
         if letter == "\\":
             escaped = line[position : position + 1]
-            if not escaped or (escaped in _SPACE and escaped != " " and not quote):
-                continue  # the backslash is lost, and the space after it ends the word
-            letters.append(escaped)
-            found = True
-            position += 1
-        elif quote:
-            if letter == quote:
-                quote = ""
-            else:
-                letters.append(letter)
-                found = True
-        elif letter in "\"'":
+            # Before other space the backslash is lost, and the word ends.
+            if escaped and (quote or escaped == " " or escaped not in _SPACE):
+                letters.append(escaped)
+                position += 1
+        elif letter == quote:
+            quote = ""
+        elif letter in "\"'" and not quote:
             quote = letter
-        elif letter == "#":
-            position -= 1
-            break
         else:
             letters.append(letter)
-            found = True
     if quote:
         raise DirectiveError(number, f"{quote} is not closed: {line!r}")
     # To sbatch an empty word is the end of the line.
-    return ("".join(letters) if found else None), position
+    return "".join(letters) or None, position
 
 
 # Options
 
 
-def _read_options(words: Sequence[tuple[int, str]], into: Component) -> None:
+def _read_options(words: Iterable[tuple[int, str]], into: Component) -> None:
     for number, word in _read_words(words, into):
         raise DirectiveError(number, f"{word!r} is not an option")
 
 
-def _read_words(words: Sequence[tuple[int, str]], into: Component) -> list[tuple[int, str]]:
+def _read_words(words: Iterable[tuple[int, str]], into: Component) -> list[tuple[int, str]]:
     """Read options up to the first other word; returns the words from there on."""
     rest = iter(words)
     for number, word in rest:
@@ -145,7 +134,7 @@ def _read_words(words: Sequence[tuple[int, str]], into: Component) -> list[tuple
 def read_words(words: Sequence[str]) -> Component:
     """Read words of a command line, all of which are options."""
     into = Component()
-    _read_options([(1, word) for word in words], into)
+    _read_options(((1, word) for word in words), into)
     return into
 
 
@@ -157,51 +146,45 @@ def read_command(words: Sequence[str]) -> tuple[Component, list[str]]:
     ({'nodes': 2}, ['train.sh', '-v'])
     """
     into = Component()
-    rest = _read_words([(1, word) for word in words], into)
+    rest = _read_words(((1, word) for word in words), into)
     return into, [word for _, word in rest]
 
 
 def _read_long(number: int, word: str, rest: Iterator[tuple[int, str]], into: Component) -> None:
     name, equals, value = word.partition("=")
-    resolved = options.resolve_long(name)
+    resolved = job_description.resolve_long(name)
     if resolved is None:
         # From a SPANK plugin, or a newer Slurm. Whether it takes the next word as its value is unknown.
         into.extra_args.append(f"--{word}")
         into.lines[name] = number
         return
-    long, takes = resolved
-    if takes == "no" and equals:
-        raise DirectiveError(number, f"--{long} takes no value")
-    if takes == "required" and not equals:
-        value = _following(number, f"--{long}", rest)
-    _keep(number, long, value if equals or takes == "required" else None, into)
+    _keep(number, *resolved, value if equals else None, rest, into)
 
 
 def _read_short(number: int, letters: str, rest: Iterator[tuple[int, str]], into: Component) -> None:
     while letters:
-        resolved = options.resolve_short(letters[0])
+        resolved = job_description.resolve_short(letters[0])
         if resolved is None:
             raise DirectiveError(number, f"unknown option -{letters[0]}")
-        (long, takes), letters = resolved, letters[1:]
-        if takes == "no":
-            _keep(number, long, None, into)
-            continue
-        value = letters or None
-        if takes == "required" and value is None:
-            value = _following(number, f"--{long}", rest)
-        _keep(number, long, value, into)
-        return
+        letters = letters[1:]
+        value = None
+        if resolved[1] != "no":
+            value, letters = letters or None, ""
+        _keep(number, *resolved, value, rest, into)
 
 
-def _following(number: int, name: str, rest: Iterator[tuple[int, str]]) -> str:
-    following = next(rest, None)
-    if following is None:
-        raise DirectiveError(number, f"{name} needs a value")
-    return following[1]
-
-
-def _keep(number: int, long: str, value: str | None, into: Component) -> None:
-    option = options.typed(long)
+def _keep(
+    number: int, long: str, takes: str, value: str | None, rest: Iterator[tuple[int, str]], into: Component
+) -> None:
+    """Keep an option with its value, which may be the next of the other words."""
+    if takes == "no" and value is not None:
+        raise DirectiveError(number, f"--{long} takes no value")
+    if takes == "required" and value is None:
+        following = next(rest, None)
+        if following is None:
+            raise DirectiveError(number, f"--{long} needs a value")
+        value = following[1]
+    option = job_description.typed(long)
     if option is None:
         into.extra_args.append(f"--{long}" if value is None else f"--{long}={value}")
         into.lines[long] = number
@@ -231,7 +214,10 @@ def _fields(option: Option, value: str | None) -> Mapping[str, Any]:
 def _export(value: str) -> Mapping[str, Any]:
     names: list[str] = []
     env: dict[str, str] = {}
-    for token in _tokens(value):
+    # Commas split outside of quotes; only quotes that enclose a whole token are removed.
+    for token in re.findall(r"(?:'[^']*'|\"[^\"]*\"|[^,'\"])+", value):
+        if len(token) > 1 and token[0] == token[-1] and token[0] in "'\"":
+            token = token[1:-1]
         name, equals, content = token.partition("=")
         if equals:
             env[name] = content
@@ -240,10 +226,3 @@ def _export(value: str) -> Mapping[str, Any]:
     # Values alone imply NONE.
     found: dict[str, Any] = {"export": ",".join(names) or "NONE"}
     return found | ({"env": env} if env else {})
-
-
-def _tokens(value: str) -> Iterator[str]:
-    """Split at commas outside quotes; only quotes that enclose a whole token are removed."""
-    for token in re.findall(r"(?:'[^']*'|\"[^\"]*\"|[^,'\"])+", value):
-        enclosed = len(token) > 1 and token[0] == token[-1] and token[0] in "'\""
-        yield token[1:-1] if enclosed else token

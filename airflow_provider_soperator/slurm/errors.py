@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+K = TypeVar("K")
 
 
 class SlurmError(Exception):
@@ -52,21 +55,6 @@ class UnknownNode(SlurmError):
     """No such node."""
 
     remedy = "no node has that name: `sinfo --Node` lists them"
-
-
-class StaticNode(SlurmError):
-    """A node that power saving leaves alone (SuspendExcNodes): Slurm would accept the order and lose the node."""
-
-    remedy = "a static node is always on: drain it, or make its NodeSet ephemeral (NodeSet spec.ephemeralNodes)"
-
-
-class PowerSavingOff(SlurmError):
-    """The cluster cannot power nodes up or down."""
-
-    remedy = (
-        "set slurmConfig.suspendTime of the SlurmCluster to a large number, such as Soperator's 1000000000: "
-        "nodes then power down on request only"
-    )
 
 
 class UnknownJob(SlurmError):
@@ -221,87 +209,76 @@ class UnreadableAnswer(SlurmError):
     remedy = "please report this, with the version of Slurm"
 
 
-def _rules(*pairs: tuple[type[SlurmError], str]) -> tuple[tuple[type[SlurmError], re.Pattern[str]], ...]:
-    return tuple((error, re.compile(pattern, re.IGNORECASE)) for error, pattern in pairs)
-
-
 #: Messages of all commands. The first rule that matches counts, so failures on the way to Slurm come first.
-_GENERAL = _rules(
-    (RateLimited, r"rate limit"),
-    (AccountingDisabled, r"accounting storage is disabled|not running a supported accounting_storage plugin"),
-    (
-        AccountingUnreachable,
+_GENERAL: dict[type[SlurmError], str] = {
+    RateLimited: r"rate limit",
+    AccountingDisabled: r"accounting storage is disabled|not running a supported accounting_storage plugin",
+    AccountingUnreachable: (
         r"failed to open persistent connection|Sending PersistInit|problem talking to the database"
-        r"|unable to connect to database|database connection reference|slurmdbd.*(refused|timed? ?out)",
+        r"|unable to connect to database|database connection reference|slurmdbd.*(refused|timed? ?out)"
     ),
-    (
-        ControllerUnreachable,
+    ControllerUnreachable: (
         # "Unexpected message": for no answer at all, as `scontrol update` of a job does not check that there was one.
         # "Unable to query": slurmrestd's message for what it could not send; for rejections it has Slurm's own.
         r"unable to contact slurm controller|socket timed out|communication (connection|shutdown) failure"
         r"|message (send|receive) failure|zero bytes were transmitted|unexpected message received|standby mode"
         r"|connection (refused|timed out|reset by peer)|broken pipe|transport endpoint is not connected"
-        r"|could not resolve|unable to establish (controller|config)|unable to query job states",
+        r"|could not resolve|unable to establish (controller|config)|unable to query job states"
     ),
-    (AuthenticationFailed, r"protocol authentication error|authentication credential|munge|token generation failed"),
-    (WholeJobOnly, r"component of heterogeneous job|not heterogeneous job leader"),
-    (TryAgain, r"try again( later)?$|unable to create job record|job locked by another"),
+    AuthenticationFailed: r"protocol authentication error|authentication credential|munge|token generation failed",
+    WholeJobOnly: r"component of heterogeneous job|not heterogeneous job leader",
+    TryAgain: r"try again( later)?$|unable to create job record|job locked by another",
     # ESLURM_USER_ID_MISSING, in lower case and with nothing after it: "Invalid user ID" and "...: NAME" are others.
-    (NotPermitted, r"access/permission denied|permission denied|(?-i:Invalid user id)(?!:)|not permitted"),
-    (CommandNotFound, r"command not found|no such file or directory: '?(s[a-z]+|scontrol)'?$"),
-    (UnknownUser, r"invalid user(?: id)?: |missing unix user|unable to resolve user|invalid user id\b"),
-    (
-        InvalidOption,
-        r"unknown job signal|invalid job state|unrecogni[sz]ed option|invalid option|invalid field requested",
-    ),
-)
-_ABOUT_THINGS = _rules(
-    (UnknownJob, r"invalid job id|job/step not found|job not found|bad job/step specified"),
-    (JobFinished, r"already (completing|finished)|has already finished|not pending nor running"),
-    (UnknownNode, r"invalid node name|node \S+ not found|invalid host name"),
-    (UnknownPartition, r"invalid partition name|partition \S+ not found"),
-    (UnknownReservation, r"reservation is invalid|reservation \S+ not found|access denied to requested reservation"),
-    (
-        ReservationConflict,
+    NotPermitted: r"access/permission denied|permission denied|(?-i:Invalid user id)(?!:)|not permitted",
+    CommandNotFound: r"command not found|no such file or directory: '?(s[a-z]+|scontrol)'?$",
+    UnknownUser: r"invalid user(?: id)?: |missing unix user|unable to resolve user|invalid user id\b",
+    InvalidOption: r"unknown job signal|invalid job state|unrecogni[sz]ed option|invalid (option|field requested)",
+}
+_ABOUT_THINGS: dict[type[SlurmError], str] = {
+    UnknownJob: r"invalid job id|job/step not found|job not found|bad job/step specified",
+    JobFinished: r"already (completing|finished)|has already finished|not pending nor running",
+    UnknownNode: r"invalid node name|node \S+ not found|invalid host name",
+    UnknownPartition: r"invalid partition name|partition \S+ not found",
+    UnknownReservation: r"reservation is invalid|reservation \S+ not found|access denied to requested reservation",
+    ReservationConflict: (
         r"creating the reservation|reservation (is in use|overlaps|already started|not usable)|duplicate reservation"
-        r"|reservation request lacks|no reservation created",
+        r"|reservation request lacks|no reservation created"
     ),
-    (
-        InvalidStateTransition,
+    InvalidStateTransition: (
         r"invalid node state|job is (pending execution|no longer pending|current suspended|not suspended|in held state)"
-        r"|job has already started|job is not (running|finished)|can not be altered|reboot already in progress",
+        r"|job has already started|job is not (running|finished)|can not be altered|reboot already in progress"
     ),
-    (
-        LimitExceeded,
-        r"accounting/QOS policy|usage threshold|burst buffer resource limit|max powered up nodes|step limit reached",
+    LimitExceeded: (
+        r"accounting/QOS policy|usage threshold|burst buffer resource limit|max powered up nodes|step limit reached"
     ),
-    (InvalidOption, r"invalid (input|time|numeric)|too many arguments|unexpected argument|you must specify"),
-)
-#: Messages about limits in a submission.
-_LIMITS = re.compile(r"policy|limit|usage threshold|more processors requested than permitted", re.IGNORECASE)
+    InvalidOption: r"invalid (input|time|numeric)|too many arguments|unexpected argument|you must specify",
+}
+#: Messages of sbatch that name no option, by the option that they are about.
+_ABOUT_OPTIONS = {
+    "--partition": r"invalid partition",
+    "--account": r"(invalid )?(account|parent account)",
+    "--qos": r"\bqos\b",
+    "--reservation": r"reservation",
+    "--nodelist": r"node name",
+    "--nodes": r"node (configuration|count)",
+    "--array": r"job array",
+    "--dependency": r"dependency",
+    "--constraint": r"feature specification",
+    "--gres": r"generic resource|\bgres\b",
+    "--licenses": r"license",
+    "--mem": r"memory specification",
+    "--time": r"time limit",
+    "--wckey": r"wckey",
+    "script": r"unable to open file|script",
+}
 #: Options in messages of sbatch.
-_OPTIONS = (
-    re.compile(r"(--[a-z][a-z-]*)"),
-    re.compile(r"unrecognized option '(--?[^'=]+)"),
-)
-#: Messages of sbatch that name no option, and the option that they are about.
-_ABOUT_OPTIONS = (
-    (r"invalid partition", "--partition"),
-    (r"(invalid )?(account|parent account)", "--account"),
-    (r"\bqos\b", "--qos"),
-    (r"reservation", "--reservation"),
-    (r"node name", "--nodelist"),
-    (r"node (configuration|count)", "--nodes"),
-    (r"job array", "--array"),
-    (r"dependency", "--dependency"),
-    (r"feature specification", "--constraint"),
-    (r"generic resource|\bgres\b", "--gres"),
-    (r"license", "--licenses"),
-    (r"memory specification", "--mem"),
-    (r"time limit", "--time"),
-    (r"wckey", "--wckey"),
-    (r"unable to open file|script", "script"),
-)
+_NAMED_OPTION = r"(--[a-z][a-z-]*)", r"unrecognized option '(--?[^'=]+)"
+#: Messages about limits in a submission.
+_LIMITS = r"policy|limit|usage threshold|more processors requested than permitted"
+#: Messages of transient errors, as an extended regular expression that ignores case.
+PASSING = "|".join(pattern for error, pattern in _GENERAL.items() if issubclass(error, TransientSlurmError))
+#: Likewise of limits that may let some of many jobs pass.
+COUNT_LIMITS = "accounting/QOS policy|unable to create job record|try again"
 
 
 #: Stands for the command where a submission as a whole fails: only sbatch's own answer about a job rejects it.
@@ -324,29 +301,18 @@ def classify(command: str, said: str) -> SlurmError:
     >>> classify(SUBMISSION, "mktemp: failed to create directory: No space left on device").retryable
     True
     """
-    for error, pattern in _GENERAL:
-        if pattern.search(said):
-            if command == "sbatch" and error is InvalidOption:
-                break
-            return error(said, command)
+    error = _first(_GENERAL, said)
+    if error and not (command == "sbatch" and error is InvalidOption):
+        return error(said, command)
     if command == "sbatch":
         return _refused(said)
     if command == SUBMISSION:
         return SubmitIncomplete(said, command)
-    for error, pattern in _ABOUT_THINGS:
-        if pattern.search(said):
-            return error(said, command)
-    return SlurmError(said, command)
+    return (_first(_ABOUT_THINGS, said) or SlurmError)(said, command)
 
 
-def passing() -> str:
-    """Messages of transient errors, as an extended regular expression that ignores case."""
-    return "|".join(pattern.pattern for error, pattern in _GENERAL if issubclass(error, TransientSlurmError))
-
-
-def count_limits() -> str:
-    """Messages of limits that may let some of many jobs pass, as an extended regular expression that ignores case."""
-    return "accounting/QOS policy|unable to create job record|try again"
+def _first(rules: Mapping[K, str], said: str) -> K | None:
+    return next((one for one, pattern in rules.items() if re.search(pattern, said, re.IGNORECASE)), None)
 
 
 def command_name(argv: Sequence[str]) -> str:
@@ -357,11 +323,10 @@ def command_name(argv: Sequence[str]) -> str:
 
 
 def _refused(said: str) -> SlurmError:
-    if _LIMITS.search(said) and not re.search(r"--|time limit is invalid", said):
+    if re.search(_LIMITS, said, re.IGNORECASE) and not re.search(r"--|time limit is invalid", said):
         return LimitExceeded(said, "sbatch")
-    named = (found[1] for pattern in _OPTIONS for found in pattern.finditer(said) if found[1] != "--help")
-    option = next(named, "") or next((name for words, name in _ABOUT_OPTIONS if re.search(words, said, re.I)), "")
-    return SubmitRefused(said, option=option)
+    named = (found[1] for pattern in _NAMED_OPTION for found in re.finditer(pattern, said) if found[1] != "--help")
+    return SubmitRefused(said, option=next(named, "") or _first(_ABOUT_OPTIONS, said) or "")
 
 
 def _words(output: bytes) -> str:

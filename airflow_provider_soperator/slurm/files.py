@@ -9,10 +9,10 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Order, Request
 
 T = TypeVar("T")
 
@@ -40,20 +40,24 @@ class FileError(SlurmError):
 class FileRequest(Request[T]):
     """A request about files, which not every transport supports."""
 
+    #: What it does, for messages, with its fields as placeholders.
+    doing: ClassVar[str]
+
+    def error(self, answer: CommandOutput) -> SlurmError:
+        first, *more = answer.stderr.decode(errors="replace").strip().splitlines() or [f"status {answer.status}"]
+        said = f"{self.doing.format_map(vars(self))}: {first}"
+        return FileError(said + (f" (and {len(more)} more lines)" if more else ""))
+
+
+class FileOrder(FileRequest[None], Order):
+    """A request that changes files, and has no answer but success."""
+
 
 def absolute(path: str) -> str:
     if not PurePosixPath(path).is_absolute():
         # Relative to the login shell's folder is hardly intended.
         raise FileError(f"{path!r} is not an absolute path on the cluster")
     return path
-
-
-def done(answer: CommandOutput, doing: str) -> CommandOutput:
-    """The answer of a command that succeeded; raises ``FileError`` if it failed."""
-    if answer.status:
-        first, *more = answer.stderr.decode(errors="replace").strip().splitlines() or [f"status {answer.status}"]
-        raise FileError(f"{doing}: {first}" + (f" (and {len(more)} more lines)" if more else ""))
-    return answer
 
 
 def decoded(name: bytes) -> str:
@@ -106,6 +110,7 @@ done
 class ReadPieces(FileRequest[list[FilePiece]]):
     """Read pieces of any number of files in one request; a missing file is not an error."""
 
+    doing = "reading files"
     pieces: tuple[Piece, ...]
     _mark: str = field(default_factory=lambda: secrets.token_hex(16), repr=False, compare=False)
 
@@ -118,8 +123,7 @@ class ReadPieces(FileRequest[list[FilePiece]]):
         )
 
     def read(self, answer: CommandOutput) -> list[FilePiece]:
-        done(answer, "reading files")
-        rest, found = answer.stdout, []
+        rest, found = self.check(answer).stdout, []
         for piece in self.pieces:
             data, mark, rest = rest.partition(f"\n{self._mark} ".encode())
             size, newline, rest = rest.partition(b"\n")
@@ -130,27 +134,27 @@ class ReadPieces(FileRequest[list[FilePiece]]):
 
 
 @dataclass(frozen=True)
-class RemoveFiles(FileRequest[None]):
+class RemoveFiles(FileOrder):
     """Remove files, and folders with their content; missing ones are not an error."""
 
+    doing = "removing files"
     paths: tuple[str, ...]
 
     def command(self) -> Command:
         return Command(("rm", "-rf", "--", *map(absolute, self.paths)), timeout=_LONG)
-
-    def read(self, answer: CommandOutput) -> None:
-        done(answer, "removing files")
 
 
 @dataclass(frozen=True)
 class WorkingFolder(FileRequest[PurePosixPath]):
     """Get the working folder of commands, and of jobs by default."""
 
+    doing = "finding the working folder"
+
     def command(self) -> Command:
         return Command(("pwd",))
 
     def read(self, answer: CommandOutput) -> PurePosixPath:
-        return PurePosixPath(decoded(done(answer, "finding the working folder").stdout.removesuffix(b"\n")))
+        return PurePosixPath(decoded(self.check(answer).stdout.removesuffix(b"\n")))
 
 
 # The pattern is not split, and only expands to names: bash does not expand the result again.
@@ -165,13 +169,14 @@ for name in $1; do printf '%s\\0' "$name"; done
 class Match(FileRequest[tuple[str, ...]]):
     """Find the paths that match a shell pattern (``*``, ``?``, ``[a-z]``, and ``**`` for folders below)."""
 
+    doing = "looking for {pattern}"
     pattern: str
 
     def command(self) -> Command:
         return Command(("bash", "-c", _MATCH, "match", absolute(self.pattern)), timeout=_LONG)
 
     def read(self, answer: CommandOutput) -> tuple[str, ...]:
-        return tuple(_words(done(answer, f"looking for {self.pattern}")))
+        return tuple(_words(self.check(answer)))
 
 
 Kind = Literal["file", "folder", "link"]
@@ -217,6 +222,7 @@ class ListFiles(FileRequest[dict[str, Entry]]):
     to the text of ``top``, which ends in a slash if it has to be a folder.
     """
 
+    doing = "listing {top}"
     top: str
     paths: tuple[str, ...] | None = None
 
@@ -229,7 +235,7 @@ class ListFiles(FileRequest[dict[str, Entry]]):
     def read(self, answer: CommandOutput) -> dict[str, Entry]:
         if self.paths is None:
             # Otherwise missing files are expected.
-            done(answer, f"listing {self.top}")
+            self.check(answer)
         found: dict[str, Entry] = {}
         words = iter(_words(answer))
         for word in words:
@@ -269,6 +275,7 @@ printf %s "$at/$3"
 class StageFiles(FileRequest[str]):
     """Create an empty staging folder near the target; a leftover one with the same tag is removed."""
 
+    doing = "writing to {target}"
     target: str
     kind: Kind
     tag: str
@@ -278,7 +285,7 @@ class StageFiles(FileRequest[str]):
         return Command(("sh", "-c", _STAGE, "stage", self.target, above, f".incoming-{self.tag}", self.kind))
 
     def read(self, answer: CommandOutput) -> str:
-        return decoded(done(answer, f"writing to {self.target}").stdout)
+        return decoded(self.check(answer).stdout)
 
 
 def staged(folder: str, path: str = "") -> str:
@@ -287,18 +294,16 @@ def staged(folder: str, path: str = "") -> str:
 
 
 @dataclass(frozen=True)
-class UnpackFiles(FileRequest[None]):
+class UnpackFiles(FileOrder):
     """Unpack a tar archive in a folder."""
 
+    doing = "writing to {folder}"
     folder: str
     archive: bytes = field(repr=False)
 
     def command(self) -> Command:
         words = ("tar", "-x", "-f", "-", "--touch", "--preserve-permissions", "--no-same-owner")
         return Command((*words, "-C", absolute(self.folder)), stdin=self.archive)
-
-    def read(self, answer: CommandOutput) -> None:
-        done(answer, f"writing to {self.folder}")
 
 
 # The mode may forbid writing.
@@ -311,9 +316,10 @@ chmod -- "$3" "$1"
 
 
 @dataclass(frozen=True)
-class WritePiece(FileRequest[None]):
+class WritePiece(FileOrder):
     """Write a part of a file at its offset, and set the file's mode."""
 
+    doing = "writing {path}"
     path: str
     offset: int
     data: bytes = field(repr=False)
@@ -322,9 +328,6 @@ class WritePiece(FileRequest[None]):
     def command(self) -> Command:
         words = (absolute(self.path), str(self.offset), f"{self.mode:o}")
         return Command(("sh", "-c", _WRITE_PIECE, "write", *words), stdin=self.data)
-
-    def read(self, answer: CommandOutput) -> None:
-        done(answer, f"writing {self.path}")
 
 
 # In an existing folder, links to the new files replace the old ones: no file is ever incomplete, and processes in the
@@ -349,14 +352,12 @@ rm -rf -- "$1"
 
 
 @dataclass(frozen=True)
-class PlaceFiles(FileRequest[None]):
+class PlaceFiles(FileOrder):
     """Move the content of a staging folder to its target, or into the target if that is a folder."""
 
+    doing = "moving to {target}"
     folder: str
     target: str
 
     def command(self) -> Command:
         return Command(("sh", "-c", _PLACE, "place", absolute(self.folder), absolute(self.target)), timeout=_LONG)
-
-    def read(self, answer: CommandOutput) -> None:
-        done(answer, f"moving to {self.target}")

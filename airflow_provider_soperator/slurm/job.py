@@ -1,16 +1,44 @@
-"""Batch jobs: their checks and submissions."""
+"""Batch jobs: their checks before anything is sent, their submissions, and their fields as plain values."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import combinations
 from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.slurm import job_checks, job_description, options, sbatch_arguments
+from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values, sbatch_arguments
 from airflow_provider_soperator.slurm.job_description import JobDescription, ScriptFile
 from airflow_provider_soperator.slurm.sbatch_arguments import Submission
+
+#: Linux's limit on a single variable with its name.
+VARIABLE_LIMIT = 128 * 1024 - 1
+#: A process can be started with a quarter of a usual stack; half of that is left for other data.
+ENVIRONMENT_LIMIT = 1024 * 1024
+#: slurmctld's limits, in bytes; it is 1024 for other fields.
+_LIMITS = {"dependency": 128 * 1024, "array": 4096, "bb": 8192, "output": 4095, "error": 4095, "input": 4095}
+_LIMITS |= dict.fromkeys(("chdir", "nodelist", "exclude", "container", "export", "container_env"), 4095)
+_LIMITS |= dict.fromkeys(("container_image", "container_mounts", "container_workdir"), 64 * 1024)
+
+#: Groups of fields that exclude each other.
+_EXCLUSIVE = (
+    ("mem", "mem_per_cpu", "mem_per_gpu"),
+    ("cpus_per_task", "cpus_per_gpu"),
+    ("exclusive", "oversubscribe"),
+    ("core_spec", "thread_spec"),
+    ("container", "container_image"),
+)
+_EXCLUSIVE_PAIRS = (
+    *((one, other) for group in _EXCLUSIVE for one, other in combinations(group, 2)),
+    *(("ntasks_per_gpu", other) for other in ("gpus_per_task", "gpus_per_socket", "ntasks_per_node", "tres_per_task")),
+)
+_NOT_IN_COMPONENTS = ("array", "array_limit", "export", "hold", "begin", "deadline", "dependency", "het", "env", "args")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_GPUS = re.compile(r"(?:[A-Za-z][\w.-]*:)?\d+(?:,(?:[A-Za-z][\w.-]*:)?\d+)*")
+_NODES = re.compile(r"\d+[kKmM]?(?:-\d+[kKmM]?)?|\d+(?:-\d+(?::\d+)?)?(?:,\d+(?:-\d+(?::\d+)?)?)*")
 
 
 class BatchJob(JobDescription):
@@ -24,7 +52,13 @@ class BatchJob(JobDescription):
     """
 
     def problems(self) -> list[str]:
-        return job_checks.problems(self)
+        """All problems at once, as messages."""
+        found = [*_body(self), *_options(self), *_environment(self), *_script_lines(self)]
+        for number, component in enumerate(self.het, start=1):
+            found += (f"het component {number}: {problem}" for problem in _component(component))
+        if self.het and self.array is not None:
+            found.append("array and het: Slurm has no arrays of heterogeneous jobs")
+        return list(dict.fromkeys(found))
 
     def check(self) -> None:
         if found := self.problems():
@@ -74,7 +108,7 @@ def _plain_field(name: str, value: Any) -> Any:
         return list(value)
     if name == "array":
         return job_description.array_text(value)
-    return options.by_field(name, value).kind.write(value)
+    return job_description.by_field(name, value).kind.write(value)
 
 
 def literal_problems(said: Mapping[str, Any], hidden: Collection[str]) -> list[str]:
@@ -101,3 +135,259 @@ def job_of(said: Mapping[str, Any]) -> BatchJob:
     if unknown := [name for name in fields if name not in known]:
         raise job_description.InvalidJob([f"{name}: no such field; {name_remedy(name, known, '')}" for name in unknown])
     return BatchJob(**fields)
+
+
+# Checks of the body
+
+
+def _body(job: JobDescription) -> Iterator[str]:
+    given = [name for name in ("script", "command", "script_file", "remote_script") if getattr(job, name) is not None]
+    if len(given) != 1:
+        what = f"{' and '.join(given)} are set" if given else "nothing to run"
+        yield f"{what}: set exactly one of script, command, script_file and remote_script"
+    if job.script is not None:
+        yield from _script("script", job.script)
+    if job.script_file is not None:
+        yield from _script("script_file", job.script_file.text)
+        yield from _plain("script_file", job.script_file.name)
+    words = [job.command] if isinstance(job.command, str) else list(job.command or ())
+    # A DAG file is not type-checked.
+    if odd := [word for word in (*words, *job.args) if not isinstance(word, str)]:
+        yield f"{'args' if job.args else 'command'}: {odd[0]!r} must be a text"
+        return
+    if job.command is not None:
+        if not any(part.strip() for part in words):
+            yield "command: must not be empty"
+        for part in words:
+            if "\0" in part or "\r\n" in part:
+                yield "command: Slurm rejects scripts with NUL characters or DOS line ends"
+            elif not _encodable(part):
+                yield f"command: {part!r} cannot be encoded as UTF-8"
+    if job.remote_script is not None:
+        yield from _plain("remote_script", job.remote_script)
+        if not job.remote_script or job.remote_script.startswith(("-", ":")):
+            yield f"remote_script: {job.remote_script!r} must be a path that does not begin with - or :"
+    for arg in job.args:
+        if "\0" in arg or not _encodable(arg):
+            yield f"args: {arg!r} has a NUL character or cannot be encoded as UTF-8"
+        elif arg == ":":
+            yield "args: sbatch drops an argument that is a lone ':'"
+    if job.args and job.command is not None:
+        yield "args: put them into command"
+
+
+def _script(field: str, text: str) -> Iterator[str]:
+    if not text.startswith("#!"):
+        yield f"{field}: its first line must begin with #! and a program, such as #!/bin/bash"
+    if "\0" in text:
+        yield f"{field}: Slurm rejects scripts with NUL characters"
+    if "\r\n" in text:
+        yield f"{field}: Slurm rejects scripts with DOS line ends (\\r\\n)"
+    if not _encodable(text):
+        yield f"{field}: it cannot be encoded as UTF-8"
+
+
+def _plain(field: str, text: str) -> Iterator[str]:
+    if not _encodable(text):
+        yield f"{field}: {text!r} cannot be encoded as UTF-8"
+    elif found := _CONTROL.search(text):
+        yield f"{field}: {text[:80]!r} has the control character {found[0]!r}, which a line of output cannot hold"
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Checks of options
+
+
+def _options(job: JobDescription) -> Iterator[str]:
+    said: Mapping[str, Any] = {}
+    try:
+        said = sbatch_arguments.values(job)
+    except (TypeError, ValueError) as wrong:
+        yield f"array: {wrong}"
+    for option, value in job_description.said(said):
+        try:
+            written = option.kind.write(value)
+        except (AttributeError, TypeError, ValueError) as wrong:
+            yield f"{option.field}: {wrong}"
+            continue
+        yield from _plain(option.field, written)
+        limit = _LIMITS.get(option.field, 1024)
+        if _encodable(written) and len(written.encode()) > limit:
+            yield f"{option.field}: {len(written.encode())} bytes exceed Slurm's limit of {limit}"
+        if not written and option.takes_argument == "required" and option.field not in ("array", "extra"):
+            yield f"{option.field}: must not be empty; use None to leave it out"
+        for problem in _SPECIAL.get(option.field, lambda _: iter(()))(value):
+            yield f"{option.field}: {problem}"
+    yield from _contradictions(job)
+    yield from _extra_args(job)
+
+
+def _contradictions(job: JobDescription) -> Iterator[str]:
+    def set_(field: str) -> bool:
+        return getattr(job, field) not in (None, False)
+
+    for one, other in _EXCLUSIVE_PAIRS:
+        if set_(one) and set_(other):
+            yield f"{one} and {other}: Slurm takes only one of them"
+    if job.gpus_per_task is not None and job.ntasks is None and job.gpus is None:
+        yield "gpus_per_task: needs ntasks (or gpus)"
+    if job.gpus_per_node is not None and job.gres is not None and "gpu" in ",".join(option_values.as_words(job.gres)):
+        yield "gpus_per_node and gres: both ask for GPUs, which Slurm rejects from 26.05 on"
+    per_task = "" if job.tres_per_task is None else ",".join(option_values.as_words(job.tres_per_task))
+    for field, resource in (("cpus_per_task", "cpu"), ("gpus_per_task", "gres/gpu")):
+        if getattr(job, field) is not None and resource in per_task:
+            yield f"{field} and tres_per_task: both set the number of {resource} per task"
+    if job.gpus_per_socket is not None and job.sockets_per_node is None:
+        yield "gpus_per_socket: needs sockets_per_node"
+    if job.gpu_type is not None and not any(isinstance(getattr(job, f), int) for f in sbatch_arguments.GPU_COUNTS):
+        yield f"gpu_type: needs a number of GPUs: {' or '.join(sbatch_arguments.GPU_COUNTS)}"
+    if job.array_limit is not None and job.array is None:
+        yield "array_limit: needs array"
+    if job.priority is not None and job.hold:
+        yield "hold and priority: a held job has priority 0"
+    if job.export is not None and job.env and "NIL" in map(str.upper, option_values.as_words(job.export)):
+        yield "export and env: NIL drops all variables; use NONE to keep those of env"
+    if job.time_min is not None and job.time_limit is not None:
+        try:
+            limited = not (option_values.is_unlimited(job.time_min) or option_values.is_unlimited(job.time_limit))
+            if limited and option_values.in_minutes(job.time_min) > option_values.in_minutes(job.time_limit):
+                yield "time_min: must not exceed time_limit"
+        except ValueError:
+            return  # reported for the field itself
+
+
+def _extra_args(job: JobDescription) -> Iterator[str]:
+    for word in job.extra_args:
+        yield from _plain("extra_args", word)
+        if word in (":", "--", "") or word.startswith(":"):
+            yield f"extra_args: {word!r} is not an option"
+    if job.extra_args and not job.extra_args[0].startswith("-"):
+        yield f"extra_args: {job.extra_args[0]!r} is not an option; write each as one word, such as '--bbf=/x'"
+    # A word that follows an unknown option may be its value.
+    known = [word for word in job.extra_args if word.startswith("-")]
+    for word in known:
+        name = word[2:].partition("=")[0] if word.startswith("--") else ""
+        resolved = job_description.resolve_long(name) if name else job_description.resolve_short(word[1:2])
+        if resolved is None:
+            continue
+        option = job_description.typed(resolved[0])
+        if option is not None and getattr(job, option.field) is not None:
+            yield f"extra_args: {word!r} is also set by {option.field}"
+        if resolved[0] in job_description.REFUSED:
+            yield f"extra_args: --{resolved[0]} cannot be used: {job_description.REFUSED[resolved[0]]}"
+
+
+def _array(value: str) -> Iterator[str]:
+    indices, percent, limit = value.partition("%")
+    try:
+        if not indices:
+            raise ValueError("must have elements")
+        job_description.array_indices(indices)
+    except ValueError as problem:
+        yield str(problem)
+    if percent and not (limit.isdecimal() and int(limit) > 0):
+        yield f"{limit!r} must be the number of elements that may run at once"
+
+
+def _dependency(value: Any) -> Iterator[str]:
+    try:
+        for term in dependencies.dependency_terms(value):
+            yield from term.problems()
+    except ValueError as problem:
+        yield str(problem)
+
+
+def _signal(value: option_values.Signal | str) -> Iterator[str]:
+    yield from (option_values.Signal.parse(value) if isinstance(value, str) else value).problems()
+
+
+def _time(value: Any) -> Iterator[str]:
+    if not option_values.is_unlimited(value) and option_values.in_seconds(value) == 0:
+        yield "0 would mean no limit; use UNLIMITED for that"
+
+
+def _gpus(value: int | str) -> Iterator[str]:
+    if not _GPUS.fullmatch(str(value)):
+        yield f"{value!r} is not a number of GPUs: write 8, h100:8 or a100:4,h100:4"
+
+
+def _nodes(value: int | str) -> Iterator[str]:
+    text = str(value)
+    if not _NODES.fullmatch(text):
+        yield f"{text!r} is not a number of nodes: write 4, 2-4 or 1,2,4"
+    elif (found := re.fullmatch(r"(\d+)-(\d+)", text)) and int(found[1]) > int(found[2]):
+        yield f"{text!r} runs backwards"
+
+
+_SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "array": _array,
+    "dependency": _dependency,
+    "nodes": _nodes,
+    "signal": _signal,
+    "time_limit": _time,
+    "time_min": _time,
+    **dict.fromkeys(sbatch_arguments.GPU_COUNTS, _gpus),
+}
+
+
+# Checks of the environment, #SBATCH lines and components
+
+
+def _environment(job: JobDescription) -> Iterator[str]:
+    total = 0
+    for name, value in job.env.items():
+        if not _NAME.fullmatch(name) or len(name) > 254:
+            yield f"env: {name[:80]!r} is not a variable name (letters, digits and _, at most 254)"
+        elif name == "_":
+            yield "env: _ is overwritten by every shell on the way"
+        elif name.startswith((sbatch_arguments.RESERVED_PREFIX, "SBATCH_")) or name in ("SLURM_CONF", "SLURM_CLUSTERS"):
+            yield f"env: {name} would change the submission itself, not the job"
+        elif not isinstance(value, str):  # a DAG file is not type-checked
+            yield f"env: the value of {name} must be a string, got {type(value).__name__}"  # type: ignore[unreachable]
+        elif "\0" in value or not _encodable(value):
+            yield f"env: the value of {name} has a NUL character or cannot be encoded as UTF-8"
+        else:
+            size = len(name) + 1 + len(value.encode())
+            total += size + 1
+            if size > VARIABLE_LIMIT:
+                yield f"env: {name} has {size} bytes with its name; Linux takes {VARIABLE_LIMIT}: use a file"
+    if total > ENVIRONMENT_LIMIT:
+        yield f"env: {total} bytes in total exceed the limit of {ENVIRONMENT_LIMIT}: use a file"
+
+
+def _script_lines(job: JobDescription) -> Iterator[str]:
+    """Problems of the script's own #SBATCH lines, alone and with the job's fields."""
+    text = sbatch_arguments.body(job)
+    if text is None:
+        return
+    try:
+        components = directives.read(text)
+    except directives.DirectiveError as problem:
+        yield f"script: {problem}"
+        return
+    for component in components:
+        for name, line in component.lines.items():
+            if name in job_description.REFUSED:
+                yield f"script: line {line}: --{name} cannot be used: {job_description.REFUSED[name]}"
+            for one, other in _EXCLUSIVE_PAIRS:
+                for here, there in ((one, other), (other, one)):
+                    if name == here and getattr(job, there) not in (None, False) and getattr(job, here) is None:
+                        yield f"{there}: cannot be combined with {name} on line {line} of the script"
+    if len(components) > 1 and job.het:
+        yield "het: the script has #SBATCH hetjob lines as well"
+    if len(components) > 1 and (job.array is not None or any("array" in part.fields for part in components)):
+        yield "array and het: Slurm has no arrays of heterogeneous jobs"
+
+
+def _component(job: JobDescription) -> Iterator[str]:
+    for field in ("script", "command", "script_file", "remote_script", *_NOT_IN_COMPONENTS):
+        if getattr(job, field):
+            yield f"{field}: belongs to the whole job, not to a component"
+    yield from _options(job)

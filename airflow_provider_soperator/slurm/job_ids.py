@@ -126,14 +126,9 @@ class JobId:
 
     def covers(self, other: JobId) -> bool:
         """True if the other is this job, or one of its elements, parts or steps."""
-        if self.job != other.job:
-            return False
-        if self.step and self.step != other.step:
-            return False
-        if self.part is not None and self.part != other.part:
-            return False
-        if self.element is None and not self.elements:
-            return True
+        is_same = self.job == other.job and self.step in ("", other.step) and self.part in (None, other.part)
+        if not is_same or (self.element is None and not self.elements):
+            return is_same
         if other.elements:
             return set(other.indices()) <= set(self.indices())
         if self.element is not None:

@@ -274,22 +274,18 @@ def expand_filename(pattern: str, job: Job, keep: str = "") -> str:
         "u": job.user,
         "x": job.name,
     }
-    unknown = False
+    if any(letter and letter not in keep and values.get(letter) == "" for _, letter in _PATTERN.findall(path)):
+        return ""
 
     def value(found: re.Match[str]) -> str:
-        nonlocal unknown
         if found[0] == "%%":
             return "%"
-        if found[2] in keep:
-            return found[0]
-        padding, said = min(int(found[1] or 0), _MOST_PADDING), values.get(found[2])
+        said = None if found[2] in keep else values.get(found[2])
         if said is None:
             return found[0]
-        unknown |= not said
-        return said.zfill(padding) if said.isdecimal() else said
+        return said.zfill(min(int(found[1] or 0), _MOST_PADDING)) if said.isdecimal() else said
 
-    expanded = _PATTERN.sub(value, path)
-    return "" if unknown else expanded
+    return _PATTERN.sub(value, path)
 
 
 #: Failed elements of an array that are named in each state.

@@ -19,7 +19,7 @@ from datetime import datetime
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
-from airflow_provider_soperator.slurm.errors import PowerSavingOff, StaticNode
+from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
     explain,
@@ -31,13 +31,19 @@ from airflow_provider_soperator.slurm.node_conditions import (
     is_ours,
     is_usable,
 )
-from airflow_provider_soperator.slurm.requests import Drain, PowerDown, PowerDownMode, PowerUp, Request, Undrain
+from airflow_provider_soperator.slurm.requests import (
+    Drain,
+    NodeOrder,
+    PowerDown,
+    PowerDownMode,
+    PowerUp,
+    Request,
+    Undrain,
+)
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 
 #: Names of the modes of a power down.
 MODES = {"idle": PowerDownMode.IDLE, "asap": PowerDownMode.ASAP, "force": PowerDownMode.FORCE}
-
-NodeOrder = PowerUp | PowerDown | Drain | Undrain
 
 
 @dataclass(frozen=True)
@@ -209,11 +215,19 @@ def static_among(names: Iterable[str], config: ClusterConfig) -> tuple[str, ...]
 
 def refuse_power(names: Iterable[str], config: ClusterConfig) -> None:
     """Raise if nodes cannot be powered up and down: static ones, or all where power saving is off."""
+    # Slurm would accept the order and lose the node.
     if static := static_among(names, config):
-        raise StaticNode(f"{hostlist.fold(static)} cannot be powered up or down")
+        raise SlurmError(
+            f"{hostlist.fold(static)} cannot be powered up or down",
+            remedy="a static node is always on: drain it, or make its NodeSet ephemeral (NodeSet spec.ephemeralNodes)",
+        )
     # Up to 25.11 the automatic power saving and the one by hand are the same.
     if config.suspend_time is None and config.release < (26, 5):
-        raise PowerSavingOff(f"Slurm {config.version} rejects every power order while SuspendTime=INFINITE")
+        raise SlurmError(
+            f"Slurm {config.version} rejects every power order while SuspendTime=INFINITE",
+            remedy="set slurmConfig.suspendTime of the SlurmCluster to a large number, such as Soperator's 1000000000: "
+            "nodes then power down on request only",
+        )
 
 
 def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: bool = False) -> NodeMove:

@@ -80,7 +80,7 @@ def packable_of(job: BatchJob) -> Packable | None:
     parts = directives.read(text)
     if len(parts) > 1:
         return None
-    full = sbatch_arguments.with_lines(job, parts[0]) if parts[0] != _NO_LINES or job.extra_args else job
+    full = sbatch_arguments.with_lines(job, parts[0])
     # Elements are numbered already; mail is sent of an array as a whole; and a singleton goes by its name.
     if full.array is not None or full.mail_type is not None or "singleton" in str(full.dependency).lower():
         return None
@@ -99,7 +99,6 @@ def packable_of(job: BatchJob) -> Packable | None:
     return Packable(full, changes, key.element, text, tuple(map(str, job.args)), env, kind)
 
 
-_NO_LINES = directives.Component()
 _BODIES = ("script", "command", "script_file")
 #: Variables that matter before the script begins, or that a shell does not let be set.
 _OF_SUBMISSION = re.compile(r"(?![A-Za-z_]\w*$)|(SLURM|SBATCH|SPANK|PYXIS|ENROOT|LD|BASH)|(IFS|E?UID|PPID|SHELLOPTS)$")

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_soperator.slurm import directives, job_description, option_values, options
-from airflow_provider_soperator.slurm.job_description import Job, JobDescription
+from airflow_provider_soperator.slurm import directives, job_description, option_values
+from airflow_provider_soperator.slurm.job_description import FIELDS, PER_COMPONENT, Job, JobDescription
 
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
 
@@ -41,7 +41,7 @@ def body(job: JobDescription) -> str | None:
 
 def values(job: JobDescription) -> Mapping[str, Any]:
     """The fields' values for the option table: with GPU type, array limit and default name."""
-    found = {field: getattr(job, field) for field in options.FIELDS}
+    found = {field: getattr(job, field) for field in FIELDS}
     if job.name is None and job.script_file is not None:
         found["name"] = posixpath.basename(job.script_file.name)
     if job.gpu_type is not None:
@@ -66,7 +66,7 @@ def export(job: JobDescription) -> str | None:
 def words(job: JobDescription) -> list[str]:
     """One component's options, each one word."""
     said = dict(values(job)) | {"export": export(job)}
-    return [option.word(value) for option, value in options.said(said)] + list(job.extra_args)
+    return [option.word(value) for option, value in job_description.said(said)] + list(job.extra_args)
 
 
 def argv(job: JobDescription) -> list[str]:
@@ -190,15 +190,13 @@ def build_payload(job: JobDescription, version: str) -> dict[str, Any]:
 
 def components(job: JobDescription) -> list[JobDescription]:
     """The job and its other components, with the options of their fields, #SBATCH lines and extra words."""
-    parts = directives.read(body(job) or "")
-    found = [with_lines(job, part) for part in parts[:1]]
+    first, *others = directives.read(body(job) or "")
     # As with sbatch, the job's own options apply to each component of its script.
-    for part in parts[1:]:
-        found.append(with_lines(job.replace(env={}, het=()), part))
-    found += (with_lines(component, directives.Component()) for component in job.het)
+    own = job.replace(env={}, het=())
+    found = [with_lines(job, first), *(with_lines(own, part) for part in others), *map(with_lines, job.het)]
     for index, component in enumerate(found[1:], start=1):
         before = found[index - 1]
-        missing = {field for field in options.FIELDS if getattr(component, field) is None} - options.PER_COMPONENT
+        missing = {field for field in FIELDS if getattr(component, field) is None} - PER_COMPONENT
         if component.mem_per_cpu is not None or component.mem_per_gpu is not None:
             missing.discard("mem")
         inherited = {field: getattr(before, field) for field in missing}
@@ -206,8 +204,13 @@ def components(job: JobDescription) -> list[JobDescription]:
     return found
 
 
-def with_lines(job: Job, lines: directives.Component) -> Job:
+NO_LINES = directives.Component()
+
+
+def with_lines(job: Job, lines: directives.Component = NO_LINES) -> Job:
     """The job with the options of #SBATCH lines and of its extra words as fields, unless it sets them itself."""
+    if lines == NO_LINES and not job.extra_args:
+        return job
     try:
         extra = directives.read_words(list(job.extra_args))
     except directives.DirectiveError as wrong:
@@ -224,7 +227,7 @@ def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], list[s
     said: dict[str, Any] = {}
     problems: list[str] = [f"extra_args: slurmrestd {version} has no field for {word}" for word in job.extra_args]
     variables: list[str] = []
-    for option, value in options.said(values(job)):
+    for option, value in job_description.said(values(job)):
         written = option.kind.write(value)
         if option.rest is None or option.rest_since > int(version.rpartition(".")[2]):
             problems.append(f"{option.field}: slurmrestd {version} has no field for --{option.long}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 B = TypeVar("B", bound=Enum)
 F = TypeVar("F", bound=Enum)
@@ -77,7 +77,23 @@ _UNFINISHED = _RETURNING | _HOLDING
 
 
 @dataclass(frozen=True)
-class JobState:
+class _State(Generic[B, F]):
+    base: B | None = None
+    flags: frozenset[F] = frozenset()
+    #: Unknown words, of a newer Slurm.
+    unknown: frozenset[str] = frozenset()
+
+    def has(self, *flags: F) -> bool:
+        """True if it has any of these flags."""
+        return not self.flags.isdisjoint(flags)
+
+    def __str__(self) -> str:
+        words = [self.base.value] if self.base else []
+        return "+".join([*words, *sorted(flag.value for flag in self.flags), *sorted(self.unknown)]) or "UNKNOWN"
+
+
+@dataclass(frozen=True)
+class JobState(_State[JobBase, JobFlag]):
     """The state of a job. ``squeue`` shows a flag instead of the base, which is None then.
 
     >>> state = JobState.parse("CANCELLED by 1001")
@@ -87,10 +103,6 @@ class JobState:
     'FAILED+COMPLETING'
     """
 
-    base: JobBase | None = None
-    flags: frozenset[JobFlag] = frozenset()
-    #: Unknown words, of a newer Slurm.
-    unknown: frozenset[str] = frozenset()
     #: The id of the user who cancelled the job, from accounting.
     cancelled_by: int | None = field(default=None, compare=False)
 
@@ -98,9 +110,6 @@ class JobState:
     def parse(cls, said: str | Iterable[str]) -> JobState:
         """Read ``RUNNING``, ``CANCELLED by 1001``, ``CANCELLED+COMPLETING`` or a JSON list of words."""
         return _job_state(said) if isinstance(said, str) else _job_state("+".join(said))
-
-    def __str__(self) -> str:
-        return _written(self.base, self.flags, self.unknown)
 
     @property
     def is_finished(self) -> bool:
@@ -182,7 +191,7 @@ class NodeFlag(str, Enum):
 
 
 @dataclass(frozen=True)
-class NodeState:
+class NodeState(_State[NodeBase, NodeFlag]):
     """The state of a node.
 
     >>> state = NodeState.parse("IDLE+CLOUD+POWERED_DOWN")
@@ -190,22 +199,10 @@ class NodeState:
     (False, True)
     """
 
-    base: NodeBase | None = None
-    flags: frozenset[NodeFlag] = frozenset()
-    #: Unknown words, of a newer Slurm.
-    unknown: frozenset[str] = frozenset()
-
     @classmethod
     def parse(cls, said: str | Iterable[str]) -> NodeState:
         """Read ``IDLE+CLOUD+POWERED_DOWN`` or a JSON list of words."""
         return _node_state(said) if isinstance(said, str) else _node_state("+".join(said))
-
-    def has(self, *flags: NodeFlag) -> bool:
-        """True if it has any of these flags."""
-        return not self.flags.isdisjoint(flags)
-
-    def __str__(self) -> str:
-        return _written(self.base, self.flags, self.unknown)
 
 
 UNKNOWN_NODE = NodeState()
@@ -234,8 +231,3 @@ def _read(said: str, bases: type[B], flags: type[F]) -> tuple[B | None, frozense
         else:
             unknown.add(word)
     return base, frozenset(found), frozenset(unknown)
-
-
-def _written(base: Enum | None, flags: Iterable[Enum], unknown: Iterable[str]) -> str:
-    words = [base.value] if base else []
-    return "+".join([*words, *sorted(flag.value for flag in flags), *sorted(unknown)]) or "UNKNOWN"

@@ -121,10 +121,9 @@ def snapshot(
     queued = [(_state(job), job, _load(job)) for job in jobs if not job.state.is_finished]
     partitions = {name for node in nodes for name in node.partitions} | {_partition(job) for _, job, _ in queued}
     queue = {partition: dict.fromkeys(JOB_STATES, JobLoad()) for partition in sorted(partitions)}
-    for state, job, load in queued:
-        queue[_partition(job)][state] += load
     reasons: Counter[str] = Counter()
     for state, job, load in queued:
+        queue[_partition(job)][state] += load
         if state == PENDING:
             reasons[job.reason or "None"] += load.jobs
     by_partition: defaultdict[str, Gpus] = defaultdict(Gpus)

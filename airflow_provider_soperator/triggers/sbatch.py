@@ -24,8 +24,14 @@ from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.job_reports import gauges, report_of, status_of
-from airflow_provider_soperator.slurm.job_result import ResultError, check_result, read_result
+from airflow_provider_soperator.slurm.job_reports import (
+    ResultError,
+    check_result,
+    gauges,
+    read_result,
+    report_of,
+    status_of,
+)
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, call

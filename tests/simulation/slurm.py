@@ -635,8 +635,7 @@ class Cluster:
             return _SBATCH_AWAY
         array = asked_for(job).array
         indices = None if array is None else array_indices(array_text(array))
-        wanted = dependency_of(job)
-        dependency = wanted.resolve(lambda key: known[key.text].job) if wanted.text else ""
+        dependency = dependency_of(job).resolve(lambda key: known[key.text].job)
         if any(self._is_vain(kind, number) for kind, number in _terms(dependency)):
             return _VAIN
         if indices_of_tasks := [element for element in elements if element is not None]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_soperator.pipelines.chains import standins
 from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
-from airflow_provider_soperator.slurm import dependencies, directives, option_values, options
+from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values
 from airflow_provider_soperator.slurm.job import BatchJob
 
 
@@ -50,7 +50,7 @@ class Call:
         command = self._taken("wrap")
         self.command = None if command is None else command.removeprefix("--wrap=")
         self._taken("quiet")
-        for name, reason in options.REFUSED.items():
+        for name, reason in job_description.REFUSED.items():
             if name in self.said.lines and name not in ("parsable", "wrap", "quiet"):
                 raise self._error(f"--{name} cannot be used: {reason}", "take it away")
         self._body(rest)
@@ -79,7 +79,7 @@ class Call:
             except directives.DirectiveError as wrong:
                 raise self._error(f"sbatch would refuse this: {wrong.problem}", "mend it") from None
             last = words[len(words) - len(rest) - 1] if len(words) > len(rest) else ""
-            if rest and last in component.extra_args and "=" not in last and not options.resolve_long(last[2:]):
+            if rest and last in component.extra_args and "=" not in last and not job_description.resolve_long(last[2:]):
                 raise self._error(
                     f"{last} is not a known option, and {rest[0]!r} may be its value or the script",
                     f"write {last}=VALUE, or other options after it",

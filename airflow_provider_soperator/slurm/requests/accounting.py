@@ -13,11 +13,11 @@ from typing import Any
 from airflow_provider_soperator.slurm import notations
 from airflow_provider_soperator.slurm.cluster_records import Association, Share, UserRights
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnreadableAnswer
-from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep, resource
 from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode
 from airflow_provider_soperator.slurm.requests import commands
-from airflow_provider_soperator.slurm.requests.commands import Columns, Command, CommandOutput, Request, Table
+from airflow_provider_soperator.slurm.requests.commands import Columns, Command, CommandOutput, JobQuery, Request, Table
 from airflow_provider_soperator.slurm.states import JobState
 
 #: Ids in one query: the database uses an index, but gets them as one line of SQL.
@@ -80,7 +80,7 @@ def name_in_accounting(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accounting(Request[tuple[AccountingJob, ...]]):
+class Accounting(JobQuery[AccountingJob]):
     """List jobs in accounting, in any state, by id, by name, or by user and time.
 
     Each job, array element and part of a heterogeneous job is listed once, with its earlier runs.
@@ -89,11 +89,6 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     it is held or depends on another.
     """
 
-    ids: tuple[JobId, ...] | None = None
-    names: tuple[str, ...] = ()
-    user: str = ""
-    #: Only jobs of the connection's own user. ``sacct`` lists to root those of all users.
-    mine: bool = False
     #: Jobs of all users; else, except for root, ``sacct`` lists only the user's own.
     everyone: bool = False
     #: Jobs that existed at this time or later. Without it and without ids only today's are found.
@@ -105,6 +100,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     def command(self) -> Command:
         argv = (*self.selection(), "--noconvert", *self.table.parsable_words())
         if self.mine:
+            # To root sacct lists the jobs of all users.
             argv = ("sh", "-c", 'exec "$0" "$@" --user="$(id -u)"', *argv)
         return Command(argv, environment=_ENVIRONMENT)
 
@@ -150,16 +146,6 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
                 found[-1]["steps"].append(AccountingStep(**{name: said[name] for name in said.keys() & _OF_STEPS}))
         jobs = ([AccountingJob(**said | {"steps": tuple(said["steps"])}) for said in found] for found in runs.values())
         return tuple(job for job in map(with_earlier_runs, jobs) if self.admits(job))
-
-    def admits(self, job: AccountingJob) -> bool:
-        """True if a job fits the ids and names, which the server may not have applied."""
-        if self._wanted is not None and not self._wanted.touches(job.id):
-            return False
-        return not self.names or job.name in self._names
-
-    @cached_property
-    def _wanted(self) -> JobIdSet | None:
-        return None if self.ids is None else JobIdSet(self.ids)
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -237,5 +223,6 @@ def _share(line: str) -> Share:
     row = line.split("|")
     if len(row) < len(_SHARE_COLUMNS):
         raise UnreadableAnswer(f"expected {len(_SHARE_COLUMNS)} columns, got {line[:200]!r}", "sshare")
-    share = Share(**commands.read_row(_SHARE_COLUMNS, row))
+    said = {name: read(text) for (name, (_, read)), text in zip(_SHARE_COLUMNS.items(), row, strict=False)}
+    share = Share(**said)
     return share if share.user else replace(share, fair_share=None)

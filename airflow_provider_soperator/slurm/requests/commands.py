@@ -11,11 +11,14 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
+from airflow_provider_soperator.slurm.job_records import JobRecord
 
+J = TypeVar("J", bound=JobRecord)
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -81,6 +84,32 @@ class Request(Generic[T]):
 
     def error(self, answer: CommandOutput) -> SlurmError:
         return from_output(self.command().argv, answer.status, answer.stdout, answer.stderr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobQuery(Request[tuple[J, ...]]):
+    """Jobs that fit every given condition, from the queue or from accounting."""
+
+    ids: tuple[JobId, ...] | None = None
+    #: Exact names.
+    names: tuple[str, ...] = ()
+    user: str = ""
+    #: Only jobs of the connection's own user.
+    mine: bool = False
+
+    def admits(self, job: J) -> bool:
+        """True if a job fits the conditions on ids and names; those that a server may not have applied."""
+        if self._wanted is not None and not self._wanted.touches(job.id):
+            return False
+        return not self.names or job.name in self._names
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    @cached_property
+    def _wanted(self) -> JobIdSet | None:
+        return None if self.ids is None else JobIdSet(self.ids)
 
 
 class Order(Request[None]):
@@ -157,10 +186,6 @@ Columns = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 def table_of(columns: Columns) -> Table:
     return Table(tuple(column for column, _ in columns.values()))
-
-
-def read_row(columns: Columns, row: Sequence[str]) -> dict[str, Any]:
-    return {name: read(text) for (name, (_, read)), text in zip(columns.items(), row, strict=False)}
 
 
 #: What the end of a job is judged by.

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.slurm import errors, notations
-from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode
 from airflow_provider_soperator.slurm.requests import commands
@@ -20,6 +20,7 @@ from airflow_provider_soperator.slurm.requests.commands import (
     Columns,
     Command,
     CommandOutput,
+    JobQuery,
     Order,
     Request,
     Table,
@@ -94,19 +95,13 @@ class Submit(Request[JobId]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListJobs(Request[tuple[Job, ...]]):
+class ListJobs(JobQuery[Job]):
     """List the jobs in the queue that fit every given condition, in one request.
 
     Jobs that have left the queue are not in the answer. Pending elements of an array are one entry, which is in the
     answer if any of them was asked for.
     """
 
-    ids: tuple[JobId, ...] | None = None
-    #: Only jobs of the connection's own user.
-    mine: bool = False
-    user: str = ""
-    #: Exact names.
-    names: tuple[str, ...] = ()
     #: Endings of names.
     name_suffixes: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
@@ -121,7 +116,9 @@ class ListJobs(Request[tuple[Job, ...]]):
             argv.append(f"--user={commands.plain_word('a user', self.user)}")
         if self.partition:
             argv.append(f"--partition={commands.plain_word('a partition', self.partition)}")
-        wholes = self._wholes()
+        if self.ids == ():
+            raise errors.InvalidRequest("no job is given")
+        wholes = tuple(dict.fromkeys(job.whole for job in self.ids or ()))
         if wholes and len(wholes) <= MOST_LISTED:
             argv.append(f"--jobs={','.join(map(str, wholes))}")
         # Names that squeue would split or alter are only filtered here.
@@ -139,21 +136,9 @@ class ListJobs(Request[tuple[Job, ...]]):
         return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: Job) -> bool:
-        """True if a job fits the conditions on ids and names; those that a server may not have applied."""
-        if self._wanted is not None and not self._wanted.touches(job.id):
-            return False
-        if self.names and job.name not in self._names:
+        if not super().admits(job):
             return False
         return not self.name_suffixes or any(job.name[-length:] in some for length, some in self._suffixes.items())
-
-    def _wholes(self) -> tuple[JobId, ...]:
-        if self.ids == ():
-            raise errors.InvalidRequest("no job is given")
-        return tuple(dict.fromkeys(job.whole for job in self.ids or ()))
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self.names)
 
     @cached_property
     def _suffixes(self) -> dict[int, set[str]]:
@@ -162,10 +147,6 @@ class ListJobs(Request[tuple[Job, ...]]):
         for suffix in self.name_suffixes:
             found.setdefault(len(suffix), set()).add(suffix)
         return found
-
-    @cached_property
-    def _wanted(self) -> JobIdSet | None:
-        return None if self.ids is None else JobIdSet(self.ids)
 
 
 @dataclass(frozen=True)
@@ -310,11 +291,11 @@ def _each(pattern: re.Pattern[str], what: str, words: Iterable[str]) -> list[str
     return words
 
 
-def batches(ids: Iterable[JobId], most: int = BATCH) -> list[tuple[JobId, ...]]:
+def batches(ids: Iterable[JobId]) -> list[tuple[JobId, ...]]:
     """Lists of jobs short enough for one command each.
 
     >>> [len(batch) for batch in batches(map(JobId, range(1, 2502)))]
     [1000, 1000, 501]
     """
     ids = tuple(ids)
-    return [ids[start : start + most] for start in range(0, len(ids), most)]
+    return [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]

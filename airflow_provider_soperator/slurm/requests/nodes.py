@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import ClassVar
 
 from airflow_provider_soperator.slurm import errors, hostlist, notations
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, Reservation
@@ -136,10 +136,12 @@ class NodeOrder(Order):
     """
 
     names: tuple[str, ...]
+    #: As ``scontrol update`` takes it.
+    state: ClassVar[str]
 
-    @abstractmethod
     def change(self) -> tuple[str, str]:
-        """The state as ``scontrol update`` takes it, and the reason or nothing."""
+        """The state, and the reason or nothing."""
+        return self.state, ""
 
     def command(self) -> Command:
         state, reason = self.change()
@@ -151,8 +153,7 @@ class NodeOrder(Order):
 class PowerUp(NodeOrder):
     """Power nodes up. slurmctld silently ignores it for a node that is up or is powering down."""
 
-    def change(self) -> tuple[str, str]:
-        return "power_up", ""
+    state = "power_up"
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,7 @@ class Drain(NodeOrder):
 class Undrain(NodeOrder):
     """Undrain nodes, without any other change."""
 
-    def change(self) -> tuple[str, str]:
-        return "undrain", ""
+    state = "undrain"
 
 
 class ResumeNodes(NodeOrder):
@@ -194,8 +194,7 @@ class ResumeNodes(NodeOrder):
     A node that powers down counts as powered down at once, before its machine is gone.
     """
 
-    def change(self) -> tuple[str, str]:
-        return "resume", ""
+    state = "resume"
 
 
 @dataclass(frozen=True)

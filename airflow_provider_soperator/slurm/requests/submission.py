@@ -31,7 +31,7 @@ from enum import Enum
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.slurm import (
     dependencies,
@@ -174,15 +174,11 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         since = self.since or datetime.now(timezone.utc) - LOOK_BACK
         keys = self.submission_keys()
         past = Accounting(names=tuple(names_of(job.name or "" for job in self.jobs)), since=since).selections(MOST)
-        shared = dict.fromkeys(key.shared.text for key in keys if key.element is not None)
+        shared = list(dict.fromkeys(key.shared.text for key in keys if key.element is not None))
         together = self.together.value if self.together else ""
-        limits = map(str, (LOCK_WAIT, WORK_TIME, KEPT))
-        words = (HELD, WITHDRAWN, unknown_key(self.mark), errors.passing(), errors.count_limits(), GONE.pattern)
-        for text in (*limits, self.mark, _yes(self.fresh), together, *words, *_counted([*shared]), str(len(past))):
-            yield text.encode()
-        for selection in past:
-            yield from (text.encode() for text in _counted(selection))
-        yield str(len(self.calls)).encode()
+        words = (HELD, WITHDRAWN, unknown_key(self.mark), errors.PASSING, errors.COUNT_LIMITS, GONE.pattern)
+        yield from _encoded(LOCK_WAIT, WORK_TIME, KEPT, self.mark, self.fresh, together, *words, shared, past)
+        yield from _encoded(len(self.calls))
         of_all = frozenset(keys)
         for call in self.calls:
             yield from self._job_fields(call, of_all)
@@ -194,9 +190,9 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         comments = [part.comment or "" for part in sbatch_arguments.components(job)] if self.together else []
         if self.together and not asked.hold and of_all.isdisjoint(waits_for.keys):
             # It must not start before the others exist. A release resets the priority, so its own is set afterwards.
-            job = with_extra_args(job).replace(hold=True, comment=HELD, priority=None)
+            job = sbatch_arguments.with_lines(job).replace(hold=True, comment=HELD, priority=None)
         if not waits_for.is_plain:
-            job = with_extra_args(job).replace(dependency=PLACEHOLDER)
+            job = sbatch_arguments.with_lines(job).replace(dependency=PLACEHOLDER)
         elements = [str(element) for element in call.places if element is not None]
         if elements:
             job = job.replace(array=elements[0])
@@ -204,13 +200,9 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         place = "" if waits_for.is_plain else str(submission.argv.index(f"--dependency={PLACEHOLDER}"))
         array = str(submission.argv.index(f"--array={elements[0]}")) if elements else ""
         plain = b"\0" not in submission.stdin
-        for text in (
-            *(key.text, readable_job_name(job)),
-            *(_yes(waits_for.is_singleton), waits_for.rest, " ".join(map(str, waits_for.keys)), place),
-            *(priority, *_counted(comments)),
-            *(*_counted(submission.argv), array, *_counted(elements), "text" if plain else "base64"),
-        ):
-            yield text.encode()
+        yield from _encoded(key, readable_job_name(job), waits_for.is_singleton, waits_for.rest)
+        yield from _encoded(" ".join(map(str, waits_for.keys)), place, priority, comments)
+        yield from _encoded(submission.argv, array, elements, "text" if plain else "base64")
         yield submission.stdin if plain else base64.b64encode(submission.stdin)
 
     def _outcome(self, line: str) -> tuple[int, Submitted]:
@@ -268,16 +260,16 @@ class CancelWithdrawn(Order):
         return Command(("env", f"mark={mark}", f"keep={KEPT}", "bash", "-c", _program("cancel_withdrawn"), "scancel"))
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-def _counted(texts: Sequence[str]) -> tuple[str, ...]:
-    return (str(len(texts)), *texts)
+def _encoded(*values: Any) -> Iterator[bytes]:
+    """Values as fields of the program's input; a list follows its length."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _encoded(len(value), *value)
+        else:
+            yield ("yes" if value is True else "no" if value is False else str(value)).encode()
 
 
 _REFERENCE = re.compile(r"(?<=:)[a-z2-7]{12}(?![a-z0-9])")
-_SINGLETON = "singleton"
 
 #: The id of the job that a key stands for.
 IdOf = Callable[[SubmissionKey], int]
@@ -287,21 +279,13 @@ IdOf = Callable[[SubmissionKey], int]
 class KeyedDependency:
     """A dependency that may name jobs by their submission keys, or all of the same name."""
 
-    #: Slurm's notation, with keys among the ids.
-    text: str = ""
+    #: Slurm's notation without ``singleton``, with keys among the ids.
+    rest: str
+    is_singleton: bool
 
     @cached_property
     def keys(self) -> tuple[SubmissionKey, ...]:
-        return tuple(dict.fromkeys(map(SubmissionKey, _REFERENCE.findall(self.text))))
-
-    @property
-    def is_singleton(self) -> bool:
-        return _SINGLETON in self._terms
-
-    @property
-    def rest(self) -> str:
-        """The dependency without ``singleton``."""
-        return ",".join(term for term in self._terms if term != _SINGLETON)
+        return tuple(dict.fromkeys(map(SubmissionKey, _REFERENCE.findall(self.rest))))
 
     @property
     def is_plain(self) -> bool:
@@ -313,15 +297,6 @@ class KeyedDependency:
         rest = _REFERENCE.sub(lambda found: str(id_of(SubmissionKey(found[0]))), self.rest)
         alike = ":".join(("afterany", *map(str, same_name))) if self.is_singleton and same_name else ""
         return ",".join(filter(None, (rest, alike)))
-
-    @cached_property
-    def _terms(self) -> list[str]:
-        return [_SINGLETON if term.lower() == _SINGLETON else term for term in self.text.split(",") if term]
-
-
-def with_extra_args(job: Job) -> Job:
-    """The job with the options in its extra words as fields."""
-    return sbatch_arguments.with_lines(job, directives.Component()) if job.extra_args else job
 
 
 def asked_for(job: Job) -> Job:
@@ -338,10 +313,12 @@ def asked_for(job: Job) -> Job:
 def dependency_of(job: JobDescription) -> KeyedDependency:
     """The dependency of a job, from its fields or its script."""
     wanted = asked_for(job).dependency
-    found = KeyedDependency() if wanted is None else KeyedDependency(dependencies.dependency_text(wanted))
-    if "?" in found.text and _SINGLETON in found.text.lower().split("?"):
-        raise errors.InvalidRequest(f"{found.text!r}: singleton cannot be joined with '?'")
-    return found
+    text = "" if wanted is None else dependencies.dependency_text(wanted)
+    if "?" in text and "singleton" in text.lower().split("?"):
+        raise errors.InvalidRequest(f"{text!r}: singleton cannot be joined with '?'")
+    terms = [term for term in text.split(",") if term]
+    rest = [term for term in terms if term.lower() != "singleton"]
+    return KeyedDependency(",".join(rest), is_singleton=rest != terms)
 
 
 def readable_job_name(job: JobDescription) -> str:

@@ -13,7 +13,6 @@ from airflow_provider_soperator.slurm.cluster_records import Association, Share,
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep
-from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.requests.accounting import by_name, with_earlier_runs
 from airflow_provider_soperator.slurm.rest import calls
 from airflow_provider_soperator.slurm.rest.calls import UNREADABLE, Json, RestCall, Site, Steps, asked, handles, steps
@@ -107,7 +106,7 @@ def _job(said: Json, steps: bool) -> AccountingJob:
         started=calls.moment(time["start"]),
         ended=calls.moment(time["end"]),
         elapsed=calls.seconds(time["elapsed"]),
-        time_limit=calls.minutes(time["limit"], unset=NoDuration.PARTITION_LIMIT),
+        time_limit=calls.time_limit(time["limit"]),
         tres=_tres(said["tres"].get("allocated")),
         comment=(said.get("comment") or {}).get("job") or "",
         submit_line=said.get("submit_line") or "",

@@ -171,16 +171,16 @@ def moment(value: Any) -> datetime | None:
     return datetime.fromtimestamp(seconds, timezone.utc) if seconds and seconds < _NEVER else None
 
 
-def minutes(value: Any, unset: NoDuration = NoDuration.UNKNOWN) -> Duration:
-    """A duration in minutes; ``unset`` if there is none.
+def time_limit(value: Any) -> Duration:
+    """A limit in minutes; that of the partition if there is none.
 
-    >>> minutes({"set": False, "infinite": True, "number": 0}).name, str(minutes({"set": True, "number": 90}))
+    >>> time_limit({"set": False, "infinite": True, "number": 0}).name, str(time_limit({"set": True, "number": 90}))
     ('UNLIMITED', '1:30:00')
     """
     if isinstance(value, Mapping) and value.get("infinite"):
         return NoDuration.UNLIMITED
     found = number(value)
-    return unset if found is None else timedelta(minutes=found)
+    return NoDuration.PARTITION_LIMIT if found is None else timedelta(minutes=found)
 
 
 def seconds(value: Any) -> timedelta | None:

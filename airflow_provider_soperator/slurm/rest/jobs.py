@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_soperator.slurm import job_description, notations, options, requests, sbatch_arguments
+from airflow_provider_soperator.slurm import job_description, notations, requests, sbatch_arguments
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import Option
@@ -84,12 +84,9 @@ def _is_wanted(said: Json, request: requests.ListJobs, site: Site) -> bool:
         return False
     if request.partition and request.partition not in said["partition"].split(","):
         return False
-    return not request.states or _has_state(JobState.parse(said["job_state"]), request.states)
-
-
-def _has_state(state: JobState, wanted: Iterable[str]) -> bool:
-    states = map(JobState.parse, wanted)
-    return any((one.base is not None and one.base == state.base) or one.flags & state.flags for one in states)
+    state, wanted = JobState.parse(said["job_state"]), map(JobState.parse, request.states)
+    fits = ((one.base is not None and one.base == state.base) or one.flags & state.flags for one in wanted)
+    return not request.states or any(fits)
 
 
 def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
@@ -109,7 +106,7 @@ def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
 def _ends(said: Json, now: datetime) -> datetime | None:
     """The end; None for a job without a limit, as in squeue, where slurmctld has a year from its start."""
     ends = calls.moment(said["end_time"])
-    unlimited = calls.minutes(said["time_limit"], unset=NoDuration.PARTITION_LIMIT) is NoDuration.UNLIMITED
+    unlimited = calls.time_limit(said["time_limit"]) is NoDuration.UNLIMITED
     return None if unlimited and ends and ends > now else ends
 
 
@@ -138,7 +135,7 @@ def _job(said: Json, elements: Mapping[int, str], now: datetime) -> Job:
         submitted=calls.moment(said["submit_time"]),
         started=calls.moment(said["start_time"]),
         ends=_ends(said, now),
-        time_limit=calls.minutes(said["time_limit"], unset=NoDuration.PARTITION_LIMIT),
+        time_limit=calls.time_limit(said["time_limit"]),
         time_used=_time_used(said, state, now),
         priority=calls.number(said["priority"]),
         restarts=said["restart_cnt"],
@@ -270,7 +267,7 @@ def _option(name: str, value: str) -> Option:
         calls.unsupported(f"change a job's {name}; it can change {', '.join(sorted(_UPDATES))}")
     if value[:1] in ("+", "-") and name.lower() != "nice":
         calls.unsupported(f"change a job's {name} by an amount")
-    option = options.typed(known or name.lower())
+    option = job_description.typed(known or name.lower())
     assert option
     return option
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_soperator.slurm import errors, requests
+from airflow_provider_soperator.slurm import errors, requests, sbatch_arguments
 from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey, strip_key
 from airflow_provider_soperator.slurm.requests import submission
 from airflow_provider_soperator.slurm.rest.accounting import accounting
@@ -140,7 +140,7 @@ def _item(request: submission.SubmitOnce, place: int, site: Site) -> _Item:
     job = request.jobs[place]
     waits_for = submission.dependency_of(job)
     if not waits_for.is_plain:
-        job = submission.with_extra_args(job).replace(dependency=submission.PLACEHOLDER)
+        job = sbatch_arguments.with_lines(job).replace(dependency=submission.PLACEHOLDER)
     body = payload_of(job, site)
     changes = []
     for part in _parts(body):

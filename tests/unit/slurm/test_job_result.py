@@ -12,7 +12,7 @@ from airflow_provider_soperator.slurm.files import FileError
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
-from airflow_provider_soperator.slurm.job_result import LONGEST_LINE, MOST, ResultError, check_result, read_result
+from airflow_provider_soperator.slurm.job_reports import LONGEST_LINE, MOST, ResultError, check_result, read_result
 from airflow_provider_soperator.slurm.requests import CommandOutput, Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.states import JobState

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.job_failures import retry
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
-from airflow_provider_soperator.slurm.job_retry import retry
 from airflow_provider_soperator.slurm.states import JobState
 
 

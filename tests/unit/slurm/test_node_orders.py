@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_soperator.slurm import node_conditions, node_orders
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
-from airflow_provider_soperator.slurm.errors import PowerSavingOff, StaticNode, UnknownNode
+from airflow_provider_soperator.slurm.errors import SlurmError, UnknownNode
 from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_off, is_usable
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
 from airflow_provider_soperator.slurm.requests import Drain, PowerDown, PowerDownMode, PowerUp, Undrain
@@ -193,9 +193,9 @@ def test_nodes_that_cannot_be_powered_are_refused() -> None:
     )
     assert node_orders.static_among(["gpu-1", "cpu-3", "cpu-4"], config) == ("cpu-3",)
     node_orders.refuse_power(["gpu-1"], config)
-    with pytest.raises(StaticNode, match=r"cpu-\[0-1\] cannot be powered.*ephemeral"):
+    with pytest.raises(SlurmError, match=r"cpu-\[0-1\] cannot be powered.*ephemeral"):
         node_orders.refuse_power(["gpu-1", "cpu-0", "cpu-1"], config)
-    with pytest.raises(PowerSavingOff, match=r"slurmConfig\.suspendTime"):
+    with pytest.raises(SlurmError, match=r"slurmConfig\.suspendTime"):
         node_orders.refuse_power(["gpu-1"], ClusterConfig(version="25.11.2"))
     node_orders.refuse_power(["gpu-1"], ClusterConfig(version="26.05.1"))
 

@@ -10,7 +10,6 @@ from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey, key_of
 from airflow_provider_soperator.slurm.requests.submission import (
-    KeyedDependency,
     dependency_of,
     in_order,
     readable_job_name,
@@ -42,8 +41,8 @@ def test_ids_take_the_place_of_keys_and_names(dependency: object, resolved: str)
 
 
 def test_nothing_is_waited_for_where_no_job_has_the_name() -> None:
-    assert KeyedDependency("singleton").resolve(ids) == ""
-    assert KeyedDependency("afterok:7,singleton").resolve(ids) == "afterok:7"
+    assert dependency_of(BatchJob(command="true", dependency="singleton")).resolve(ids) == ""
+    assert dependency_of(BatchJob(command="true", dependency="afterok:7,singleton")).resolve(ids) == "afterok:7"
 
 
 def test_what_slurm_itself_understands_is_left_to_it() -> None:

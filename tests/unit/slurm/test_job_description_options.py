@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from airflow_provider_soperator.slurm import options
+from airflow_provider_soperator.slurm import job_description as options
 from airflow_provider_soperator.slurm.job import BatchJob
 
 #: Fields of a job that are no option of their own.
