@@ -18,7 +18,7 @@ demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in th
 	$(PYTHON) -m sandbox demo $(ARGS)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
-	$(PYTHON) -m pytest --numprocesses=6 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+	$(PYTHON) -m pytest --numprocesses=5 --dist=loadgroup --no-loadscope-reorder $(ARGS)
 
 matrix: ## Run the tests in an Airflow on each version that is supported; VERSIONS=3.3.1 for another
 	@for version in $(VERSIONS); do \

@@ -1,4 +1,4 @@
-"""Parameters of DAG files and their rendered templates: switches, dates and times, templates themselves."""
+"""Parameters of DAG files and their rendered templates, such as dates and times; and values that travel as JSON."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.errors import name_remedy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Default namespace of a cluster in Soperator's Helm charts.
 NAMESPACE = "soperator"
@@ -27,6 +30,22 @@ _VALUES = frozenset(
 _TASK_INSTANCE = frozenset({"ti", "task_instance"})
 #: What a task instance has at hand.
 _ATTRIBUTES = frozenset({"dag_id", "map_index", "run_id", "task_id", "try_number"})
+
+
+class Plain:
+    """A dataclass that is written as plain JSON, and read from it."""
+
+    def write(self) -> dict[str, Any]:
+        from pydantic import TypeAdapter
+
+        said: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json")
+        return said
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> Self:
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(cls).validate_python(said)
 
 
 def is_template(said: object) -> bool:

@@ -27,9 +27,9 @@ REQUIRED_IN_CI = {"contract", "integration", "sandbox", "ui"}
 pytest_plugins = ["tests.sandboxes", "tests.order"]
 
 # CI gets the same answer each time, so hypothesis tries the same examples there; a developer gets new ones, and a soak
-# ten times as many.
-hypothesis.settings.register_profile("default", deadline=None)
-hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+# many more.
+hypothesis.settings.register_profile("default", max_examples=30, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=30, derandomize=True, deadline=None)
 hypothesis.settings.register_profile("soak", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 

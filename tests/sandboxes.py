@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,13 +77,12 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Mark what needs a sandbox; where tests run side by side, those that share something follow each other."""
-    here = Path(__file__).parent
     if not config.getoption("--soak"):
         left_out = [item for item in items if item.get_closest_marker("soak")]
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=left_out)
     for item in items:
-        folder = next((folder for folder in FOLDERS if here / folder in item.path.parents), None)
+        folder = _folder_of(item.path)
         if folder is None:
             continue
         item.add_marker(pytest.mark.sandbox)
@@ -97,6 +97,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group(group))
     yield
     items.sort(key=_turn)
+
+
+@cache
+def _folder_of(path: Path) -> str | None:
+    """Which of the folders a module is in."""
+    here = Path(__file__).parent
+    return next((folder for folder in FOLDERS if here / folder in path.parents), None)
 
 
 def _sandbox_of(item: pytest.Item, slurm: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_provider_soperator.capacity.handover import OUR_RESERVATIONS
+from airflow_provider_soperator.capacity.reservations import OUR_RESERVATIONS
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.job_ids import JobId

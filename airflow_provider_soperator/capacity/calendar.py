@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -69,24 +70,16 @@ def instant(wall: datetime, zone: Timezone) -> DateTime:
     """
     moment = wall.replace(tzinfo=zone).astimezone(pendulum.UTC)
     if _shown(moment, zone) != wall:
-        before = wall.replace(tzinfo=zone, fold=1).astimezone(pendulum.UTC)
-        moment = _jump(before, moment, wall, zone)
+        # Clocks jump over it between these two readings of it; no zone's rules are finer than a second.
+        first = wall.replace(tzinfo=zone, fold=1).astimezone(pendulum.UTC)
+        passed = range(int((moment - first).total_seconds()))
+        after = bisect_right(passed, wall, key=lambda seconds: _shown(first + timedelta(seconds=seconds), zone))
+        moment = first + timedelta(seconds=after)
     return pendulum.instance(moment)
 
 
 def _shown(moment: datetime, zone: Timezone) -> datetime:
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)
-
-
-def _jump(before: datetime, after: datetime, wall: datetime, zone: Timezone) -> datetime:
-    """The moment, between these two, at which clocks jumped over this time; no zone's rules are finer than a second."""
-    while after - before > timedelta(seconds=1):
-        middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
-        if _shown(middle, zone) > wall:
-            after = middle
-        else:
-            before = middle
-    return after
 
 
 def utc(moment: datetime) -> DateTime:

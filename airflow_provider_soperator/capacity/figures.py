@@ -1,18 +1,27 @@
-"""Figures of a shift: seconds of its parts, GPU-seconds that no target could use, and lost jobs."""
+"""What a shift costs: seconds of its parts, GPU-seconds that no target could use, lost jobs, and the report of it."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
-from datetime import datetime, timedelta
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any
 
+from async_timeout import timeout
+
+from airflow_provider_soperator.capacity.connections import TargetMachines
 from airflow_provider_soperator.capacity.holdings import Allocation, World
-from airflow_provider_soperator.capacity.node_choice import work_of
-from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job, JobStatus
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.targets.protocol import JobLosses, Session
+from airflow_provider_soperator.errors import CapacityError
+from airflow_provider_soperator.transports.transport_errors import FAILURES
+
+#: Seconds in which a shift that has failed may find its last figures.
+_LAST_LOOK = 60.0
 
 
 def in_words(report: Mapping[str, Any]) -> str:
@@ -145,65 +154,41 @@ def _between(marks: Mapping[str, float], start: str, end: str) -> float | None:
     return marks[end] - marks[start] if start in marks and end in marks else None
 
 
-@dataclass(frozen=True)
-class JobLosses:
-    """Jobs on nodes that a shift took, counted by their end.
+class ShiftAccounts:
+    """The accounts of one shift, in one process."""
 
-    >>> JobLosses(ended=2) + JobLosses(killed=1, lost_gpu_seconds=80.0)
-    JobLosses(ended=2, requeued=0, killed=1, lost_gpu_seconds=80.0)
-    """
+    def __init__(self, order: ShiftOrder, machines: TargetMachines) -> None:
+        self._order, self._machines = order, machines
+        self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
+        self._meter = Meter(self._gpus)
+        self._figures: Figures | None = None
 
-    #: Ended by themselves.
-    ended: int = 0
-    #: Back in the queue.
-    requeued: int = 0
-    killed: int = 0
-    #: GPU-seconds of work of the requeued and killed jobs.
-    lost_gpu_seconds: float = 0.0
+    def resume(self, record: ShiftRecord) -> None:
+        """Continue with what other processes have summed up."""
+        self._meter = Meter(self._gpus, record.sums)
 
-    def __add__(self, other: JobLosses) -> JobLosses:
-        return JobLosses(*map(operator.add, astuple(self), astuple(other)))
+    def see(self, world: World, record: ShiftRecord, now: datetime) -> Mapping[str, float]:
+        """Note an observation; returns the sums so far."""
+        due = record.before if record.undone else self._order.desired if now >= self._order.leaves_at else {}
+        self._meter.see(world, now, due)
+        return self._meter.sums
 
+    async def settle(self, sessions: Mapping[str, Session], record: ShiftRecord, now: datetime) -> Figures:
+        """The figures of a shift that is over."""
+        losses = [await session.losses() for session in sessions.values()]
+        bought = await self._machines.bought(sessions)
+        self._figures = self._meter.figures(record.marks, self._order.wanted_at, now, losses, bought)
+        return self._figures
 
-class DisplacedJobs:
-    """Remembers the jobs on nodes that leave, and counts at the end how they ended."""
-
-    def __init__(self) -> None:
-        self._seen: dict[JobId, Job] = {}
-        #: When jobs were ended on them for the first time.
-        self.forced: datetime | None = None
-
-    def see(self, jobs: Iterable[Job], staying: Iterable[Job] = ()) -> None:
-        """Note the jobs on nodes that leave, and that others run on nodes that stay."""
-        for job in staying:
-            self._seen.pop(job.id, None)
-        for job in jobs:
-            self._seen.setdefault(job.id, job)
-
-    @property
-    def jobs(self) -> tuple[JobId, ...]:
-        return tuple(self._seen)
-
-    def losses(self, found: Mapping[JobId, JobStatus]) -> JobLosses:
-        """Count the jobs by their present states."""
-        total = JobLosses()
-        for job, before in self._seen.items():
-            status = found.get(job)
-            if status is None or not status.parts:
-                continue
-            restarts = max(part.restarts for part in status.parts)
-            if restarts > before.restarts:
-                total += JobLosses(requeued=1, lost_gpu_seconds=self._lost(before))
-            elif status.is_over and not status.succeeded and self._was_forced(status):
-                total += JobLosses(killed=1, lost_gpu_seconds=self._lost(before))
-            elif status.is_over:
-                total += JobLosses(ended=1)
-        return total
-
-    def _was_forced(self, status: JobStatus) -> bool:
-        # Slurm knows whole seconds only.
-        forced = self.forced and self.forced.replace(microsecond=0)
-        return bool(forced and any(part.ends and part.ends >= forced for part in status.parts))
-
-    def _lost(self, job: Job) -> float:
-        return work_of(job, self.forced) if self.forced else 0.0
+    async def report(
+        self, state: str, record: ShiftRecord, sessions: Callable[[], Awaitable[Mapping[str, Session]]]
+    ) -> dict[str, Any]:
+        """The figures of a shift that has ended in this state, as JSON, as far as they can be had."""
+        now = datetime.now(timezone.utc)
+        figures = self._figures
+        if figures is None:
+            figures = self._meter.figures(record.marks, self._order.wanted_at, now)
+            with suppress(CapacityError, *FAILURES, asyncio.TimeoutError):
+                async with timeout(_LAST_LOOK):
+                    figures = await self.settle(await sessions(), record, now)
+        return {"state": state, "at": now.isoformat(), **figures.report(), "figures": figures.describe()}

@@ -19,6 +19,7 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed, SlurmError
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
+from airflow_provider_soperator.values import Plain
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
@@ -147,7 +148,7 @@ def patience(timeouts: Timeouts, *, has_window: bool) -> timedelta | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShiftOrder:
+class ShiftOrder(Plain):
     """The desired allocation of a block, and the means that a shift may use to get there."""
 
     key: str
@@ -282,19 +283,6 @@ class ShiftOrder:
                 f"{wanted} GPUs are desired, but block {block.id} has only {later} from {block.next_change_at} on",
                 "extend the block, or ask for less",
             )
-
-    def write(self) -> dict[str, Any]:
-        """Return JSON."""
-        from pydantic import TypeAdapter
-
-        said: dict[str, Any] = TypeAdapter(ShiftOrder).dump_python(self, mode="json")
-        return said
-
-    @classmethod
-    def read(cls, said: dict[str, Any]) -> ShiftOrder:
-        from pydantic import TypeAdapter
-
-        return TypeAdapter(cls).validate_python(said)
 
 
 class PartTookTooLong(CapacityError):

@@ -138,25 +138,20 @@ def _costs(left: float, waiting: Sequence[WaitingJob]) -> tuple[list[float], lis
     return kept, given
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The nodes to reserve now, and how long jobs last that wait for them."""
-
-    nodes: frozenset[str]
-    typical: timedelta
-
-
 def expected_to_go(
     loads: Sequence[NodeLoad], count: int, at: datetime, waiting: Sequence[Job], history: JobHistory, now: datetime
-) -> Expected | None:
-    """``to_reserve`` for these nodes, by how long jobs have lasted; None if that is not known of some of them."""
+) -> tuple[frozenset[str], timedelta] | None:
+    """``to_reserve`` for these nodes, by how long jobs have lasted; None if that is not known of some of them.
+
+    Beside the nodes it is told how long the jobs last that wait for them.
+    """
     nodes = {load.node.name: _busy_node(load, history, now) for load in loads}
     jobs = [WaitingJob(limit_of(job), history.durations(job)) for job in waiting[:_MOST_WAITING]]
     if not all(node.ends for node in nodes.values()) or not all(job.lasts for job in jobs):
         return None
     left = max(0.0, (at - now).total_seconds())
     lasts = sorted(seconds for job in jobs for seconds in job.lasts)
-    return Expected(to_reserve(nodes, count, left, jobs), timedelta(seconds=round(lasts[len(lasts) // 2])))
+    return to_reserve(nodes, count, left, jobs), timedelta(seconds=round(lasts[len(lasts) // 2]))
 
 
 def waiting_jobs(jobs: Iterable[Job], loads: Sequence[NodeLoad]) -> list[Job]:

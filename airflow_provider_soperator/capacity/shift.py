@@ -7,15 +7,15 @@ takes over from one that has died does the same. The state before the shift cann
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 
-from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.capacity.connections import ShiftConnections
+from airflow_provider_soperator.capacity.figures import ShiftAccounts
 from airflow_provider_soperator.capacity.holdings import Allocation, Goal, Release, World, may_have, may_leave
 from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
@@ -26,15 +26,20 @@ from airflow_provider_soperator.capacity.order import (
     Superseded,
     is_waited_out,
 )
-from airflow_provider_soperator.capacity.shift_accounts import ShiftAccounts
-from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, ShiftPlan, missing_units, plan, shift_state
-from airflow_provider_soperator.capacity.steering import ShiftSteering, SteeredOrder, left_out
+from airflow_provider_soperator.capacity.shift_plan import (
+    ShiftOutcome,
+    ShiftPlan,
+    missing_units,
+    plan,
+    present,
+    shift_state,
+)
+from airflow_provider_soperator.capacity.steering import ShiftSteering, SteeringCommand, asked, left_out, steered
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
-from airflow_provider_soperator.errors import CapacityError, ConnectionMistake
+from airflow_provider_soperator.errors import CapacityError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
-from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.transport_errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import FAILURES
 
 T = TypeVar("T")
 
@@ -64,20 +69,23 @@ class Shift:
     """
 
     def __init__(self, order: ShiftOrder, block: BlockReader, connections: ShiftConnections, log: Logger) -> None:
-        self._order, self._block, self._connections, self._log = order, block, connections, log
+        self._block, self._connections, self._log = block, connections, log
+        #: As it was given, and after all that was asked of the shift.
+        self._given = self._order = order
+        self._steering: ShiftSteering | None = None
+        self._commands: Sequence[SteeringCommand] = ()
         self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
         self._lease = JointLease(order, log)
         self._accounts = ShiftAccounts(order, connections.machines)
         self._progress = self._timer()
         self._state: dict[str, Any] = {}
-        self._steered = SteeredOrder(order, None)
         self._is_in_transit = False
 
     @classmethod
     @asynccontextmanager
     async def open(cls, order: ShiftOrder, clients: Clients, log: Logger) -> AsyncIterator[Shift]:
         """A shift, with its sessions closed at the end."""
-        connections = ShiftConnections.of(order, clients, log)
+        connections = ShiftConnections(order, clients, log)
         try:
             yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), connections, log)
         finally:
@@ -138,7 +146,7 @@ class Shift:
 
     async def run(self, is_alive: IsAlive | None = None, steering: ShiftSteering | None = None) -> ShiftOutcome:
         """Move what is possible. Raises ``Superseded`` if the window is over before anything could be moved."""
-        self._steered = SteeredOrder(self._order, steering)
+        self._steering = steering
         try:
             outcome = await self._with_lease(is_alive)
         # Not if this process is stopped: then another one continues.
@@ -302,11 +310,14 @@ class Shift:
 
     async def _heed(self) -> str:
         """Put into force what was asked of the shift; returns why the shift is to stop, if it is."""
-        self._order = await self._steered.look(self._lease.record, self._log)
+        commands = await self._steering.commands(self._lease.record) if self._steering else ()
+        for command in commands[len(self._commands) :]:
+            self._log.warning("%s", command)
+        self._commands, self._order = commands, steered(self._given, commands)
         self._progress.use(self._order.timeouts, has_window=self._order.may_wait)
         for session in self._sessions.values():
-            session.leave_out(left_out(self._steered.commands))
-        return self._steered.stop
+            session.leave_out(left_out(commands))
+        return next((str(command) for command in commands if command.action == "stop"), "")
 
     async def _tell(self, world: World, *more: str, is_over: bool = False) -> None:
         """Show how far the shift has come, when that has changed."""
@@ -317,7 +328,8 @@ class Shift:
             if state["text"] != self._state.get("text"):
                 self._log.info("%s", state["text"])
             self._state = state
-            await self._steered.show(state)
+            if self._steering:
+                await self._steering.show(state)
 
     async def _grow(self, world: World, goal: Goal, names: list[str]) -> None:
         seen = world.holdings
@@ -352,12 +364,12 @@ class Shift:
         await self._lease.claim(world, {})
         await self._lease.mark("ready", now)
         figures = await self._accounts.settle(self._sessions, self._lease.record, now)
-        missing = missing_units(world, self._order)
-        if missing and why:
-            missing = (*missing, why)
+        missing = missing_units(world, self._order, why)
         await self._tell(world, is_over=True)
         allocation = {name: seen.allowed for name, seen in world.holdings.items()}
-        return ShiftOutcome("partial" if missing else "done", allocation, figures, missing, self._steered.asked(world))
+        return ShiftOutcome(
+            "partial" if missing else "done", allocation, figures, missing, asked(self._commands, self._given, world)
+        )
 
     async def report(self, state: str) -> dict[str, Any]:
         """Tell in JSON what the shift has cost, once it has ended in this state."""
@@ -366,20 +378,11 @@ class Shift:
     async def _failed(self, why: str, what: str) -> ShiftFailed:
         try:
             world = await self.look()
-            where = self._describe(world)
+            where = present(world, self._order)
             await self._tell(world, f"failed: {why}; {what}", is_over=True)
-        except (SlurmError, TransportError, ConnectionMistake) as error:
+        except FAILURES as error:
             where = f"The present allocation is unknown: {error}"
         return ShiftFailed(f"{why}; {what}. {where}")
-
-    def _describe(self, world: World) -> str:
-        lines = [
-            f"{name} may have {counted(seen.allowed, self._order.units(name))}, {seen.ready} ready"
-            + (f" ({', '.join(seen.problems)})" if seen.problems else "")
-            for name, seen in world.holdings.items()
-        ]
-        free = "an unknown number of" if world.block.free is None else world.block.free
-        return f"Now {'; '.join(lines)}; {free} GPUs of the block are free"
 
     def _timer(self) -> ProgressTimer:
         return ProgressTimer(self._order.timeouts, has_window=self._order.may_wait)
@@ -403,7 +406,7 @@ class Shift:
             try:
                 await self._connect()
                 answer = await step(now)
-            except (SlurmError, TransportError, ConnectionMistake) as error:
+            except FAILURES as error:
                 if not is_waited_out(error):
                     raise CapacityError(str(error)) from error
                 self._progress.wait_out(error, now, self._log)

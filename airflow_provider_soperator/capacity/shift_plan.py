@@ -162,8 +162,8 @@ def shift_state(world: World, record: ShiftRecord, order: ShiftOrder, more: Iter
     return {"text": text, "moved": moved, "of": of, "ready": {name: one.ready for name, one in seen.items()}}
 
 
-def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:
-    """What is not as desired, with the causes that are known."""
+def missing_units(world: World, order: ShiftOrder, why: str = "") -> tuple[str, ...]:
+    """What is not as desired, with the causes that are known; ``why`` the shift has ended, if it has not come to it."""
     lines = []
     for name, seen in world.holdings.items():
         wanted, units = order.desired[name], order.units(name)
@@ -178,9 +178,20 @@ def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:
             continue
         bought = [f"{counted(seen.bought, units)} bought beside the block"] if seen.bought else []
         shares = [str(one) for one in world.full(name) if has < wanted]
-        why = dict.fromkeys([*bought, *seen.problems, *in_lines(fixed), *shares])
-        lines.append(f"{line}: {'; '.join(why)}" if why else line)
-    return tuple(lines)
+        causes = dict.fromkeys([*bought, *seen.problems, *in_lines(fixed), *shares])
+        lines.append(f"{line}: {'; '.join(causes)}" if causes else line)
+    return (*lines, why) if lines and why else tuple(lines)
+
+
+def present(world: World, order: ShiftOrder) -> str:
+    """What targets have at present, as a sentence."""
+    lines = [
+        f"{name} may have {counted(seen.allowed, order.units(name))}, {seen.ready} ready"
+        + (f" ({', '.join(seen.problems)})" if seen.problems else "")
+        for name, seen in world.holdings.items()
+    ]
+    free = "an unknown number of" if world.block.free is None else world.block.free
+    return f"Now {'; '.join(lines)}; {free} GPUs of the block are free"
 
 
 def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[TargetMove]) -> list[str]:

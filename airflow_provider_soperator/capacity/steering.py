@@ -12,15 +12,15 @@ from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, patience
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
-from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.values import Plain
 
 #: What a shift can be told while it runs.
 SteeringAction = Literal["stop", "force", "leave_out", "extend"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SteeringCommand:
+class SteeringCommand(Plain):
     """What a person asks of a shift."""
 
     action: SteeringAction
@@ -82,48 +82,24 @@ def left_out(commands: Iterable[SteeringCommand]) -> dict[str, str]:
     return {node: why.format(one.by or "a run by hand") for one in commands for node in one.nodes}
 
 
-class SteeredOrder:
-    """An order, and the commands for it while it is carried out."""
-
-    def __init__(self, order: ShiftOrder, steering: ShiftSteering | None) -> None:
-        self._order, self._steering = order, steering
-        self.commands: tuple[SteeringCommand, ...] = ()
-
-    async def look(self, record: ShiftRecord, log: Logger) -> ShiftOrder:
-        """The order after what was asked for by now, which is logged."""
-        commands = tuple(await self._steering.commands(record)) if self._steering else ()
-        for command in commands[len(self.commands) :]:
-            log.warning("%s", command)
-        self.commands = commands
-        return steered(self._order, commands)
-
-    async def show(self, state: Mapping[str, Any]) -> None:
-        if self._steering:
-            await self._steering.show(state)
-
-    @property
-    def stop(self) -> str:
-        """Why the shift is to stop where it is; empty if it is not."""
-        return next((str(command) for command in self.commands if command.action == "stop"), "")
-
-    def asked(self, world: World) -> dict[str, Any] | None:
-        """What the commands ask for instead of what was desired, if that makes a difference."""
-        kept = {node for seen in world.holdings.values() for node in seen.stuck}
-        # A stop says more than what was left out before it.
-        for command in sorted(self.commands, key=lambda one: one.action != "stop"):
-            if command.action == "stop":
-                units = {name: seen.allowed for name, seen in world.holdings.items()}
-            elif kept & {*command.nodes}:
-                units = world.goal(self._order.desired).units
-            else:
-                continue
-            if units != dict(self._order.desired):
-                return {"units": units, "by": command.by, "because": str(command), "now": command.at.isoformat()}
-        return None
+def asked(commands: Iterable[SteeringCommand], order: ShiftOrder, world: World) -> dict[str, Any] | None:
+    """What commands ask for instead of what an order desires, if that makes a difference."""
+    kept = {node for seen in world.holdings.values() for node in seen.stuck}
+    # A stop says more than what was left out before it.
+    for command in sorted(commands, key=lambda one: one.action != "stop"):
+        if command.action == "stop":
+            units = {name: seen.allowed for name, seen in world.holdings.items()}
+        elif kept & {*command.nodes}:
+            units = world.goal(order.desired).units
+        else:
+            continue
+        if units != dict(order.desired):
+            return {"units": units, "by": command.by, "because": str(command), "now": command.at.isoformat()}
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShiftAtWork:
+class ShiftAtWork(Plain):
     """The shift that holds a block, in two Airflow Variables: what it is, which it writes, and what is asked of it."""
 
     #: The same for each process of a shift, and another one if its task begins afresh.
@@ -165,7 +141,7 @@ class ShiftAtWork:
     def find(cls, block: str) -> ShiftAtWork | None:
         """The shift that has or had the block last; None if none is known."""
         said = _read(_shift(block))
-        return _adapter(cls).validate_python(said) if said else None
+        return cls.read(said) if said else None
 
     def end(self, how: str, now: datetime) -> None:
         """Write down that it is over, unless another one has the block by now."""
@@ -178,14 +154,13 @@ class ShiftAtWork:
         said = _read(_steering(self.block))
         if said.get("shift") != self.id:
             return ()
-        return tuple(_adapter(SteeringCommand).validate_python(one) for one in said["commands"])
+        return tuple(map(SteeringCommand.read, said["commands"]))
 
     def give(self, command: SteeringCommand) -> None:
         """Add a command, which the shift heeds at its next poll."""
         given = self.commands()
         self._check(command, given)
-        said = [_adapter(SteeringCommand).dump_python(one, mode="json") for one in (*given, command)]
-        _write(_steering(self.block), {"shift": self.id, "commands": said})
+        _write(_steering(self.block), {"shift": self.id, "commands": [one.write() for one in (*given, command)]})
 
     def _check(self, command: SteeringCommand, given: Iterable[SteeringCommand]) -> None:
         """Refuse what the shift could not carry out."""
@@ -207,7 +182,7 @@ class ShiftAtWork:
                 )
 
     def _keep(self) -> None:
-        _write(_shift(self.block), _adapter(ShiftAtWork).dump_python(self, mode="json"))
+        _write(_shift(self.block), self.write())
 
 
 def no_shift(block: str, last: ShiftAtWork | None) -> CapacityMistake:
@@ -238,9 +213,3 @@ def _write(key: str, value: Mapping[str, Any]) -> None:
     from airflow.sdk import Variable
 
     Variable.set(key, json.dumps(value))
-
-
-def _adapter(kind: type[Any]) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)

@@ -170,13 +170,15 @@ async def _sent(request: Request[Any, T], verb: str, thing: str) -> T:
         return await request
 
 
-async def pages(method: Callable[..., Request[Any, Any]], asked: Any, thing: str) -> list[Any]:
-    """Return the answers to a request for a list, which are pages of it."""
-    found = [await answer(method, asked, "list", thing)]
-    while token := found[-1].next_page_token:
-        asked.page_token = token
-        found.append(await answer(method, asked, "list", thing))
-    return found
+async def listed(method: Callable[..., Request[Any, Any]], asked: Any, thing: str, of: str = "items") -> list[Any]:
+    """Return all that a request for a list is answered with; each page of it has its part in the field ``of``."""
+    found = list[Any]()
+    while True:
+        page = await answer(method, asked, "list", thing)
+        found += getattr(page, of)
+        if not page.next_page_token:
+            return found
+        asked.page_token = page.next_page_token
 
 
 async def whoami(sdk: SDK) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.errors import CapacityMistake
-from airflow_provider_soperator.nebius.api import answer, pages
+from airflow_provider_soperator.nebius.api import answer, listed
 
 if TYPE_CHECKING:
     from nebius.api.nebius.capacity.v1 import CapacityBlockGroup
@@ -71,12 +71,12 @@ async def read_allowances(sdk: SDK, block_id: str) -> dict[str, Allowance]:
 
     request, usage = ListRequest(capacity_block_group_id=block_id), CapacityAllowanceStatus.UsageState
     client = CapacityAllowanceServiceClient(sdk)
-    listed = await pages(client.list_by_capacity_block_group, request, f"allowances of capacity block {block_id}")
     found = {}
-    for one in (one for page in listed for one in page.items if one.spec.limit is not None):
-        is_known = one.status.usage_state in (usage.USAGE_STATE_USED, usage.USAGE_STATE_NOT_USED)
-        known = one.status.usage if is_known and not one.status.reconciling else None
-        found[one.metadata.parent_id] = Allowance(one.spec.limit, known)
+    for one in await listed(client.list_by_capacity_block_group, request, f"allowances of capacity block {block_id}"):
+        if one.spec.limit is not None:
+            is_known = one.status.usage_state in (usage.USAGE_STATE_USED, usage.USAGE_STATE_NOT_USED)
+            known = one.status.usage if is_known and not one.status.reconciling else None
+            found[one.metadata.parent_id] = Allowance(one.spec.limit, known)
     return found
 
 
@@ -87,9 +87,8 @@ async def rivals(sdk: SDK, block_id: str) -> list[str]:
     block = await _get(sdk, block_id)
     mine, tenant = _block_of(block), block.metadata.parent_id
     request = ListCapacityBlockGroupsRequest(parent_id=tenant)
-    listed = await pages(CapacityBlockGroupServiceClient(sdk).list, request, f"capacity blocks of {tenant}")
-    found = [_block_of(one) for page in listed for one in page.items]
-    alike = [one for one in found if (one.region, one.platform) == (mine.region, mine.platform)]
+    found = await listed(CapacityBlockGroupServiceClient(sdk).list, request, f"capacity blocks of {tenant}")
+    alike = [one for one in map(_block_of, found) if (one.region, one.platform) == (mine.region, mine.platform)]
     return [one.id for one in alike if one.id != mine.id and one.state != "inactive"]
 
 

@@ -1,33 +1,33 @@
-"""Node groups of Nebius: size, operations, and the call that resizes them."""
+"""Node groups of Nebius: size, operations, the call that resizes them, and their machines: which were bought."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from nebius.api.nebius.capacity.v1 import CapacityBlockGroupServiceClient, ListCapacityBlockGroupResourcesRequest
 from nebius.api.nebius.common.v1 import ListOperationsRequest, Operation, ResourceEvent
+from nebius.api.nebius.compute import v1 as compute
 from nebius.api.nebius.iam.v2 import GetProjectRequest, ProjectServiceClient
-from nebius.api.nebius.mk8s.v1 import (
-    ClusterServiceClient,
-    GetClusterRequest,
-    GetNodeGroupRequest,
-    NodeGroup,
-    NodeGroupAutoscalingSpec,
-    NodeGroupServiceClient,
-    NodeGroupStatus,
-    ProgressData,
-    UpdateNodeGroupRequest,
-)
+from nebius.api.nebius.mk8s import v1 as mk8s
 from nebius.base.protos.dynamic import REGISTRY
 from nebius.sdk import SDK
 
-from airflow_provider_soperator.nebius.api import answer, pages
+from airflow_provider_soperator.nebius.api import NebiusMissing, answer, listed
 
 #: The API's limit for one node group.
 MOST_NODES = 100
 _LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
+#: Labels of a machine: its node group and cluster.
+_GROUP, _CLUSTER = "mk8s-node-group-id", "mk8s-cluster-id"
+#: Label that Soperator's recipe gives the Kubernetes Nodes of a node group.
+_NODESET = "slurm.nebius.ai/nodeset-name"
+#: Machines that are tried until one is found: some may have gone, and those of another cloud are never found.
+_TRIES = 3
+#: Machines in these states have no GPUs yet, or no longer.
+_WITHOUT = (compute.InstanceStatus.InstanceState.CREATING, compute.InstanceStatus.InstanceState.DELETING)
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,19 @@ class NodeGroupClient:
         self._sdk = sdk
         self._id = group_id
         self._thing = f"node group {group_id}"
-        self._client = NodeGroupServiceClient(sdk)
+        self._client = mk8s.NodeGroupServiceClient(sdk)
 
-    async def read(self) -> NodeGroup:
-        return await answer(self._client.get, GetNodeGroupRequest(id=self._id), "read", self._thing)
+    async def read(self) -> mk8s.NodeGroup:
+        return await answer(self._client.get, mk8s.GetNodeGroupRequest(id=self._id), "read", self._thing)
 
     async def operations(self) -> list[Operation]:
         """List the operations that the service still knows, newest first."""
         request = ListOperationsRequest(resource_id=self._id)
-        listed = await pages(self._client.operation_service().list, request, f"operations of {self._thing}")
-        found = [operation for page in listed for operation in page.operations]
+        thing = f"operations of {self._thing}"
+        found = await listed(self._client.operation_service().list, request, thing, of="operations")
         return sorted(found, key=lambda operation: operation.created_at or _LONG_AGO, reverse=True)
 
-    async def resize(self, group: NodeGroup, size: GroupSize, key: str) -> str:
+    async def resize(self, group: mk8s.NodeGroup, size: GroupSize, key: str) -> str:
         """Request a size and return the operation's id; a conflict if the group has changed since it was read.
 
         The whole spec is sent: the SDK would reset omitted fields.
@@ -89,37 +89,35 @@ class NodeGroupClient:
         if size.least is None:
             group.spec.fixed_node_count = size.most
         else:
-            group.spec.autoscaling = NodeGroupAutoscalingSpec(min_node_count=size.least, max_node_count=size.most)
-        request = UpdateNodeGroupRequest(metadata=group.metadata, spec=group.spec)
+            group.spec.autoscaling = mk8s.NodeGroupAutoscalingSpec(min_node_count=size.least, max_node_count=size.most)
+        request = mk8s.UpdateNodeGroupRequest(metadata=group.metadata, spec=group.spec)
         metadata = [("X-Idempotency-Key", key)]
         thing = f"{self._thing} to {size}"
         operation = await answer(self._client.update, request, "resize", thing, metadata=metadata)
         return str(operation.id)
 
-    async def project(self, group: NodeGroup) -> str:
+    async def project(self, group: mk8s.NodeGroup) -> str:
         """Read the id of the project of the group's cluster."""
-        request = GetClusterRequest(id=group.metadata.parent_id)
-        cluster = await answer(ClusterServiceClient(self._sdk).get, request, "read", f"cluster {request.id}")
+        request = mk8s.GetClusterRequest(id=group.metadata.parent_id)
+        cluster = await answer(mk8s.ClusterServiceClient(self._sdk).get, request, "read", f"cluster {request.id}")
         return cluster.metadata.parent_id
 
-    async def region(self, group: NodeGroup) -> str:
+    async def region(self, group: mk8s.NodeGroup) -> str:
         """Read the group's region, which is a field of its cluster's project."""
         request = GetProjectRequest(id=await self.project(group))
         project = await answer(ProjectServiceClient(self._sdk).get, request, "read", f"project {request.id}")
         return project.spec.region
 
-    async def fabric(self, group: NodeGroup) -> str:
+    async def fabric(self, group: mk8s.NodeGroup) -> str:
         """Read the InfiniBand fabric of the group's GPU cluster; empty if it has none."""
         if not (cluster := group.spec.template.gpu_cluster) or not cluster.id:
             return ""
-        from nebius.api.nebius.compute.v1 import GetGpuClusterRequest, GpuClusterServiceClient
-
-        request = GetGpuClusterRequest(id=cluster.id)
-        found = await answer(GpuClusterServiceClient(self._sdk).get, request, "read", f"GPU cluster {cluster.id}")
+        client, request = compute.GpuClusterServiceClient(self._sdk), compute.GetGpuClusterRequest(id=cluster.id)
+        found = await answer(client.get, request, "read", f"GPU cluster {cluster.id}")
         return found.spec.infiniband_fabric
 
 
-def size_of(group: NodeGroup) -> GroupSize:
+def size_of(group: mk8s.NodeGroup) -> GroupSize:
     """The size in the group's spec."""
     if (bounds := group.spec.autoscaling) is not None:
         return GroupSize(bounds.max_node_count, bounds.min_node_count)
@@ -141,13 +139,13 @@ def running(operations: list[Operation]) -> Operation | None:
     return next((operation for operation in operations if operation.status is None), None)
 
 
-def is_settled(group: NodeGroup, operation: Operation | None) -> bool:
+def is_settled(group: mk8s.NodeGroup, operation: Operation | None) -> bool:
     """True if no node arrives or leaves. ``operation`` is the running one."""
     status = group.status
     is_complete = status.node_count == status.target_node_count
     return (
         operation is None
-        and status.state == NodeGroupStatus.State.RUNNING
+        and status.state == mk8s.NodeGroupStatus.State.RUNNING
         and is_complete
         and not status.reconciling
         # A newly requested size may not have reached the status yet.
@@ -155,7 +153,7 @@ def is_settled(group: NodeGroup, operation: Operation | None) -> bool:
     )
 
 
-def problems(group: NodeGroup, operation: Operation | None) -> tuple[str, ...]:
+def problems(group: mk8s.NodeGroup, operation: Operation | None) -> tuple[str, ...]:
     """Causes that keep a group from its size. A full block is not an error to Nebius: the operation just continues."""
     if is_settled(group, operation):
         return ()
@@ -169,13 +167,71 @@ def _of_operation(operation: Operation | None) -> Iterator[str]:
     if operation is None or not operation.progress_data.type_url:
         return
     data = REGISTRY.unpack_any(operation.progress_data)
-    if isinstance(data, ProgressData):
+    if isinstance(data, mk8s.ProgressData):
         yield from (problem.message or problem.stage for problem in data.problems)
 
 
-def _of_events(group: NodeGroup, since: datetime | None) -> Iterator[str]:
+def _of_events(group: mk8s.NodeGroup, since: datetime | None) -> Iterator[str]:
     for event in group.status.events:
         last = event.last_occurrence
         is_recent = since is None or last.occurred_at is None or last.occurred_at >= since
         if is_recent and last.level in (ResourceEvent.Level.WARN, ResourceEvent.Level.ERROR):
             yield last.message or last.code
+
+
+async def find_groups(
+    sdk: SDK, machines: Collection[str], neighbours: Sequence[str] = (), nodesets: Collection[str] = ()
+) -> frozenset[str]:
+    """Find the node groups of machines, and of NodeSets in the cluster that these and their neighbours belong to.
+
+    Empty if none can be found.
+    """
+    client = compute.InstanceServiceClient(sdk)
+    for machine in [*sorted(machines)[:_TRIES], *neighbours[:_TRIES]]:
+        try:
+            home = await answer(client.get, compute.GetInstanceRequest(id=machine), "read", f"machine {machine}")
+            break
+        except NebiusMissing:
+            continue
+    else:
+        return frozenset()
+    there = await _instances(sdk, home.metadata.parent_id)
+    found = {_label(one, _GROUP) for one in there if one.metadata.id in machines}
+    if nodesets and (cluster := _label(home, _CLUSTER)):
+        request = mk8s.ListNodeGroupsRequest(parent_id=cluster)
+        groups = await listed(mk8s.NodeGroupServiceClient(sdk).list, request, f"node groups of {cluster}")
+        labels = {one.metadata.id: one.spec.template.metadata for one in groups}
+        found |= {group for group, said in labels.items() if said and said.labels.get(_NODESET, "") in nodesets}
+    return frozenset(found - {""})
+
+
+async def project_of(sdk: SDK, group: str) -> str:
+    """Read the id of the project that the machines of a node group are in."""
+    client = NodeGroupClient(sdk, group)
+    return await client.project(await client.read())
+
+
+async def bought_gpus(sdk: SDK, block_id: str, groups: Collection[str]) -> tuple[int, int]:
+    """Count the GPUs of node groups' machines that the block does not hold, and all machines."""
+    request = ListCapacityBlockGroupResourcesRequest(id=block_id)
+    thing = f"machines of capacity block {block_id}"
+    held = await answer(CapacityBlockGroupServiceClient(sdk).list_resources, request, "list", thing)
+    projects = {await project_of(sdk, group) for group in sorted(groups)}
+    machines = [
+        one
+        for project in projects
+        for one in await _instances(sdk, project)
+        if _label(one, _GROUP) in groups and one.status.state not in _WITHOUT
+    ]
+    beside = [one for one in machines if one.metadata.id not in held.resource_ids]
+    bought = [one for one in beside if one.status.reservation_id != block_id]
+    return sum(gpus_of(one.spec.resources.preset or "") for one in bought), len(machines)
+
+
+def _label(one: compute.Instance, name: str) -> str:
+    return one.metadata.labels.get(name, "")
+
+
+async def _instances(sdk: SDK, project: str) -> list[compute.Instance]:
+    request = compute.ListInstancesRequest(parent_id=project)
+    return await listed(compute.InstanceServiceClient(sdk).list, request, f"machines of {project}")

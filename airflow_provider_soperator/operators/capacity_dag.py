@@ -30,22 +30,25 @@ if TYPE_CHECKING:
 #: Parameters of the form beside the sizes of targets.
 _PLAN_ONLY, _UNTIL, _BECAUSE = "plan_only", "until", "because"
 _STEER, _NODES, _EXTEND_BY = "steer", "nodes", "extend_by"
-_ONLY = Param(
-    False,
-    type=["null", "boolean"],
-    title="Only show the plan",
-    description="The plan is in the log, and says what each target has now. Nothing is moved.",
-)
-_END = Param(
-    None,
-    type=["null", "string"],
-    format="date-time",
-    title="Until",
-    description="The schedule is overridden until then; left empty, until its next handover.",
-)
-_REASON = Param(None, type=["null", "string"], title="Because", description="Why, for plans and logs.")
+
+
+def _text(title: str, description: str, default: str | None = None, **more: Any) -> Param:
+    """A field of the form that may be left empty."""
+    return Param(default, type=["null", "string"], title=title, description=description, **more)
+
+
 _STEERING_OF = "Steer the shift that runs"
-_STEERING = {
+_FIELDS = {
+    _UNTIL: _text(
+        "Until", "The schedule is overridden until then; left empty, until its next handover.", format="date-time"
+    ),
+    _BECAUSE: _text("Because", "Why, for plans and logs."),
+    _PLAN_ONLY: Param(
+        False,
+        type=["null", "boolean"],
+        title="Only show the plan",
+        description="The plan is in the log, and says what each target has now. Nothing is moved.",
+    ),
     _STEER: Param(
         None,
         enum=[None, *ACTIONS],
@@ -57,19 +60,9 @@ _STEERING = {
             "put off its end. Such a run moves nothing itself; leave the fields of the other section empty."
         ),
     ),
-    _NODES: Param(
-        None,
-        type=["null", "string"],
-        title="Nodes",
-        section=_STEERING_OF,
-        description="For leave out, such as worker-[3-5].",
-    ),
-    _EXTEND_BY: Param(
-        "1h",
-        type=["null", "string"],
-        title="Extend by",
-        section=_STEERING_OF,
-        description="For extend, as 30m or 1h30m; left empty, an hour.",
+    _NODES: _text("Nodes", "For leave out, such as worker-[3-5].", section=_STEERING_OF),
+    _EXTEND_BY: _text(
+        "Extend by", "For extend, as 30m or 1h30m; left empty, an hour.", default="1h", section=_STEERING_OF
     ),
 }
 #: Runs at a time: one that moves, one that a person starts, one that waits for an answer, and one that steers. The
@@ -119,12 +112,11 @@ def capacity_dag(
     :param shift_args: further parameters of ``ShiftCapacityOperator``
     """
     check_choice("on_no_answer", on_no_answer, ("go", "stay", "fail"))
-    fields = {_UNTIL: _END, _BECAUSE: _REASON, _PLAN_ONLY: _ONLY} | _STEERING
     names = {target.name for target in targets}
-    if taken := names & {*fields}:
+    if taken := names & {*_FIELDS}:
         raise CapacityMistake(f"the form has a field {' and '.join(sorted(taken))} of its own", "rename the target")
     params = {target.name: _amount(target, schedule) for target in targets}
-    params |= fields | dag_options.get("params", {})
+    params |= _FIELDS | dag_options.get("params", {})
     overrides = f"{dag_id}_overrides"
     seen = ShiftOrder(
         key="watch",
@@ -215,13 +207,9 @@ def _amount(target: Target, schedule: CapacitySchedule) -> Param:
     gives = {window.name: window.allocation for window in schedule.windows} | {"otherwise": schedule.otherwise or {}}
     said = units_text({name: one[target.name] for name, one in gives.items() if one})
     most = f" It can have 0 to {schedule.limit // target.gpus_per_unit}." if schedule.limit else ""
-    return Param(
-        None,
-        type=["null", "string"],
-        title=f"{target.name}: how many {target.units}",
-        description=(
-            f'As "2" or "{2 * target.gpus_per_unit} gpus".{most} By the schedule it has: {said}. Left empty, it has '
-            "what the others leave of the block; if all are empty, the schedule decides."
-        ),
-        pattern=rf"^(\d+ *({one_of(target.units)}s?|gpus?|GPUs?)?)?$",
+    description = (
+        f'As "2" or "{2 * target.gpus_per_unit} gpus".{most} By the schedule it has: {said}. Left empty, it has what '
+        "the others leave of the block; if all are empty, the schedule decides."
     )
+    pattern = rf"^(\d+ *({one_of(target.units)}s?|gpus?|GPUs?)?)?$"
+    return _text(f"{target.name}: how many {target.units}", description, pattern=pattern)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, is_ended, is_met
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.values import Plain
 
 #: States of tasks that have yet to run. One that was cleared as it ran is restarting.
 _TO_RUN = frozenset({None, "scheduled", "restarting"})
@@ -122,25 +120,16 @@ class AheadJob:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Ahead(Plain):
     """The jobs submitted ahead after this number of clears of the run, by stage and map index.
 
     >>> left = Ahead(0, {"fit": {-1: AheadJob("7", "abcdefghijkl")}})
-    >>> Ahead.read(left.describe()) == left
+    >>> Ahead.read(left.write()) == left
     True
     """
 
     cleared: int
     jobs: dict[str, dict[int, AheadJob]] = field(default_factory=dict)
-
-    def describe(self) -> dict[str, Any]:
-        """Convert to plain values."""
-        plain: dict[str, Any] = TypeAdapter(Ahead).dump_python(self, mode="json")
-        return plain
-
-    @classmethod
-    def read(cls, said: dict[str, Any]) -> Ahead:
-        return TypeAdapter(Ahead).validate_python(said)
 
     def add(self, stage: str, index: int, job: AheadJob) -> None:
         self.jobs.setdefault(stage, {})[index] = job

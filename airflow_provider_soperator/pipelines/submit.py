@@ -122,7 +122,7 @@ class SubmitAheadOperator(BaseOperator):
             assert key is not None, "it was rendered with one"
             ahead.add(one.stage, one.index, AheadJob(job_id, key.text))
             self.log.info("%s is job %s%s", one, job_id, "".join(f", {term}" for term in one.terms))
-        context["ti"].xcom_push(AHEAD, ahead.describe())
+        context["ti"].xcom_push(AHEAD, ahead.write())
         return {str(one): job_id for one, job_id in ids.items()}
 
 

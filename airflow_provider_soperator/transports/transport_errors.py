@@ -11,6 +11,9 @@ import ssl
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.slurm.errors import SlurmError
+
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.rest.calls import RestCall
 
@@ -92,6 +95,9 @@ class OutputTooLarge(TransportError):
 class NotSupported(LastingError):
     """The transport cannot do this; the message names one that can."""
 
+
+#: Errors of a cluster or a cloud, or of the way there.
+FAILURES = (SlurmError, TransportError, ConnectionMistake)
 
 #: Seconds that the API has for an answer.
 API_TIMEOUT = 20.0

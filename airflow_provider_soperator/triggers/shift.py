@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from importlib import import_module
 from types import SimpleNamespace
@@ -26,8 +27,8 @@ from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCo
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.pipelines.graph import states_of
+from airflow_provider_soperator.transports.transport_errors import FAILURES
 from airflow_provider_soperator.triggers.base import KillableTrigger, call
-from airflow_provider_soperator.work.polling import FAILURES
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 
 #: States of tasks that have ended, unless they are cleared.
@@ -37,6 +38,7 @@ _ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"
 _LOOK = 60.0
 
 
+@dataclass(eq=False, repr=False)
 class ShiftTrigger(KillableTrigger):
     """One shift; ``order`` has the fields of a ``ShiftOrder``, ``deadline`` is in seconds since 1970.
 
@@ -47,21 +49,14 @@ class ShiftTrigger(KillableTrigger):
     See ``work.protocols`` for its events.
     """
 
-    def __init__(
-        self,
-        order: dict[str, Any],
-        deadline: float | None = None,
-        is_last_try: bool = True,
-        made: float | None = None,
-        wish: dict[str, Any] | None = None,
-        callbacks: Sequence[dict[str, Any]] = (),
-    ) -> None:
-        super().__init__(made=made)
-        self.callbacks = callbacks
-        self.wish = wish
-        self.order = order
-        self.deadline = deadline
-        self.is_last_try = is_last_try
+    order: dict[str, Any]
+    deadline: float | None = None
+    is_last_try: bool = True
+    wish: dict[str, Any] | None = None
+    callbacks: Sequence[dict[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._is_given_up = True
         self._at_work: ShiftAtWork | None = None
         self._commands: tuple[SteeringCommand, ...] = ()

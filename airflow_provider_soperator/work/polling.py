@@ -15,19 +15,12 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
 from airflow_provider_soperator.soperator.objects import ObjectMissing
-from airflow_provider_soperator.transports.transport_errors import (
-    LastingError,
-    NotSupported,
-    TransportError,
-    is_forbidden,
-)
+from airflow_provider_soperator.transports.transport_errors import FAILURES as FAILURES
+from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported, is_forbidden
 from airflow_provider_soperator.work.protocols import Watch, Work, WorkRefused, failed, refused
 
 C = TypeVar("C")
 T = TypeVar("T")
-
-#: Errors of a cluster or of the way to it.
-FAILURES = (SlurmError, TransportError, ConnectionMistake)
 
 
 def is_final(error: Exception) -> bool:

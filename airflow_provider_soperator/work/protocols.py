@@ -21,6 +21,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.values import Plain
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,29 +38,21 @@ class WorkRefused(WorkFailed):
     """The work cannot be completed, and no other try can help before the task or the cluster is changed."""
 
 
-class Stored:
+class Stored(Plain):
     """A dataclass that travels as JSON, with its class, to the process that carries it out."""
 
     def write(self) -> dict[str, Any]:
-        """Convert the value to plain JSON."""
-        from pydantic import TypeAdapter
-
-        cls = type(self)
-        fields: dict[str, Any] = TypeAdapter(cls).dump_python(self, mode="json")
-        return {"class": f"{cls.__module__}.{cls.__qualname__}", **fields}
+        return {"class": f"{type(self).__module__}.{type(self).__qualname__}", **super().write()}
 
     @classmethod
-    def read(cls, written: dict[str, Any]) -> Self:
+    def read(cls, said: Mapping[str, Any]) -> Self:
         """Read a value that ``write`` has written: of this class or a subclass."""
-        from pydantic import TypeAdapter
-
-        fields = dict(written)
+        fields = dict(said)
         module, _, name = fields.pop("class").rpartition(".")
-        derived = getattr(importlib.import_module(module), name)
+        derived: type[Self] = getattr(importlib.import_module(module), name)
         if not issubclass(derived, cls):
             raise TypeError(f"expected a {cls.__name__}, got {module}.{name}")
-        value: Self = TypeAdapter(derived).validate_python(fields)
-        return value
+        return super(Stored, derived).read(fields)
 
 
 @dataclass(kw_only=True)

@@ -46,7 +46,10 @@ class Admin:
         action = getattr(self, f"do_{do}", None)
         if action is None:
             raise ValueError(f"unknown request: {do}")
-        return await action(**arguments)
+        try:
+            return await action(**arguments)
+        finally:
+            self._world.wake()
 
     async def do_up(self) -> bool:
         return True

@@ -117,6 +117,8 @@ class Fleet:
         self.payg = 0
         #: Called at the end of every step, by those who must not miss a state that lasts for one step only.
         self.after_step: list[Callable[[], None]] = []
+        #: Called when a group was given another size.
+        self.on_resize: list[Callable[[], None]] = []
         self.now = now
         self._serial = 0
 
@@ -129,6 +131,17 @@ class Fleet:
         group.problem = group.problem_since = None
         if isinstance(size, Fixed):
             group.target = size.count
+        for call in self.on_resize:
+            call()
+
+    @property
+    def is_moving(self) -> bool:
+        """Time alone will change something: a machine boots or goes, or an autoscaler may remove one that is empty."""
+        return any(
+            machine.state is not MachineState.RUNNING
+            or (machine.empty_since is not None and isinstance(self.groups[machine.group].size, Autoscaling))
+            for machine in self.machines.values()
+        )
 
     def machines_of(self, group_id: str) -> list[Machine]:
         return [machine for machine in self.machines.values() if machine.group == group_id]

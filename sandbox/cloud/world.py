@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from typing import Any
 
 from aiohttp.web import AppRunner
@@ -37,8 +38,11 @@ from sandbox.prometheus.server import serve as serve_prometheus
 from sandbox.settings import LOOPBACK, NAMESPACE, Settings
 from sandbox.slurmd_ports import SlurmdPorts
 
-#: Seconds between two steps of all controllers: while something changes, and while nothing does.
-TICK, IDLE_TICK = 0.1, 0.3
+#: Seconds between two steps of all controllers: while something changes, and while machines are on their way.
+TICK, MOVING_TICK = 0.1, 0.3
+#: The longest time between two steps, where nothing has changed for a while: then it is only daemons that end which a
+#: step would be late to see. Many sandboxes beside each other would keep a machine busy with nothing.
+IDLE_TICK = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +80,11 @@ class World:
         self._nebius: NebiusDouble | None = None
         #: What was written down last, with versions in the place of objects.
         self._kept = ""
+        #: Whether something has changed from outside since the last step.
+        self._is_woken = False
+        for cluster in (self.soperator, self.inference):
+            cluster.store.subscribe(lambda _: self.wake())
+        self.fleet.on_resize.append(self.wake)
 
     async def open(self) -> None:
         """Start both doubles, and go on from where an earlier process stopped if there was one."""
@@ -125,14 +134,29 @@ class World:
         last, pause = "", TICK
         while True:
             try:
-                pause = TICK if await self.tick() else IDLE_TICK
+                pause = self._next_pause(pause, has_changed=await self.tick())
                 last = ""
             except Exception as error:
                 # Users may do anything to the objects; the world goes on, and says once what stands in its way.
                 if str(error) != last:
                     _log.exception("this step could not be finished")
                 last = str(error)
-            await asyncio.sleep(pause)
+            await self._rest(pause)
+
+    def wake(self) -> None:
+        """Have the next step soon."""
+        self._is_woken = True
+
+    def _next_pause(self, pause: float, *, has_changed: bool) -> float:
+        if has_changed:
+            return TICK
+        return min(1.5 * pause, MOVING_TICK if self.fleet.is_moving else IDLE_TICK)
+
+    async def _rest(self, pause: float) -> None:
+        self._is_woken = False
+        ends = time.monotonic() + pause
+        while not self._is_woken and (left := ends - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, TICK))
 
     async def tick(self) -> bool:
         """One step of every controller, in the order in which a change travels through them; whether it changed any."""

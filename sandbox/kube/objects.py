@@ -11,7 +11,16 @@ Object = dict[str, Any]
 
 def clone(value: Any) -> Any:
     """A deep copy of JSON data. Controllers make many a second, and this is the fastest that Python has."""
-    return marshal.loads(marshal.dumps(value))
+    return unpacked(packed(value))
+
+
+def packed(value: Any) -> bytes:
+    """The first half of a copy, of what many copies are made of."""
+    return marshal.dumps(value)
+
+
+def unpacked(value: bytes) -> Any:
+    return marshal.loads(value)
 
 
 def dig(value: Any, path: str) -> Any:

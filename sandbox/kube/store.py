@@ -15,7 +15,7 @@ from sandbox.kube import errors
 from sandbox.kube.catalogue import KINDS, NAMESPACE, POD
 from sandbox.kube.kinds import Kind, Kinds
 from sandbox.kube.managers import Manager, note_update
-from sandbox.kube.objects import Object, clone, dig, put, timestamp
+from sandbox.kube.objects import Object, clone, dig, packed, put, timestamp, unpacked
 from sandbox.kube.patch import merge
 from sandbox.kube.selectors import field_selector, label_selector
 from sandbox.kube.validation import settle_namespace, settle_type, validate, validate_name
@@ -72,6 +72,8 @@ class ObjectStore:
         self.kinds = kinds
         self.now = now
         self._objects: dict[str, dict[tuple[str, str], Object]] = {kind.resource: {} for kind in kinds}
+        #: The same by resource and key, packed: controllers list all again and again.
+        self._packed: dict[tuple[str, tuple[str, str]], bytes] = {}
         self._version = 0
         self._history: deque[Change] = deque(maxlen=history)
         #: Changes up to this version can no longer be replayed.
@@ -99,9 +101,9 @@ class ObjectStore:
         kind = self.kind(kind)
         by_label, by_field = label_selector(labels), field_selector(fields)
         return [
-            clone(thing)
-            for (where, _), thing in sorted(self._objects[kind.resource].items())
-            if (not namespace or not kind.namespaced or where == namespace) and by_label(thing) and by_field(thing)
+            unpacked(self._packed[kind.resource, key])
+            for key, thing in sorted(self._objects[kind.resource].items())
+            if (not namespace or not kind.namespaced or key[0] == namespace) and by_label(thing) and by_field(thing)
         ]
 
     # Writing
@@ -283,11 +285,12 @@ class ObjectStore:
 
     def load(self, dumped: dict[str, Any]) -> None:
         """Become what was dumped. Nobody is told, and watches from before must start anew."""
+        self._packed.clear()
         for resource, things in self._objects.items():
             things.clear()
             for thing in dumped["objects"].get(resource, ()):
                 metadata = thing["metadata"]
-                things[metadata.get("namespace", ""), metadata["name"]] = clone(thing)
+                self._keep(resource, (metadata.get("namespace", ""), metadata["name"]), packed(thing))
         self._version = max(self._version, int(dumped["resourceVersion"])) + 1
         self._forgotten = self._version
         self._history.clear()
@@ -300,6 +303,12 @@ class ObjectStore:
         except KeyError:
             raise errors.not_found(kind.resource, name) from None
 
+    def _keep(self, resource: str, key: tuple[str, str], thing: bytes) -> Object:
+        kept: Object = unpacked(thing)
+        self._objects[resource][key] = kept
+        self._packed[resource, key] = thing
+        return kept
+
     def _has_namespace(self, namespace: str) -> bool:
         return ("", namespace) in self._objects[NAMESPACE.resource]
 
@@ -309,11 +318,10 @@ class ObjectStore:
         metadata["resourceVersion"] = str(self._version)
         key = (metadata.get("namespace", ""), metadata["name"])
         # A new object each time: what was stored before lives on in the history.
-        kept = clone(thing)
+        kept = self._keep(kind.resource, key, packed(thing))
         if type_ == "DELETED":
             del self._objects[kind.resource][key]
-        else:
-            self._objects[kind.resource][key] = kept
+            del self._packed[kind.resource, key]
         if len(self._history) == self._history.maxlen:
             self._forgotten = self._history[0].resource_version
         change = Change(type_, kind, kept, previous, self._version)

@@ -37,6 +37,8 @@ def slurm() -> Iterator[Cluster]:
         vm_boot=0.5,
         vm_lag=1,
         vm_removal=0.5,
+        # Each look at the nodes is a command.
+        checks_interval=3,
         slurm_conf=[
             "PartitionName=urgent Nodes=ALL State=UP PriorityTier=20",
             "JobAcctGatherParams=OverMemoryKill",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.airflow.stack import Run
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, until
 
 #: A script that runs until ``let_go``, and says that it has begun.
-HELD = "#!/bin/bash\\necho begun\\nuntil test -e /root/go-$SLURM_JOB_ID; do sleep 0.3; done\\necho let go\\n"
+HELD = f"#!/bin/bash\\necho begun\\n{until('/root/go-$SLURM_JOB_ID')}\\necho let go\\n"
 
 
 class Jobs:

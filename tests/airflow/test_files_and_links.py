@@ -10,7 +10,7 @@ import pytest
 
 from tests.airflow.jobs import Jobs
 from tests.airflow.stack import Run, Stack
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, until
 
 LINKS = {
     "job_link": "https://portal.test/{cluster}/{user}/{name}/{job_id}",
@@ -20,7 +20,7 @@ LINKS = {
 TASKS = '''
 work = """#!/bin/bash
 set -e
-until test -e /root/go-$SLURM_JOB_ID; do sleep 0.1; done
+UNTIL
 mkdir -p results/deep
 ./project/run.sh > results/said.txt
 echo 1 > results/deep/1.csv
@@ -45,7 +45,7 @@ SbatchOperator(
 )
 SbatchOperator(task_id="missing", command="true", **common, upload={"no-such-folder": "project"})
 SbatchOperator(task_id="unreachable", command="true", slurm_conn_id="without_files", download={"x": "got/"})
-'''
+'''.replace("UNTIL", until("/root/go-$SLURM_JOB_ID"))
 
 
 def start(stack: Stack, slurm: Cluster) -> Run:

@@ -123,24 +123,6 @@ def test_who_is_no_more_holds_nothing(stack: Stack, capacity: Capacity) -> None:
     assert not capacity.reservations()
 
 
-def test_a_dag_that_is_deleted_in_mid_shift_holds_nobody_up(stack: Stack, capacity: Capacity) -> None:
-    capacity.bring(4, 0)
-    gone = add_dag(stack, "deleted", f"shift('move', 0, 1, at={in_an_hour()!r}, deferrable=True)").trigger()
-    capacity.cluster.wait("nodes are reserved", capacity.handovers)
-    gone.wait("move", "deferred")
-    # One that is at work on a DAG that is deleted ends with an error of its database.
-    stack.components["dag-processor"].end(signal.SIGKILL)
-    (stack.dags / "deleted.py").unlink()
-    stack.call("DELETE", "/dags/deleted")
-    stack.start_all()
-    heir = add_dag(stack, "heir_of_deleted", "shift('move', 3, 1)").trigger()
-    heir.wait("move", "success")
-    # Airflow knows at once that there is no such task.
-    heir.wait_log("move", "has ended without releasing it")
-    assert capacity.allocation() == {"training": 3, "inference": 1}
-    assert not capacity.reservations()
-
-
 def test_the_time_of_a_task_is_over(stack: Stack, capacity: Capacity) -> None:
     capacity.bring(4, 0)
     limits = "execution_timeout=timedelta(seconds=15), retries=1"

@@ -41,6 +41,11 @@ LOGIN = "sshd"
 SOPERATOR = ("slurm.nebius.ai", "v1alpha1", NAMESPACE)
 
 
+def until(file: str) -> str:
+    """Words with which a bash waits for a file. They begin no process: a `sleep` for each look of each job adds up."""
+    return f"exec 9<> <(:); until test -e {file}; do read -rt 0.3 -u 9 || :; done"
+
+
 class Cluster:
     """A running sandbox under test."""
 
@@ -75,7 +80,7 @@ class Cluster:
 
     def held_job(self, *options: str) -> str:
         """Submit a job that runs until ``let_go``, and return its id."""
-        return self.sbatch(*options, wrap="until test -e /root/go-$SLURM_JOB_ID; do sleep 0.3; done")
+        return self.sbatch(*options, wrap=f"exec bash -c '{until('/root/go-$SLURM_JOB_ID')}'")
 
     def let_go(self, job: str) -> None:
         self.run("touch", f"/root/go-{job}")
@@ -102,7 +107,7 @@ class Cluster:
     def replace_pod(self, name: str) -> None:
         """Delete a worker's Pod, and wait until the one that its NodeSet makes in its place runs."""
         before = self.pod(name).metadata.uid
-        self.kubectl("delete", "pod", name)
+        self.kubernetes.delete_namespaced_pod(name, NAMESPACE)
 
         def replaced() -> bool:
             pod = self.pod(name)
@@ -364,15 +369,19 @@ class Cluster:
         """Wait until no machine is left that no node needs."""
         self.wait("only worker-0 holds GPUs", lambda: self.usage() == self.settings.gpus)
 
+    def scale(self, nodeset: str, replicas: int) -> None:
+        body = {"spec": {"replicas": replicas}}
+        self.custom_objects.patch_namespaced_custom_object_scale(*SOPERATOR, "nodesets", nodeset, body)
+
     @contextmanager
     def scaled(self, nodeset: str, replicas: int) -> Iterator[None]:
         """A NodeSet with more or fewer replicas for a while."""
         before = self.custom("nodesets", nodeset)["spec"]["replicas"]
-        self.kubectl("scale", "nodeset", nodeset, f"--replicas={replicas}")
+        self.scale(nodeset, replicas)
         try:
             yield
         finally:
-            self.kubectl("scale", "nodeset", nodeset, f"--replicas={before}")
+            self.scale(nodeset, before)
             for ordinal in range(replicas, before):
                 self.wait_known(f"{nodeset}-{ordinal}", known=True)
             for ordinal in range(before, replicas):

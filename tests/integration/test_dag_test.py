@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -58,40 +60,74 @@ if __name__ == "__main__":
 """
 
 
+#: Runs one file after the other as `python` does. Each would import Airflow for seconds, and make its API anew.
+PROGRAM = """
+import os, runpy, sys, traceback
+
+sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+for file in map(str.strip, sys.stdin):
+    try:
+        runpy.run_path(file, run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
+    print("\\nOVER", flush=True)
+"""
+
+
+class Debugger:
+    """A Python in which people run their DAG files, in an Airflow that has a database and no processes."""
+
+    def __init__(self, dags: Path, environment: dict[str, str]) -> None:
+        self.dags = dags
+        self._python = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def close(self) -> None:
+        with self._python:
+            self._python.kill()
+
+    def run(self, name: str, source: str) -> tuple[dict[str, str], str]:
+        """What the tasks of a DAG have ended with, and all that was printed."""
+        file = self.dags / name
+        file.write_text(source + RUN)
+        assert self._python.stdin
+        assert self._python.stdout
+        print(file, file=self._python.stdin, flush=True)
+        said = list(takewhile(lambda line: line != "OVER\n", self._python.stdout))
+        log = "".join(said)
+        ended = [line for line in said if line.startswith("ENDED ")]
+        assert ended, log[-6000:]
+        return json.loads(ended[0].removeprefix("ENDED ")), log
+
+
 @pytest.fixture(scope="module")
-def home(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of an Airflow that has a database, and no processes."""
+def debugger(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Debugger]:
     folder = tmp_path_factory.mktemp("home")
     (folder / "dags").mkdir()
     home = AirflowHome(folder, folder / "dags", AirflowPorts(*free_ports(3)))
     access = json.loads(sandbox.paths.access.read_text())
     environment = without_airflow() | home.environment(access["airflow_connections"])
     home.make(environment)
-    return environment
+    made = Debugger(home.dags, environment)
+    yield made
+    made.close()
 
 
-def debug(home: dict[str, str], name: str, source: str) -> tuple[dict[str, str], str]:
-    """What the tasks of a DAG have ended with, and all that was printed."""
-    file = Path(home["AIRFLOW__CORE__DAGS_FOLDER"]) / name
-    file.write_text(source + RUN)
-    said = subprocess.run(
-        [sys.executable, str(file)], env=home, capture_output=True, text=True, timeout=240, check=False
-    )
-    ended = [line for line in said.stdout.splitlines() if line.startswith("ENDED ")]
-    assert ended, said.stdout[-3000:] + said.stderr[-3000:]
-    return json.loads(ended[0].removeprefix("ENDED ")), said.stdout + said.stderr
-
-
-def example(name: str, home: dict[str, str]) -> str:
+def example(name: str, dags: Path) -> str:
     """An example DAG as it stands, under the name by which it is run, with the scripts beside it."""
-    folder = Path(home["AIRFLOW__CORE__DAGS_FOLDER"])
-    shutil.copytree(DAGS / "nightly_health", folder / "nightly_health", dirs_exist_ok=True)
+    shutil.copytree(DAGS / "nightly_health", dags / "nightly_health", dirs_exist_ok=True)
     source = (DAGS / f"{name}.py").read_text()
     return source.replace(f"\n{name}()\n", f"\ndag = {name}()\n")
 
 
-def test_a_dag_is_debugged(home: dict[str, str], cluster: Cluster) -> None:
-    ended, log = debug(home, "debugged.py", SOURCE)
+def test_a_dag_is_debugged(debugger: Debugger, cluster: Cluster) -> None:
+    ended, log = debugger.run("debugged.py", SOURCE)
     assert ended == {
         "worker": "success",
         "deferred": "success",
@@ -108,8 +144,8 @@ def test_a_dag_is_debugged(home: dict[str, str], cluster: Cluster) -> None:
     assert "The shift is done: training 3, inference 1" in log
 
 
-def test_the_window_of_an_upgrade(home: dict[str, str], cluster: Cluster) -> None:
-    ended, log = debug(home, "window.py", example("upgrade_window", home))
+def test_the_window_of_an_upgrade(debugger: Debugger, cluster: Cluster) -> None:
+    ended, log = debugger.run("window.py", example("upgrade_window", debugger.dags))
     assert set(ended.values()) == {"success"}, log[-6000:]
     assert "worker-0,worker-cpu-[0-1] is being drained" in log
     assert "worker-0,worker-cpu-[0-1] are open to all again" in log
@@ -117,9 +153,9 @@ def test_the_window_of_an_upgrade(home: dict[str, str], cluster: Cluster) -> Non
     assert not any("DRAIN" in node.state for node in cluster.nodes().values())
 
 
-def test_the_health_of_a_night(home: dict[str, str], cluster: Cluster) -> None:
+def test_the_health_of_a_night(debugger: Debugger, cluster: Cluster) -> None:
     cluster.fault("node-drain", node="worker-cpu-0", reason="boot-disk-full")
-    ended, log = debug(home, "night.py", example("nightly_health", home))
+    ended, log = debugger.run("night.py", example("nightly_health", debugger.dags))
     tasks = ("stats", "jail", "jail_figures", "which_checks", "check", "health", "report", "tell")
     assert ended == dict.fromkeys(tasks, "success"), log[-6000:]
     assert "1 nodes are ill\n  worker-cpu-0: [user_problem] boot_disk_full" in log

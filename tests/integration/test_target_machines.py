@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from nebius.api.nebius.mk8s.v1 import ReservationPolicy
 
-from airflow_provider_soperator.capacity import target_machines
+from airflow_provider_soperator.capacity import connections
+from airflow_provider_soperator.capacity.connections import TargetMachines
 from airflow_provider_soperator.capacity.holdings import ProjectShare
-from airflow_provider_soperator.capacity.target_machines import TargetMachines
 from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.nebius import machines as nebius_machines
+from airflow_provider_soperator.nebius import node_groups
 from airflow_provider_soperator.nebius.api import NebiusDenied, NebiusUnreachable
 from sandbox.cloud.faults import ApiFault
 from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT
@@ -171,7 +171,7 @@ def test_who_has_no_machine_has_bought_none(here: World) -> None:
 
 
 def test_without_the_right_to_look_it_is_unknown(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    deny(monkeypatch, "pages")
+    deny(monkeypatch, "listed")
     seen = Seen(training=named())
     assert seen.bought() is None
     assert seen.said == ["It is unknown if GPUs were bought: the account may not list machines"]
@@ -181,7 +181,7 @@ def deny(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     async def denied(*_: object) -> None:
         raise NebiusDenied("the account may not list machines")
 
-    monkeypatch.setattr(nebius_machines, call, denied)
+    monkeypatch.setattr(node_groups, call, denied)
 
 
 # Whether they may be
@@ -248,7 +248,7 @@ def test_who_may_not_read_them_moves_capacity_without(here: World, monkeypatch: 
         asked.append(block)
         raise NebiusDenied("the account may not list allowances", "give it a role")
 
-    monkeypatch.setattr(target_machines, "read_allowances", denied)
+    monkeypatch.setattr(connections, "read_allowances", denied)
     seen = Seen(inference=Target(groups=frozenset({INFERENCE})))
     assert (seen.shares(), seen.shares()) == ([], [])
     assert asked == [BLOCK]

@@ -125,7 +125,7 @@ MENDS = (
 def without(mend: Mend, seeds: int) -> str:
     """What the first story says that breaks a rule; or how many stories have broken none."""
     with tempfile.TemporaryDirectory(prefix="without-a-mend-") as folder:
-        for part in (PROVIDER, "tests/simulation", "tests/soak"):
+        for part in (PROVIDER, "sandbox", "tests"):
             shutil.copytree(ROOT / part, Path(folder) / part, ignore=shutil.ignore_patterns("__pycache__"))
         module = Path(folder) / PROVIDER / mend.module
         text = module.read_text()

@@ -17,8 +17,7 @@ from unittest import mock
 
 from nebius.api.nebius.mk8s.v1 import NodeGroup
 
-from airflow_provider_soperator.capacity import handover, shift
-from airflow_provider_soperator.capacity.connections import ShiftConnections
+from airflow_provider_soperator.capacity import reservations, shift
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
@@ -46,7 +45,7 @@ from tests.simulation.story import Story
 from tests.unit.capacity.bought import Group
 from tests.unit.capacity.lease_places import KubernetesPlace
 from tests.unit.capacity.nodes import MINUTE, OURS, START, Nodes, SlurmJob
-from tests.unit.capacity.world import BLOCK, NEVER, Cloud, Pace, State, Units
+from tests.unit.capacity.world import BLOCK, NEVER, Cloud, Connected, Pace, State, Units
 
 #: What goes by between two moments of the world.
 TICK = timedelta(seconds=30)
@@ -124,7 +123,7 @@ class Controller:
             self.is_over = True
 
     async def _live(self) -> None:
-        connections = ShiftConnections(self._sessions, self._agreed if self.world.place else None)
+        connections = Connected(self._sessions, self._agreed if self.world.place else None)
         one = Shift(self.order, self._block, connections, Log(self.world, self.name))
         try:
             self.outcome = await one.run(self.world.is_alive, self)
@@ -367,7 +366,7 @@ class World(Story):
     @contextmanager
     def _patched(self) -> Iterator[None]:
         with ExitStack() as patched:
-            for module in (shift, slurm_session, jobs_in_the_way, handover):
+            for module in (shift, slurm_session, jobs_in_the_way, reservations):
                 patched.enter_context(mock.patch.object(module, "datetime", Clock(self)))
             yield
 

@@ -1,4 +1,4 @@
-"""The rest of the suite on every Slurm version, and with ten times the examples of hypothesis, by another seed."""
+"""The rest of the suite on every Slurm version, and with many more examples of hypothesis, by another seed."""
 
 from __future__ import annotations
 

@@ -15,6 +15,9 @@ import airflow_provider_soperator
 from airflow_provider_soperator import provisioning
 from airflow_provider_soperator.capacity import targets
 
+# In one process: each that runs some of it would import everything for itself.
+pytestmark = pytest.mark.xdist_group("imports")
+
 ROOT = airflow_provider_soperator.__name__
 
 #: What a call needs and no DAG file does. It is imported once a connection is opened, or a function is packed.
@@ -136,7 +139,6 @@ TABLE = (
         but=(
             "capacity.targets.bought_nodes",
             "capacity.targets.nebius_session",
-            "nebius.machines",
             "nebius.node_groups",
             "page.app",
         ),

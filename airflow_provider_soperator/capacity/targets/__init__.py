@@ -149,16 +149,15 @@ class NebiusNodeGroupTarget:
             sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
             from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession, evictions_from
 
-            evictions = None
+            evictions, bought = None, None
             if self.kubernetes_conn_id:
                 client = await opened.enter_async_context(clients.kubernetes(self.kubernetes_conn_id))
                 evictions = evictions_from(client, self.node_group, context, log)
-            made = NodeGroupSession(sdk, self.node_group, self.gpus_per_unit, self.min_nodes, context, log, evictions)
             if self.fallback:
                 from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup
 
-                made.bought = BoughtGroup(sdk, self.fallback, self.gpus_per_unit, context.key, log)
-            yield made
+                bought = BoughtGroup(sdk, self.fallback, self.gpus_per_unit, context.key, log)
+            yield NodeGroupSession(self, sdk, context, log, evictions, bought)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,22 +1,67 @@
-"""Jobs whose nodes a shift takes: they are told ahead, in their admin comments, and ended by name."""
+"""Jobs whose nodes a shift takes: they are told ahead, in their admin comments, ended by name, and counted."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_soperator.capacity.figures import DisplacedJobs
-from airflow_provider_soperator.capacity.handover import Ask
 from airflow_provider_soperator.capacity.holdings import Release
+from airflow_provider_soperator.capacity.node_choice import work_of
+from airflow_provider_soperator.capacity.reservations import Ask
+from airflow_provider_soperator.capacity.targets.protocol import JobLosses
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, RequeueJobs, UpdateJob
 from airflow_provider_soperator.transports.transport_errors import NotSupported
+
+
+class DisplacedJobs:
+    """Remembers the jobs on nodes that leave, and counts at the end how they ended."""
+
+    def __init__(self) -> None:
+        self._seen: dict[JobId, Job] = {}
+        #: When jobs were ended on them for the first time.
+        self.forced: datetime | None = None
+
+    def see(self, jobs: Iterable[Job], staying: Iterable[Job] = ()) -> None:
+        """Note the jobs on nodes that leave, and that others run on nodes that stay."""
+        for job in staying:
+            self._seen.pop(job.id, None)
+        for job in jobs:
+            self._seen.setdefault(job.id, job)
+
+    @property
+    def jobs(self) -> tuple[JobId, ...]:
+        return tuple(self._seen)
+
+    def losses(self, found: Mapping[JobId, JobStatus]) -> JobLosses:
+        """Count the jobs by their present states."""
+        total = JobLosses()
+        for job, before in self._seen.items():
+            status = found.get(job)
+            if status is None or not status.parts:
+                continue
+            restarts = max(part.restarts for part in status.parts)
+            if restarts > before.restarts:
+                total += JobLosses(requeued=1, lost_gpu_seconds=self._lost(before))
+            elif status.is_over and not status.succeeded and self._was_forced(status):
+                total += JobLosses(killed=1, lost_gpu_seconds=self._lost(before))
+            elif status.is_over:
+                total += JobLosses(ended=1)
+        return total
+
+    def _was_forced(self, status: JobStatus) -> bool:
+        # Slurm knows whole seconds only.
+        forced = self.forced and self.forced.replace(microsecond=0)
+        return bool(forced and any(part.ends and part.ends >= forced for part in status.parts))
+
+    def _lost(self, job: Job) -> float:
+        return work_of(job, self.forced) if self.forced else 0.0
 
 
 @dataclass

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_soperator.capacity import autoscalers
 from airflow_provider_soperator.capacity.holdings import Holding, Release
@@ -17,14 +17,12 @@ from airflow_provider_soperator.soperator import workloads
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import KindMistake, Resource, find_scalable
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
-from airflow_provider_soperator.transports.transport_errors import (
-    TransportError,
-    is_conflict,
-    kubernetes_errors,
-)
+from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict, kubernetes_errors
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
+
+T = TypeVar("T")
 
 _RIGHTS = (
     "get and patch on the workload and its scale, list on pods and horizontalpodautoscalers, and, where there is KEDA, "
@@ -62,12 +60,10 @@ class Workload:
         return f"{self._resource.kind} {self._name}"
 
     async def read(self) -> Object:
-        with _there():
-            return await self._objects.read(self._resource, self._name)
+        return await self._named(self._objects.read(self._resource, self._name))
 
     async def scale(self) -> Object:
-        with _there():
-            return await self._objects.read_scale(self._resource, self._name)
+        return await self._named(self._objects.read_scale(self._resource, self._name))
 
     async def pods(self, scale: Object) -> list[Object]:
         selector = (scale.get("status") or {}).get("selector")
@@ -80,27 +76,22 @@ class Workload:
         """Set the number of replicas; a conflict (see ``is_conflict``) if the object has changed since it was read."""
         version = {"metadata": {"resourceVersion": scale["metadata"]["resourceVersion"]}}
         body = {"spec": {"replicas": wanted}} | ({} if dry_run else version)
-        with _there():
-            await self._objects.patch_scale(self._resource, self._name, body, dry_run=dry_run)
+        await self._named(self._objects.patch_scale(self._resource, self._name, body, dry_run=dry_run))
 
     async def annotate(self, annotations: dict[str, str]) -> None:
-        with _there():
-            await self._objects.patch(self._resource, self._name, {"metadata": {"annotations": annotations}})
+        body = {"metadata": {"annotations": annotations}}
+        await self._named(self._objects.patch(self._resource, self._name, body))
 
     async def change(self, autoscaler: autoscalers.Autoscaler, patch: Object, *, dry_run: bool = False) -> None:
-        with _there():
-            await self._objects.patch(autoscaler.resource, autoscaler.name, patch, dry_run=dry_run)
+        await self._named(self._objects.patch(autoscaler.resource, autoscaler.name, patch, dry_run=dry_run))
 
-
-@contextmanager
-def _there() -> Iterator[None]:
-    """Turn a missing object into a ``CapacityMistake``: the target names it."""
-    try:
-        yield
-    except ObjectMissing as error:
-        raise CapacityMistake(
-            error.what, "correct the target's resource and namespace, or its Kubernetes connection"
-        ) from error
+    async def _named(self, call: Awaitable[T]) -> T:
+        """Turn a missing object into a ``CapacityMistake``: the target names it."""
+        try:
+            return await call
+        except ObjectMissing as error:
+            remedy = "correct the target's resource and namespace, or its Kubernetes connection"
+            raise CapacityMistake(error.what, remedy) from error
 
 
 class KubernetesScaleSession(Session):

@@ -46,6 +46,7 @@ from airflow_provider_soperator.soperator.objects import Objects
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
 
+    from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
     from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup
 
 _Policy = ReservationPolicy.Policy
@@ -63,24 +64,17 @@ class NodeGroupSession(Session):
 
     def __init__(
         self,
+        target: NebiusNodeGroupTarget,
         sdk: SDK,
-        group_id: str,
-        gpus_per_node: int,
-        min_nodes: int,
         context: SessionContext,
         log: Logger,
         evictions: PodEvictions | None = None,
+        bought: BoughtGroup | None = None,
     ) -> None:
-        self._sdk = sdk
-        self._group_id = group_id
-        self._gpus_per_node = gpus_per_node
-        self._min_nodes = min_nodes
-        self._context = context
-        self._log = log
-        self._evictions = evictions
-        #: Nodes beside the block, if the user has declared any.
-        self.bought: BoughtGroup | None = None
-        self._client = NodeGroupClient(sdk, group_id)
+        self._target, self._group_id, self._sdk, self._context, self._log = target, target.node_group, sdk, context, log
+        #: What empties nodes before they go, and the nodes beside the block, if the user has declared either.
+        self._evictions, self._bought = evictions, bought
+        self._client = NodeGroupClient(sdk, target.node_group)
         self._seen: GroupSize | None = None
         self._ordered: GroupSize | None = None
         self._undone = 0
@@ -96,12 +90,12 @@ class NodeGroupSession(Session):
         except NebiusMissing as error:
             raise CapacityMistake(error.what, error.remedy) from error
         refuse_to_buy(group, block.id)
-        refuse_misfit(group, units, self._gpus_per_node, block)
+        refuse_misfit(group, units, self._target.gpus_per_unit, block)
         await self._refuse_other_blocks(group, block)
         await self._refuse_other_region(group, block)
         await refuse_other_fabric(self._client, group, block)
-        if self.bought:
-            await self.bought.check()
+        if self._bought:
+            await self._bought.check()
         if group.status.strategy.drain_timeout == timedelta(0):
             self._log.warning(
                 "Node group %s has no drain timeout: set strategy.drain_timeout, or a PodDisruptionBudget can block "
@@ -133,7 +127,7 @@ class NodeGroupSession(Session):
             is_settled=is_settled(group, operation),
             problems=(*filter(None, [self._kept]), *waits, *problems(group, operation)),
             pinned=size.most if self._kept else None,
-            bought=await self.bought.count() if self.bought else 0,
+            bought=await self._bought.count() if self._bought else 0,
         )
 
     async def explain(self, to: int, release: Release) -> Mapping[str, str]:
@@ -183,7 +177,7 @@ class NodeGroupSession(Session):
         if operation and not _only_grows(group):
             self._say_once(f"waiting for {operation.id}, which is still running")
             return
-        await self._resize(group, size.grown(to, self._min_nodes), operation)
+        await self._resize(group, size.grown(to, self._target.min_nodes), operation)
 
     async def finish(self) -> None:
         """Undo the cordons of nodes that stay."""
@@ -196,10 +190,10 @@ class NodeGroupSession(Session):
             await self.finish()
 
     async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
-        return await self.bought.bring(lacks, keeps, now, until) if self.bought else True
+        return await self._bought.bring(lacks, keeps, now, until) if self._bought else True
 
     async def machines(self) -> MachineClues:
-        beside = frozenset({self.bought.group_id} if self.bought else ())
+        beside = frozenset({self._bought.group_id} if self._bought else ())
         return MachineClues(groups=frozenset({self._group_id}), beside=beside, count=0, are_units=True)
 
     async def _see(self) -> tuple[NodeGroup, Operation | None, GroupSize]:
@@ -218,14 +212,8 @@ class NodeGroupSession(Session):
         except NebiusConflict as error:
             self._say_once(f"cannot be resized at present, retrying: {error.what}")
             return
-        self._log.info(
-            "Node group %s: resizing from %s to %s (%s)%s",
-            self._group_id,
-            before,
-            size,
-            operation,
-            f": {self._context.why}" if self._context.why else "",
-        )
+        why = f": {self._context.why}" if self._context.why else ""
+        self._log.info("Node group %s: resizing from %s to %s (%s)%s", self._group_id, before, size, operation, why)
 
     def _noted(self, group: NodeGroup, operations: list[Operation]) -> GroupSize:
         """The group's size. A change by others is reverted once; after a second one the group is left to them."""

@@ -7,9 +7,10 @@ is called again and again, by this process or by the next one.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_soperator.errors import CapacityMistake
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
     from nebius.sdk import SDK
 
-    from airflow_provider_soperator.capacity.figures import JobLosses
     from airflow_provider_soperator.capacity.holdings import Holding, Release
     from airflow_provider_soperator.capacity.lease_store import LeaseStore
     from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -85,6 +85,26 @@ class MachineClues:
     are_units: bool = False
 
 
+@dataclass(frozen=True)
+class JobLosses:
+    """Jobs on nodes that a shift took, counted by their end.
+
+    >>> JobLosses(ended=2) + JobLosses(killed=1, lost_gpu_seconds=80.0)
+    JobLosses(ended=2, requeued=0, killed=1, lost_gpu_seconds=80.0)
+    """
+
+    #: Ended by themselves.
+    ended: int = 0
+    #: Back in the queue.
+    requeued: int = 0
+    killed: int = 0
+    #: GPU-seconds of work of the requeued and killed jobs.
+    lost_gpu_seconds: float = 0.0
+
+    def __add__(self, other: JobLosses) -> JobLosses:
+        return JobLosses(*map(operator.add, astuple(self), astuple(other)))
+
+
 class Session(Protocol):
     """A target at work. Optional methods default to no-ops."""
 
@@ -129,8 +149,6 @@ class Session(Protocol):
 
     async def losses(self) -> JobLosses:
         """Count the jobs on units that this session has taken."""
-        from airflow_provider_soperator.capacity.figures import JobLosses
-
         return JobLosses()
 
     async def machines(self) -> MachineClues:

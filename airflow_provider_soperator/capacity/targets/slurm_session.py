@@ -8,20 +8,24 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.capacity.figures import JobLosses
-from airflow_provider_soperator.capacity.handover import HandoverReservation, handover_name
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of, nearness
-from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
+from airflow_provider_soperator.capacity.reservations import HandoverReservation, ReservationLease, handover_name
 from airflow_provider_soperator.capacity.reserving import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.capacity.targets.jobs_in_the_way import JobNotes, JobsInTheWay
-from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session, SessionContext, refuse_unnamed
+from airflow_provider_soperator.capacity.targets.protocol import (
+    JobLosses,
+    MachineClues,
+    Session,
+    SessionContext,
+    refuse_unnamed,
+)
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownNode
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import (
@@ -99,7 +103,6 @@ class SlurmNodesSession(Session):
         # Named after the block, not the shift: a later shift undrains what this one has drained.
         self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', context.block)}", context.why)
         self._reservation = HandoverReservation(client.ask, context.block, context.key, user, self._names)
-        self._lease = ReservationLease(client.ask, context.block, context.key, self._names[0], user)
         self._context = context
         self._notes: Notes = context.memory.setdefault(target.name, Notes())
         self._blocks: dict[str, str] | None = None
@@ -123,7 +126,10 @@ class SlurmNodesSession(Session):
                 refuse_unknown(self._names, known)
             config = await self._client.ask(ShowConfig())
             refuse_power([node.name for node in nodes], config)
-            await self._refuse_ordinary_users(config)
+            # These two have all rights, even if accounting does not list them.
+            is_ordinary = self._user not in ("root", config.slurm_user)
+            if is_ordinary and not (await self._client.ask(ShowRights(self._user))).may_change_nodes:
+                raise NotPermitted(f"{self._user} may not power nodes up and down")
         except SlurmError as error:
             if error.retryable:
                 raise
@@ -140,13 +146,6 @@ class SlurmNodesSession(Session):
         most = len(self._names)
         if not 0 <= units <= most:
             raise CapacityMistake(f"{target.name}: expected 0 to {most} nodes ({target.nodes}), got {units}")
-
-    async def _refuse_ordinary_users(self, config: ClusterConfig) -> None:
-        # These two have all rights, even if accounting does not list them.
-        if self._user in ("root", config.slurm_user):
-            return
-        if not (await self._client.ask(ShowRights(self._user))).may_change_nodes:
-            raise NotPermitted(f"{self._user} may not power nodes up and down")
 
     async def look(self) -> Holding:
         nodes, (mine, kept_free, reserved) = await self._nodes(), await self._reservations()
@@ -218,7 +217,12 @@ class SlurmNodesSession(Session):
         nodes = await self._nodes()
         mine = [node for node in nodes if not self._is_anothers(node)]
         failed = self._notes.failed
-        failed |= {node.name: node.reason for node in mine if self._has_failed(node)}
+        # Those that were powered up in this session and did not boot.
+        failed |= {
+            node.name: node.reason
+            for node in mine
+            if failed_to_resume(node) and node.reason_since and node.reason_since > self._notes.began
+        }
         # Of nodes that are on and drained by others, or given up, the GPUs are no other node's before a look has found
         # them off.
         lasting = {node.name for node in nodes if not is_off(node)} | self._on
@@ -276,7 +280,7 @@ class SlurmNodesSession(Session):
         await self._client.ask(DeleteReservation(handover_name(self._context.block, key)))
 
     def lease(self) -> ReservationLease:
-        return self._lease
+        return ReservationLease(self._client.ask, self._context.block, self._context.key, self._names[0], self._user)
 
     async def _nodes(self) -> tuple[Node, ...]:
         """Those of its nodes that exist: a NodeSet may have been scaled down."""
@@ -352,10 +356,11 @@ class SlurmNodesSession(Session):
         found = expected_to_go(movable, len(names) - len(certain), release.wanted_at, waiting, history, now)
         if found is None:
             return names
-        if not found.nodes and not self._notes.is_early:
-            self._log.info("%s: no node is reserved yet: jobs last about %s", self._target.name, found.typical)
-        self._notes.is_early = not found.nodes
-        return [*certain, *(load.node.name for load in movable if load.node.name in found.nodes)]
+        nodes, typical = found
+        if not nodes and not self._notes.is_early:
+            self._log.info("%s: no node is reserved yet: jobs last about %s", self._target.name, typical)
+        self._notes.is_early = not nodes
+        return [*certain, *(load.node.name for load in movable if load.node.name in nodes)]
 
     async def _history(self) -> JobHistory:
         """How long jobs last here: from accounting once, and then from the queue."""
@@ -396,10 +401,6 @@ class SlurmNodesSession(Session):
         if may_take is not None and node.name not in may_take and not is_off(node):
             return "is not among the nodes that may go by the plan that was approved"
         return reserved.get(node.name, "")
-
-    def _has_failed(self, node: Node) -> bool:
-        """True if the node was powered up in this session and did not boot."""
-        return failed_to_resume(node) and node.reason_since is not None and node.reason_since > self._notes.began
 
     def _is_anothers(self, node: Node) -> bool:
         """True if others have drained the node: it is left alone."""

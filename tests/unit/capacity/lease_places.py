@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
 from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord
-from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
+from airflow_provider_soperator.capacity.reservations import ReservationLease
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.soperator.kinds import Resource
 from airflow_provider_soperator.soperator.objects import ObjectMissing

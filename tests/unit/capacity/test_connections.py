@@ -16,7 +16,7 @@ from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
 from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
+from airflow_provider_soperator.capacity.reservations import ReservationLease
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.capacity.targets.protocol import Clients
 from tests.unit.capacity.lease_places import Namespace
@@ -54,7 +54,7 @@ class Reached:
 
 def opened(place: Namespace | None = None) -> ShiftConnections:
     async def go() -> ShiftConnections:
-        made = ShiftConnections.of(ORDER, cast(Clients, Reached(place)), logging.getLogger(__name__))
+        made = ShiftConnections(ORDER, cast(Clients, Reached(place)), logging.getLogger(__name__))
         await made.open()
         return made
 

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from airflow_provider_soperator.capacity.figures import JobLosses, Meter
+from airflow_provider_soperator.capacity.figures import Meter
 from airflow_provider_soperator.capacity.holdings import Holding, World
+from airflow_provider_soperator.capacity.targets.protocol import JobLosses
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 START = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
+from airflow_provider_soperator.capacity.targets.jobs_in_the_way import DisplacedJobs
+from airflow_provider_soperator.capacity.targets.protocol import JobLosses
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.states import JobState

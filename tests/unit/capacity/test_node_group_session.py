@@ -10,6 +10,7 @@ import pytest
 from nebius.api.nebius.common.v1 import Operation, ResourceMetadata
 from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupSpec, NodeGroupStatus, NodeTemplate, ReservationPolicy
 
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
 from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession, refuse_other_fabric
 from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.errors import CapacityMistake
@@ -55,7 +56,8 @@ class Group:
         return self._fabric
 
     def grow(self, to: int) -> None:
-        session = NodeGroupSession(cast(Any, None), "group-1", 8, 0, SessionContext(block="block-1", key="k"), Log())
+        target = NebiusNodeGroupTarget(name="inference", node_group="group-1")
+        session = NodeGroupSession(target, cast(Any, None), SessionContext(block="block-1", key="k"), Log())
         session._client = cast(NodeGroupClient, self)
         asyncio.run(session.grow(to))
 

@@ -14,7 +14,6 @@ import pytest
 
 from airflow_provider_soperator.capacity import reconciliation
 from airflow_provider_soperator.capacity import shift as engine
-from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.lease import LeaseLost
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
@@ -25,7 +24,7 @@ from airflow_provider_soperator.errors import CapacityBusy, CapacityError, Capac
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
 from airflow_provider_soperator.slurm.errors import NotPermitted
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
-from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Death, Pace, Process, UnitsSession
+from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Connected, Death, Pace, Process, UnitsSession
 
 TARGETS = (
     SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
@@ -83,7 +82,7 @@ def use_clock(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> None:
 
 def shift(cloud: Cloud, order: ShiftOrder, process: Process | None = None) -> Shift:
     process = process or Process()
-    return Shift(order, cloud.reader(process), ShiftConnections(cloud.sessions(process, order.key)), cloud.log)
+    return Shift(order, cloud.reader(process), Connected(cloud.sessions(process, order.key)), cloud.log)
 
 
 def carry(cloud: Cloud, order: ShiftOrder = ORDER, process: Process | None = None, **how: Any) -> ShiftOutcome:
@@ -445,7 +444,7 @@ def test_what_does_not_fit_is_refused(cloud: Cloud, desired: dict[str, int], sai
 
     order = replace(ORDER, desired=desired, until=START + timedelta(hours=2))
     with pytest.raises(CapacityMistake, match=said):
-        asyncio.run(Shift(order, shrinking, ShiftConnections(cloud.sessions(Process(), "k")), cloud.log).check())
+        asyncio.run(Shift(order, shrinking, Connected(cloud.sessions(Process(), "k")), cloud.log).check())
     assert is_as(cloud, NIGHT)
 
 
@@ -454,7 +453,7 @@ def test_a_block_that_is_not_active_is_refused(cloud: Cloud) -> None:
         return replace(cloud.block(), state="shutting")
 
     with pytest.raises(CapacityMistake, match="is shutting"):
-        asyncio.run(Shift(ORDER, shutting, ShiftConnections(cloud.sessions(Process(), "k")), cloud.log).check())
+        asyncio.run(Shift(ORDER, shutting, Connected(cloud.sessions(Process(), "k")), cloud.log).check())
 
 
 def test_the_plan_is_of_the_world_as_it_is(cloud: Cloud) -> None:

@@ -10,20 +10,18 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
-from airflow_provider_soperator.capacity.target_machines import TargetMachines
 from airflow_provider_soperator.capacity.targets.protocol import Session
 from airflow_provider_soperator.errors import CapacityError
 from tests.unit.capacity.test_shift import DAY, ORDER, made_cloud
-from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Death, Pace, Process
+from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Connected, Death, NoMachines, Pace, Process
 
 HASTY = Timeouts(release=30 * SECOND, free=30 * SECOND, ready=30 * SECOND, out_of_reach=30 * SECOND)
 
 
-class Machines(TargetMachines):
+class Machines(NoMachines):
     """In the place of the cloud's API: what was bought, and what could not be checked."""
 
     def __init__(self, cloud: Cloud, bought: int | None) -> None:
@@ -40,7 +38,7 @@ class Machines(TargetMachines):
 
 def shift(cloud: Cloud, order: ShiftOrder, process: Process | None = None, bought: int | None = 0) -> Shift:
     process = process or Process()
-    connections = ShiftConnections(cloud.sessions(process, order.key), machines=Machines(cloud, bought))
+    connections = Connected(cloud.sessions(process, order.key), machines=Machines(cloud, bought))
     return Shift(order, cloud.reader(process), connections, cloud.log)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity import shift as engine
-from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.lease_store import TERM, LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift
@@ -18,7 +17,7 @@ from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityBusy
 from tests.unit.capacity.lease_places import KubernetesPlace
-from tests.unit.capacity.world import SECOND, START, Cloud, Death, Pace, Process, State
+from tests.unit.capacity.world import SECOND, START, Cloud, Connected, Death, Pace, Process, State
 
 A, B = (
     ShiftOrder(
@@ -64,7 +63,7 @@ def shift(cloud: Cloud, place: KubernetesPlace, order: ShiftOrder, process: Proc
     async def agreed(stack: Any) -> LeaseStore:
         return place.lease(order.key)
 
-    return Shift(order, cloud.reader(process), ShiftConnections(sessions, agreed), cloud.log)
+    return Shift(order, cloud.reader(process), Connected(sessions, agreed), cloud.log)
 
 
 async def alive(record: ShiftRecord) -> bool:
@@ -206,7 +205,7 @@ def test_the_plan_tells_if_others_have_gpus_and_no_place_is_agreed_on(
     cloud.foreign = foreign
 
     async def plan() -> str:
-        one = Shift(A, cloud.reader(Process()), ShiftConnections(cloud.sessions(Process(), "a")), cloud.log)
+        one = Shift(A, cloud.reader(Process()), Connected(cloud.sessions(Process(), "a")), cloud.log)
         return str(await one.plan(await one.look()))
 
     assert ("lease_conn_id of the connection nebius_default names no cluster" in asyncio.run(plan())) is is_told

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import Any
 
+from airflow_provider_soperator.capacity.connections import ShiftConnections, TargetMachines
 from airflow_provider_soperator.capacity.holdings import Holding, ProjectShare, Release
 from airflow_provider_soperator.capacity.lease_store import LeaseStore
-from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
+from airflow_provider_soperator.capacity.reservations import ReservationLease
 from airflow_provider_soperator.capacity.targets.protocol import Session
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Reservation
@@ -381,3 +383,38 @@ class UnitsSession(Session):
 
     async def _ask(self, request: Request[Any]) -> Any:
         return await self._do(lambda: self._cloud.reservations.answer(request))
+
+
+class NoMachines(TargetMachines):
+    """In the place of the cloud's API, of which nothing is known."""
+
+    def __init__(self) -> None:
+        self._unchecked = []
+
+    async def check(self, sessions: Mapping[str, Session], gpus: Mapping[str, int], block: CapacityBlock) -> None:
+        return
+
+    async def shares(self, sessions: Mapping[str, Session]) -> list[ProjectShare]:
+        return []
+
+    async def bought(self, sessions: Mapping[str, Session]) -> int | None:
+        return None
+
+
+class Connected(ShiftConnections):
+    """The connections of a shift to what is in memory: its sessions, and the place that all have agreed on."""
+
+    def __init__(
+        self, sessions: Callable[[Any], Any], agreed: Any = None, machines: TargetMachines | None = None
+    ) -> None:
+        self._sessions_of, self._agreed, self.machines = sessions, agreed, machines or NoMachines()
+        self._opened = AsyncExitStack()
+        self.sessions, self.stores, self.is_agreed = {}, [], False
+
+    async def _open_agreed(self, opened: AsyncExitStack) -> LeaseStore | None:
+        place: LeaseStore | None = await self._agreed(opened) if self._agreed else None
+        return place
+
+    async def _open_sessions(self, opened: AsyncExitStack) -> Mapping[str, Session]:
+        sessions: Mapping[str, Session] = await self._sessions_of(opened)
+        return sessions

@@ -18,7 +18,7 @@ JOBS = st.builds(AheadJob, st.integers(1, 10**9).map(str), st.just("abcdefghijkl
 @given(st.integers(0, 5), st.dictionaries(NAMES, st.dictionaries(st.integers(-1, 5), JOBS)))
 def test_it_is_read_as_it_was_left(cleared: int, jobs: dict[str, dict[int, AheadJob]]) -> None:
     left = Ahead(cleared, jobs)
-    assert Ahead.read(json.loads(json.dumps(left.describe()))) == left
+    assert Ahead.read(json.loads(json.dumps(left.write()))) == left
 
 
 def test_the_jobs_of_some_stages() -> None:

@@ -59,7 +59,7 @@ def test_what_is_left_is_cancelled_by_its_number_and_key(slurm: Slurm, cancel_on
     with DAG("d", schedule=None):
         SbatchOperator(task_id="fit", command="fit", cancel_on_kill=cancel_on_kill)
         rest = CancelRestOperator(task_id="cancel_rest", submits={"submit": "cluster"})
-    context: Any = {"ti": SimpleNamespace(xcom_pull=lambda **_: AHEAD.describe())}
+    context: Any = {"ti": SimpleNamespace(xcom_pull=lambda **_: AHEAD.write())}
     rest.execute(context)
     assert slurm.orders == [CancelJobs(ids=(JobId(8),), waiting=not cancel_on_kill)]
 
@@ -68,7 +68,7 @@ def test_what_can_never_run_is_cancelled_by_its_number_and_key(slurm: Slurm) -> 
     graph = Graph({"prepare": Stage("prepare", "c"), "fit": Stage("fit", "c", (Link("prepare"),))})
     pipeline: Any = SimpleNamespace(submits={"submit": "cluster"}, graph=graph, followed={})
     task = SimpleNamespace(task_id="prepare", slurm_conn_id="cluster", log=logging.getLogger(__name__))
-    ti = SimpleNamespace(xcom_pull=lambda **_: [AHEAD.describe()], try_number=1, max_tries=0)
+    ti = SimpleNamespace(xcom_pull=lambda **_: [AHEAD.write()], try_number=1, max_tries=0)
     context: Any = {"ti": ti}
     with pytest.raises(RuntimeError), Member(pipeline, task, context).ending():
         raise RuntimeError("it failed")

@@ -101,7 +101,7 @@ def test_jobs_of_stages_that_have_left_the_dag_are_cancelled(monkeypatch: pytest
     )
     names = ["p.a", "p.b", "p.c", "p.gone", "p.unknown"]
     ahead = Ahead(0, {name: {-1: AheadJob(str(number), "abcdefghijkl")} for number, name in enumerate(names, 1)})
-    ti = Ti(dag_id="d", run_id="r", left={"p.submit": ahead.describe()})
+    ti = Ti(dag_id="d", run_id="r", left={"p.submit": ahead.write()})
     dag.get_task("p.cancel_rest").execute({"ti": ti})
     assert cluster.cancelled_if_waiting == {"1"}
     assert cluster.cancelled == {"2", "4", "5"}

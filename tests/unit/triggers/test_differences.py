@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta, timezone
 
-from airflow_provider_soperator.capacity.differences import Differences
+from airflow_provider_soperator.triggers.capacity_watch import Differences
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)

@@ -1,38 +1,123 @@
-"""A lease kept in Slurm, for those who have no other place in common.
-
-It is a reservation of one node for some minutes that begins 64 years after the last renewal: it affects no job, it
-survives restarts, and its times are seen also over slurmrestd, which does not show comments.
-"""
+"""Reservations that shifts make in Slurm: of the nodes that leave, and of a block, as its lease."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Protocol, TypeVar
 
-from airflow_provider_soperator.capacity.handover import OUR_RESERVATIONS, Ask
 from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord, StoredLease
+from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     DeleteReservation,
     ListReservations,
+    Request,
     UpdateReservation,
 )
 
-_, _PREFIX = OUR_RESERVATIONS
+T = TypeVar("T")
+
+#: Beginnings of the names of our reservations: handovers and leases.
+_HANDOVER, _LEASE = "airflow-handover-", "airflow-shift-"
+OUR_RESERVATIONS = (_HANDOVER, _LEASE)
+#: The reservation ends by itself if no process is left to delete it.
+_LONGEST = timedelta(days=2)
+#: By which a time in Slurm, in whole seconds, may differ from what it was told.
+_ROUNDING = timedelta(seconds=1)
 _KIND = "reservation "
 _AHEAD = timedelta(days=64 * 365.25)
+_NEVER = datetime.max.replace(tzinfo=timezone.utc)
 #: The length of a reservation that only asks for the block.
 _ASKED = timedelta(minutes=1)
 #: Bytes that Slurm's front ends keep of a comment.
 _MOST = 1024
 
 
+class Ask(Protocol):
+    """Sends a request to Slurm."""
+
+    def __call__(self, request: Request[T], /) -> Awaitable[T]: ...
+
+
+def handover_name(block: str, key: str) -> str:
+    """The name of the reservation of one shift on one block."""
+    return _HANDOVER + _short(f"{block} {key}", 12)
+
+
+class HandoverReservation:
+    """The nodes that one shift takes from Slurm, reserved from the moment at which they leave until they are idle.
+
+    No job starts on them then, as on drained nodes; but other nodes can still take their place.
+    """
+
+    def __init__(self, ask: Ask, block: str, key: str, user: str, among: Sequence[str]) -> None:
+        self._ask = ask
+        self._name, self._user = handover_name(block, key), user
+        #: Other nodes in the reservation belong to another target of the same shift, in the same Slurm.
+        self._among = frozenset(among)
+
+    async def see(self, until: datetime) -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
+        """The nodes that are reserved for this shift, and for any; and those of others, until then, in words."""
+        now, mine, ours, others = datetime.now(timezone.utc), frozenset[str](), frozenset[str](), dict[str, str]()
+        for one in await self._ask(ListReservations()):
+            if one.name.startswith(_HANDOVER):
+                ours |= {*hostlist.expand(one.nodelist)}
+            if one.name == self._name:
+                mine = frozenset(hostlist.expand(one.nodelist))
+            is_within = (one.start is None or one.start < until) and (one.end is None or one.end > now)
+            if is_within and not one.name.startswith(OUR_RESERVATIONS):
+                when = f" from {one.start:%d %b %Y %H:%M} UTC on" if one.start and one.start > now else ""
+                others |= dict.fromkeys(hostlist.expand(one.nodelist), f"is reserved as {one.name}{when}")
+        return mine, ours, others
+
+    async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> bool:
+        """Reserve exactly these of the target's nodes from a moment on; True if there are new ones among them."""
+        found = await self._find()
+        reserved = hostlist.expand(found.nodelist) if found else []
+        wanted = tuple(hostlist.expand(hostlist.fold([*nodes, *(set(reserved) - self._among)])))
+        if not wanted:
+            if found:
+                await self.end()
+            return False
+        # Slurm rejects a reservation that begins in the past.
+        start = max(start, datetime.now(timezone.utc))
+        if found and found.start and found.start > start + _ROUNDING:
+            # The nodes are to go sooner than they were, as a person has asked for that.
+            await self.end()
+            found = None
+        if found is None:
+            end, users = start + _LONGEST, (self._user,)
+            asked = CreateReservation(name=self._name, nodes=wanted, users=users, start=start, end=end, comment=why)
+            try:
+                await self._ask(asked)
+            except ReservationConflict:
+                # It was created, but the answer was lost.
+                if await self._find() is None:
+                    raise
+            return True
+        if set(reserved) == set(wanted):
+            return False
+        await self._ask(UpdateReservation(name=self._name, nodes=wanted))
+        return not set(wanted) <= set(reserved)
+
+    async def end(self) -> None:
+        await self._ask(DeleteReservation(self._name))
+
+    async def _find(self) -> Reservation | None:
+        return next((one for one in await self._ask(ListReservations()) if one.name == self._name), None)
+
+
 class ReservationLease(LeaseStore):
-    """The lease of a block in one Slurm.
+    """The lease of a block in one Slurm, for those who have no other place in common.
+
+    It is a reservation of one node for some minutes that begins 64 years after the last renewal: it affects no job, it
+    survives restarts, and its times are seen also over slurmrestd, which does not show comments.
 
     Slurm has no conditional change. So this asks first, with a reservation of its own, and holds the block once it has
     seen that there is no other: of two who ask at one moment, the one with the smaller name stays.
@@ -40,7 +125,7 @@ class ReservationLease(LeaseStore):
 
     def __init__(self, ask: Ask, block: str, key: str, node: str, user: str) -> None:
         self._ask = ask
-        self._prefix = f"{_PREFIX}{_short(block, 8)}-"
+        self._prefix = f"{_LEASE}{_short(block, 8)}-"
         self._mine = self._prefix + _short(key, 12)
         self._node, self._user = node, user
 
@@ -108,7 +193,7 @@ class ReservationLease(LeaseStore):
         return [self._stored(one) for one in sorted(found, key=lambda one: one.name)]
 
     def _stored(self, one: Reservation) -> StoredLease:
-        start = one.start or datetime.max.replace(tzinfo=timezone.utc)
+        start = one.start or _NEVER
         return StoredLease(
             version=f"{one.name} {start.timestamp():.0f}",
             renewed=start - _AHEAD,
