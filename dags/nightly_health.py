@@ -13,6 +13,7 @@ from typing import Any
 from airflow.sdk import Asset, Param, dag, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_soperator.health.figures import keep_figures
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.cluster import RunActiveCheckOperator
 from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
@@ -61,6 +62,13 @@ def nightly_health() -> None:
                 tags = {"place": of_node["node"], "operation": operation}
                 for name, value in seconds.items():
                     Stats.gauge(f"soperator.jail.seconds.{name}", value, tags=tags)
+        medians = {
+            one["node"]: {f"{operation}_seconds": seconds["p50"] for operation, seconds in one["seconds"].items()}
+            for one in figures
+        }
+        # More than twice the time of the nights before, or of the other nodes.
+        for node, words in keep_figures("jail", medians, tolerance=1.0).items():
+            print(f"{node} is slow: {words}")
         return figures
 
     @task
@@ -99,6 +107,7 @@ def nightly_health() -> None:
         lines = [f"{len(ill)} nodes are ill" if ill else "no node is ill"]
         lines += [f"  {name}: {'; '.join(one['what'] for one in findings)}" for name, findings in ill.items()]
         lines += [f"check {check['check']}: {check['state']}" for check in checks]
+        lines += [f"  {name} is slow: {words}" for check in checks for name, words in check["slow"].items()]
         if jail is None:
             lines.append("the shared file system is too slow, or could not be measured: see the log of the task jail")
         print("\n".join(lines))

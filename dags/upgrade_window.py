@@ -1,9 +1,10 @@
 """Upgrade a cluster in a maintenance window: keep jobs off, change it, verify it, and only then reopen it.
 
 Choose the nodes, the start and the expected duration in the form. As soon as the run starts, Slurm starts no job on
-these nodes that would run into the window. When the window opens, the DAG waits for the last jobs and makes the
-change. Then root alone tests the nodes, in the reservation that holds them. The reservation has no end: a failure
-leaves the cluster closed, and the last task reports what is held, and how to continue or give up.
+these nodes that would run into the window. When the window opens, the DAG waits for the last jobs, has the jail backed
+up unless that was done lately, and makes the change. Then root alone tests the nodes, in the reservation that holds
+them. The reservation has no end: a failure leaves the cluster closed, and the last task reports what is held, and how
+to continue or give up.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
 from airflow.sdk import Param, dag, task, task_group
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.operators.cluster import RunActiveCheckOperator
+from airflow_provider_soperator.operators.cluster import BackupJailOperator, RunActiveCheckOperator
 from airflow_provider_soperator.operators.nodes import (
     CreateReservationOperator,
     DeleteReservationOperator,
@@ -33,6 +34,8 @@ CONNECTION = "soperator_default"
 #: One for each run, so that a cleared run continues with its own.
 RESERVATION = "upgrade-{{ ti.xcom_pull('window')['id'] }}"
 NODES = "{{ params.nodes }}"
+#: An older backup of the jail is not good enough for the change. Jobs write until the nodes are drained.
+MAX_BACKUP_AGE = timedelta(hours=12)
 
 
 @dag(
@@ -95,6 +98,11 @@ def upgrade_window() -> None:
         wait_for_jobs=True,
         timeout=timedelta(hours=24),
         poll_interval=5,
+    )
+
+    # Only a backup undoes what a change does to the root that all nodes share.
+    backup = BackupJailOperator(
+        task_id="backup", max_backup_age=MAX_BACKUP_AGE, timeout=timedelta(hours=12), poll_interval=5
     )
 
     @task_group
@@ -165,7 +173,7 @@ def upgrade_window() -> None:
             print(f"  scontrol update nodename={hostlist.fold(drained)} state=undrain")
 
     changed, verified, told = change(), verify(), tell()
-    window() >> reserve >> before >> begins >> drain >> changed >> verified >> after >> reopen >> told
+    window() >> reserve >> before >> begins >> drain >> backup >> changed >> verified >> after >> reopen >> told
     told.as_teardown(setups=reserve.as_setup())
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_soperator.health.figures import Kept, slower
 from airflow_provider_soperator.health.findings import Finding, FindingKind, of_kubernetes, of_slurm
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import chosen
+from airflow_provider_soperator.slurm.node_conditions import chosen, is_off
 from airflow_provider_soperator.soperator.workloads import Pod
 
 #: Findings by the names of their nodes.
@@ -26,6 +27,9 @@ class Observations:
     samples: Mapping[Metric, Sequence[Sample]] = field(default_factory=dict)
     #: Labels whose values name the node of a sample, in order of preference.
     node_labels: tuple[str, ...] = NODE_LABELS
+    #: What is kept of the figures of checks, and the share by which they may be worse.
+    figures: Mapping[str, Kept] = field(default_factory=dict)
+    tolerance: float = 0.1
 
     def faults(self, nodes: Iterable[Node]) -> Iterator[tuple[str | None, Metric, Sample, str]]:
         """The faults that metrics report, each with its node, None if it is of none of these, and in words."""
@@ -52,6 +56,10 @@ def assess(nodes: Sequence[Node], seen: Observations, *, ignore_own_drains: bool
                 name, FindingKind.METRIC, gpu + what, "prometheus", heals=heals, takes_machine=takes_machine
             )
             found[name].append(finding)
+    on = {node.name for node in nodes if not is_off(node)}
+    for check, kept in seen.figures.items():
+        for finding in slower(check, {name: runs for name, runs in kept.items() if name in on}, seen.tolerance):
+            found[finding.node].append(finding)
     return found
 
 

@@ -49,6 +49,8 @@ class FindingKind(str, Enum):
     #: Kubernetes reports a problem of the machine.
     MACHINE = "machine"
     METRIC = "metric"
+    #: A check has measured less than before, or less than on the node's neighbours.
+    SLOW = "slow"
 
 
 def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
@@ -67,7 +69,7 @@ class Finding:
     node: str
     kind: FindingKind
     what: str
-    #: ``slurm``, ``kubernetes`` or ``prometheus``.
+    #: ``slurm``, ``kubernetes``, ``prometheus`` or ``checks``.
     source: str
     since: datetime | None = None
     #: It resolves itself, or Soperator repairs it.

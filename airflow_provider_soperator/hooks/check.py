@@ -132,7 +132,9 @@ def _rights(user: str, config: ClusterConfig | None) -> Steps[str]:
         return "The cluster keeps no accounting, so a job cannot be told of long after its end"
     if rights.may_change_nodes or (config and user == config.slurm_user):
         return "The user may power, drain and reserve nodes"
+    is_operator = rights.admin_level == "Operator"
+    may = "reserve nodes, but not power or drain them" if is_operator else "not power, drain or reserve nodes"
     return (
-        "The user may not power, drain or reserve nodes, for which operators of nodes and capacity need root, "
-        f"SlurmUser or `sacctmgr modify user {user} set AdminLevel=Administrator`"
+        f"The user may {may}, for which operators of nodes and capacity need root, SlurmUser or "
+        f"`sacctmgr modify user {user} set AdminLevel=Administrator`"
     )

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from airflow.sdk import Variable, conf
+from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.capacity.kubernetes_lease import RIGHTS, KubernetesLease
 from airflow_provider_soperator.capacity.lease import beside
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.health.assessment import Observations
+from airflow_provider_soperator.health.figures import Kept, kept_figures
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook, connect
 from airflow_provider_soperator.hooks.nebius import NebiusHook
@@ -89,14 +91,17 @@ class HealthSources:
     series: Mapping[str, str] = field(default_factory=dict)
     #: Labels that name the node of a sample.
     node_labels: tuple[str, ...] = NODE_LABELS
+    #: Checks whose kept figures are compared, and the share by which a figure may be worse.
+    checks: tuple[str, ...] = ()
+    tolerance: float = 0.1
 
     async def ask(self, max_age: float | None = None) -> Observations:
         """Ask all sources; raises ``TransportError`` if one of them cannot be asked.
 
         With ``max_age`` the answer of Kubernetes may be that many seconds old, and is shared.
         """
-        kubernetes, samples = await asyncio.gather(self._kubernetes(max_age), self._samples())
-        return Observations(kubernetes, samples, self.node_labels)
+        kubernetes, samples, figures = await asyncio.gather(self._kubernetes(max_age), self._samples(), self._figures())
+        return Observations(kubernetes, samples, self.node_labels, figures, self.tolerance)
 
     async def _kubernetes(self, max_age: float | None) -> dict[str, Pod] | None:
         if not self.kubernetes_conn_id:
@@ -109,6 +114,11 @@ class HealthSources:
         if not self.prometheus_conn_id:
             return {}
         return await PrometheusHook(self.prometheus_conn_id).faults(self.series)
+
+    async def _figures(self) -> dict[str, Kept]:
+        # A call to Airflow that has begun is completed: its answer would be taken for that of another one.
+        calls = [asyncio.ensure_future(sync_to_async(kept_figures)(check)) for check in self.checks]
+        return dict(zip(self.checks, await asyncio.shield(asyncio.gather(*calls)), strict=True))
 
 
 class ShiftClients:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from airflow_provider_soperator.health.figures import PATTERNS, check_patterns
+from airflow_provider_soperator.operators.backup import BackupJailOperator
 from airflow_provider_soperator.operators.provisioning import (
     ClusterOperator,
     DestroyClusterOperator,
@@ -20,6 +22,7 @@ from airflow_provider_soperator.provisioning.spec import ClusterSpec
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
 from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, number_or_share
+from airflow_provider_soperator.work.protocols import emit
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -188,8 +191,8 @@ class RunActiveCheckOperator(WorkOperator):
     A check that found nothing to check skips the task. A task that is stopped or times out ends its run.
 
     Returns the ``check``, its ``job`` in Kubernetes, the ``state`` in Soperator's words, the result on each of the
-    ``nodes``, those that are ``failing`` and that are ``drained``, and ``seconds``. Without ``slurm_conn_id`` there are
-    ``failed_jobs`` instead of nodes.
+    ``nodes``, those that are ``failing`` and that are ``drained``, the ``figures`` of each node, those that are
+    ``slow``, and ``seconds``. Without ``slurm_conn_id`` there are ``failed_jobs`` instead of nodes.
 
     :param check: name of the ActiveCheck
     :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
@@ -202,6 +205,9 @@ class RunActiveCheckOperator(WorkOperator):
     :param reason: reason of the drains; one that begins with a prefix of Soperator's, such as ``[node_problem]``, is
         used as it is, and Soperator acts upon it
     :param drain_owner: name under which nodes are drained; by default the DAG's id
+    :param figures: names of figures, and regular expressions with a group for the number in what the check's jobs
+        print, which are kept for each node and compared; by default the bus bandwidth of nccl-tests
+    :param tolerance: share by which a figure may be worse than before, or than on the node's neighbours
     :param timeout: time limit of the check
     """
 
@@ -223,6 +229,8 @@ class RunActiveCheckOperator(WorkOperator):
         max_drained: int | str = "10%",
         reason: str = "",
         drain_owner: str | None = None,
+        figures: Mapping[str, str] | None = None,
+        tolerance: float = 0.1,
         timeout: timedelta = timedelta(hours=2),
         **kwargs: Any,
     ) -> None:
@@ -231,6 +239,7 @@ class RunActiveCheckOperator(WorkOperator):
         self.kubernetes_conn_id, self.namespace, self.slurm_conn_id = kubernetes_conn_id, namespace, slurm_conn_id
         self.on_failure, self.if_running = on_failure, if_running
         self.max_drained, self.reason, self.drain_owner = max_drained, reason, drain_owner
+        self.figures, self.tolerance = dict(PATTERNS if figures is None else figures), tolerance
         self._refuse_mistakes()
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -241,10 +250,23 @@ class RunActiveCheckOperator(WorkOperator):
             # Airflow does not log why a task is skipped.
             self.log.info("%s", words)
             raise AirflowSkipException(words)
+        figures = result.get("figures")
+        result["slow"] = self._keep(result["check"], figures) if figures else {}
         is_dealt_with = self.on_failure == "report" or bool(result["drained"])
         if result["state"] != "Complete" and not is_dealt_with:
             raise CheckFailed(words)
         return result
+
+    def _keep(self, check: str, figures: dict[str, dict[str, float]]) -> dict[str, str]:
+        """Keep the figures of a run, and set gauges; returns its slow nodes, in words."""
+        from airflow_provider_soperator.health.figures import keep_figures
+
+        for node, found in figures.items():
+            emit([(f"check.{name}", value, {"place": node}) for name, value in found.items()], check=check)
+        slow = keep_figures(check, figures, self.tolerance)
+        for node, words in slow.items():
+            self.log.warning("%s is slow: %s", node, words)
+        return slow
 
     def _refuse_mistakes(self) -> None:
         """Raise for mistakes that show when the DAG is parsed."""
@@ -252,6 +274,7 @@ class RunActiveCheckOperator(WorkOperator):
         check_choice("if_running", self.if_running, get_args(IfRunning))
         if not is_template(self.max_drained):
             number_or_share("max_drained", self.max_drained, 1)
+        check_patterns(self.figures)
         if self.on_failure == "drain" and not self.slurm_conn_id:
             raise ValueError("on_failure='drain' needs slurm_conn_id: Kubernetes alone does not tell which nodes fail")
         if not is_template(self.reason):
@@ -275,12 +298,14 @@ class RunActiveCheckOperator(WorkOperator):
             task=task_name(context["ti"]),
             if_running=self.if_running,
             max_drained=self.max_drained,
+            figures=self.figures,
             drain_reason=drain_reason(self.drain_owner or self.dag_id, why) if self.on_failure == "drain" else "",
             **self.span(),
         )
 
 
 __all__ = [
+    "BackupJailOperator",
     "CompareClusterOperator",
     "DestroyClusterOperator",
     "ProvisionClusterOperator",

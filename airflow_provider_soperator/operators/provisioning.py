@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider_soperator.operators.backup import refuse_without_backup
 from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.object_limits import check_objects
@@ -219,6 +220,8 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
     :param ready_timeout: time for the cluster to become ready and run the smoke job; None does not wait
     :param smoke_job: run a job on each node set at the end; a dict has parameters of ``SbatchOperator`` for it
     :param if_exists: ``"update"`` a cluster that exists, or ``"fail"``
+    :param max_backup_age: most age of the newest complete backup of the jail, before a maintenance that overwrites it;
+        None does without a backup
     """
 
     template_fields: Sequence[str] = ("spec", "allow_destroy", "plan_only", "approved_plan", "nebius_conn_id")
@@ -231,6 +234,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         ready_timeout: timedelta | None = timedelta(hours=1),
         smoke_job: bool | Mapping[str, Any] = True,
         if_exists: Literal["update", "fail"] = "update",
+        max_backup_age: timedelta | None = timedelta(days=1),
         **kwargs: Any,
     ) -> None:
         # The work is the waiting.
@@ -247,6 +251,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         self.ready_timeout = ready_timeout
         self.smoke_job = smoke_job
         self.if_exists = if_exists
+        self.max_backup_age = max_backup_age
 
     def execute(self, context: Context) -> Any:
         with explained():
@@ -288,6 +293,10 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 f"rejected, nothing was changed: maintenance={self.spec['maintenance']!r} deletes all that users have "
                 'put into the jail; use "downscale", or set allow_destroy=["jail"] after a backup'
             )
+        if JAIL in planned.changes and not is_on(self.plan_only) and not provisioner.is_begun_by(owner):
+            source = self.source
+            conn_id = self.connections.kubernetes if isinstance(source, Recipe) else source.kubernetes_conn_id
+            refuse_without_backup(conn_id, self._place[1], self.max_backup_age, str(self.spec["maintenance"]))
         is_down = ClusterSpec.read(self.spec).is_taken_down and not is_on(self.plan_only)
         if is_down and planned.exists and planned.changes and self.connections.slurm and JOBS not in self.allow_destroy:
             remedy = f"set allow_destroy=[{JOBS!r}], as maintenance={self.spec['maintenance']!r} ends them"

@@ -33,11 +33,13 @@ class NodeHealthSensor(WatchSensor):
     :param prometheus_conn_id: Airflow connection to Prometheus, for metrics of the nodes
     :param series: labels that Prometheus' series must have, if it has several clusters
     :param node_labels: labels of the series that name the node
+    :param checks: checks whose figures are compared with those of before and of the node's neighbours
+    :param tolerance: share by which a figure may be worse
     """
 
     template_fields: Sequence[str] = (
         "slurm_conn_id", "nodes", "partition", "target_state", "kinds", "ignore_own_drains", "kubernetes_conn_id",
-        "namespace", "prometheus_conn_id", "series", "node_labels",
+        "namespace", "prometheus_conn_id", "series", "node_labels", "checks",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +56,8 @@ class NodeHealthSensor(WatchSensor):
         prometheus_conn_id: str | None = None,
         series: Mapping[str, str] | None = None,
         node_labels: Sequence[str] | None = None,
+        checks: Sequence[str] = (),
+        tolerance: float = 0.1,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -66,6 +70,7 @@ class NodeHealthSensor(WatchSensor):
         self.slurm_conn_id = slurm_conn_id
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
         self.prometheus_conn_id, self.series, self.node_labels = prometheus_conn_id, series, node_labels
+        self.checks, self.tolerance = checks, tolerance
 
     def watch(self) -> Watch[Any]:
         from airflow_provider_soperator.health.assessment import HealthQuery
@@ -87,6 +92,8 @@ class NodeHealthSensor(WatchSensor):
             prometheus_conn_id=self.prometheus_conn_id or None,
             series=dict(self.series or {}),
             node_labels=tuple(self.node_labels or NODE_LABELS),
+            checks=tuple(self.checks),
+            tolerance=self.tolerance,
         )
         return HealthWatch(
             slurm_conn_id=self.slurm_conn_id,

@@ -188,7 +188,7 @@ class UserRights:
 
     @property
     def may_change_nodes(self) -> bool:
-        """True if the user may power, drain and reserve nodes. root and SlurmUser always may."""
+        """True if the user may power and drain nodes, and not only reserve them. root and SlurmUser always may."""
         return self.admin_level == "Administrator" or self.user == "root"
 
 

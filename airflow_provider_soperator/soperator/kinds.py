@@ -41,6 +41,9 @@ ACTIVE_CHECK = Resource(_SOPERATOR, "v1alpha1", "activechecks", "ActiveCheck")
 CRON_JOB = Resource("batch", "v1", "cronjobs", "CronJob")
 JOB = Resource("batch", "v1", "jobs", "Job")
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+#: Of k8up, which backs the jail up.
+BACKUP = Resource("k8up.io", "v1", "backups", "Backup")
+BACKUP_SCHEDULE = Resource("k8up.io", "v1", "schedules", "Schedule")
 
 
 def check_kind(kind: str) -> None:

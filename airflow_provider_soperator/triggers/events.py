@@ -184,6 +184,8 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
     :param prometheus_conn_id: Airflow connection to Prometheus, for metrics of the nodes
     :param series: labels that Prometheus' series must have, if it has several clusters
     :param node_labels: labels of the series that name the node
+    :param checks: checks whose figures are compared with those of before and of the node's neighbours
+    :param tolerance: share by which a figure may be worse
     :param slurm_conn_id: Airflow connection to Slurm
     :param poll_interval: seconds between two polls
     """
@@ -197,6 +199,8 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
     prometheus_conn_id: str = ""
     series: Mapping[str, str] | None = None
     node_labels: Sequence[str] = ()
+    checks: Sequence[str] = ()
+    tolerance: float = 0.1
     slurm_conn_id: str = SlurmHook.default_conn_name
     poll_interval: float = POLL_INTERVAL
 
@@ -205,7 +209,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         self.kinds = [kind.value for kind in kinds_of(self.kinds)]
         self.min_duration = _seconds(self.min_duration)
         self.series = dict(self.series or {})
-        self.node_labels = list(self.node_labels)
+        self.node_labels, self.checks = list(self.node_labels), list(self.checks)
         self._watched = HealthQuery(
             nodes=names_of(self.nodes or None), partition=self.partition, kinds=tuple(self.kinds)
         )
@@ -215,6 +219,8 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
             prometheus_conn_id=self.prometheus_conn_id or None,
             series=self.series,
             node_labels=tuple(self.node_labels or NODE_LABELS),
+            checks=tuple(self.checks),
+            tolerance=self.tolerance,
         )
         self.remember({})
         self._warned = ""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.health.figures import figures_in
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.node_conditions import is_faulty, is_off
 from airflow_provider_soperator.slurm.node_orders import drained
@@ -32,12 +34,16 @@ from airflow_provider_soperator.soperator.active_checks import (
     under_way,
 )
 from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.values import number_or_share
 from airflow_provider_soperator.work.nodes import give_orders
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed
 
 #: States of a run with which the run of an earlier try need not be repeated.
 _GOOD = (RunState.IN_PROGRESS, RunState.COMPLETE, RunState.SKIPPED)
+#: Where Soperator has a job of a check write, for a node, a check and a job; and how much of it is read.
+_OUTPUT = "/opt/soperator-outputs/slurm_jobs/{}.{}.{}.out"
+_MOST_PRINTED = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,23 @@ class CheckClients:
         # Without accounting Slurm soon forgets jobs, but Soperator has recorded their ends.
         is_forgotten = any(status.lost for status in statuses) and outcome.state.is_over
         return outcome if is_forgotten else of_slurm(statuses)
+
+    async def figures(
+        self, check: str, outcome: CheckResult, patterns: Mapping[str, str]
+    ) -> dict[str, dict[str, float]]:
+        """The figures that the jobs of a run have printed, by node; a job of several nodes measures them together."""
+        jobs = {job.output or _OUTPUT.format(job.nodes[0], check, job.job_id): job for job in outcome.jobs if job.nodes}
+        if self.slurm is None or not jobs or not patterns:
+            return {}
+        answers = await self.slurm.ask(ReadPieces(tuple(Piece(path, length=_MOST_PRINTED) for path in jobs)))
+        found = {
+            node: figures_in(answer.data.decode(errors="replace"), patterns)
+            for answer, job in zip(answers, jobs.values(), strict=True)
+            for node in job.nodes
+        }
+        if all(answer.size is None for answer in answers):
+            raise FileError(f"none of the jobs' files is there, such as {next(iter(jobs))}")
+        return {node: figures for node, figures in found.items() if figures}
 
 
 @asynccontextmanager
@@ -80,6 +103,8 @@ class CheckRun(Work[CheckClients]):
     drain_reason: str = ""
     #: The most nodes that may be out of service for a fault: a number, or a share of those that are on.
     max_drained: int | str = "10%"
+    #: Expressions for the figures in what its jobs print.
+    figures: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._run: RunSeen | None = None
@@ -106,11 +131,18 @@ class CheckRun(Work[CheckClients]):
             outcome = replace(outcome, why=why)
         self._log.info("%s: %s", run.name, outcome)
         drained = await self._drain(clients.slurm, outcome) if clients.slurm and self.drain_reason else []
+        figures: dict[str, dict[str, float]] = {}
+        try:
+            figures = await clients.figures(check.name, outcome, self.figures)
+        except (FileError, NotSupported) as error:
+            # The result of the check does not depend on them. From 5.0 on the files are on the nodes' own disks.
+            self._log.info("There are no figures: %s", error)
         return {
             "check": check.name,
             "job": run.name,
             **outcome.describe(),
             "drained": drained,
+            "figures": figures,
             "words": str(outcome),
             "seconds": self.seconds,
         }

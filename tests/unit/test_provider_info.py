@@ -27,6 +27,7 @@ PUBLIC = {
     "operators.capacity": ("ScaleTargetOperator", "ShiftCapacityOperator"),
     "operators.capacity_dag": ("capacity_dag",),
     "operators.cluster": (
+        "BackupJailOperator",
         "CompareClusterOperator",
         "DestroyClusterOperator",
         "ProvisionClusterOperator",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,17 +98,56 @@ def carry_out(maintenance: str, begun_by: str = "", **options: Any) -> tuple[Any
     return task._carry_out(context, provisioner, "owner"), provisioner  # type: ignore[arg-type]
 
 
+OVERWRITING = "downscaleAndOverwritePopulateJail"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What each connection to Kubernetes says of its backups; empty if one is young enough."""
+    said: dict[str, str] = {}
+
+    async def lacks(conn_id: str, namespace: str, max_age: timedelta) -> str:
+        return said[conn_id]
+
+    monkeypatch.setattr("airflow_provider_soperator.work.backups.lacks_backup", lacks)
+    return said
+
+
+@pytest.mark.parametrize("source", [RECIPE, KubernetesObjects()])
+def test_the_jail_is_overwritten_only_after_a_backup(source: Any, asked: dict[str, str]) -> None:
+    known = Connections(kubernetes="kubernetes_default")
+    options: dict[str, Any] = {"source": source, "connections": known, "allow_destroy": ["jail"]}
+    asked["kubernetes_default"] = "there is no backup"
+    with pytest.raises(
+        SpecMistake, match="and there is no backup; make one with BackupJailOperator, or set max_backup"
+    ):
+        carry_out(OVERWRITING, **options)
+    # A plan is shown without it; a try that has begun is not refused half-way; and it can be done without.
+    assert carry_out(OVERWRITING, plan_only=True, **options)[1].done == 0
+    assert carry_out(OVERWRITING, begun_by="owner", **options)[1].done == 1
+    assert carry_out(OVERWRITING, max_backup_age=None, **options)[1].done == 1
+    assert carry_out("downscale", **options)[1].done == 1
+    asked["kubernetes_default"] = ""
+    assert carry_out(OVERWRITING, **options)[1].done == 1
+
+
+def test_of_a_recipe_backups_are_known_by_the_connection_to_its_kubernetes(asked: dict[str, str]) -> None:
+    with pytest.raises(SpecMistake, match=r"connections\.kubernetes is not named, so backups are not known"):
+        carry_out(OVERWRITING, allow_destroy=["jail"])
+
+
 @pytest.mark.parametrize("source", [RECIPE, KubernetesObjects()])
 def test_the_jail_is_overwritten_only_where_that_is_allowed_by_name(source: Any) -> None:
-    overwriting = "downscaleAndOverwritePopulateJail"
+    overwriting = OVERWRITING
     with pytest.raises(SpecMistake, match=r'deletes all that users have put into the jail.*allow_destroy=\["jail"\]'):
         carry_out(overwriting, source=source, allow_destroy=["module.*"])
-    done, provisioner = carry_out(overwriting, source=source, allow_destroy=["jail"])
+    done, provisioner = carry_out(overwriting, source=source, allow_destroy=["jail"], max_backup_age=None)
     assert provisioner.done == 1
     assert "the jail is overwritten" in done["plan"]["summary"]
     # Whoever has approved the same plan without it has not approved that.
+    approved = {"changes": {"a": "update"}}
     with pytest.raises(SpecMistake, match=r"has changed since it was approved: jail \(overwrite\)"):
-        carry_out(overwriting, source=source, allow_destroy=["jail"], approved_plan={"changes": {"a": "update"}})
+        carry_out(overwriting, source=source, allow_destroy=["jail"], max_backup_age=None, approved_plan=approved)
     assert carry_out("downscale", source=source)[1].done == 1
 
 

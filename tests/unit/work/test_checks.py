@@ -10,11 +10,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from airflow_provider_soperator.health.figures import PATTERNS
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
 from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.files import FileError, FilePiece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import ListNodes
@@ -359,3 +362,58 @@ def test_who_asks_to_be_told_at_once_is() -> None:
         look(FAILED, fail_fast=True)
     assert not look(RUNNING, FAILED, fail_fast=True).is_reached
     assert look(FAILED, fail_fast=True, state="failed").is_reached
+
+
+class Printed:
+    """A Slurm whose login node has some files."""
+
+    def __init__(self, **files: bytes) -> None:
+        self.files = {f"/opt/soperator-outputs/slurm_jobs/{name}.out": data for name, data in files.items()}
+
+    async def ask(self, request: ReadPieces) -> list[FilePiece]:
+        found = [self.files.get(piece.path) for piece in request.pieces]
+        return [FilePiece(data or b"", None if data is None else len(data)) for data in found]
+
+
+def figures_of(slurm: Any, *jobs: JobEnd) -> dict[str, dict[str, float]]:
+    checks: Any = MadeUp()
+    clients = CheckClients(checks, slurm)
+    return asyncio.run(clients.figures("gpu-checks", CheckResult(jobs=jobs), PATTERNS))
+
+
+def test_figures_are_of_each_node_of_a_job_wherever_it_has_written() -> None:
+    # The queue has forgotten where the first has written, which is where Soperator has all of them write.
+    jobs = [
+        JobEnd(job_id="7", nodes=("worker-0",)),
+        JobEnd(job_id="8", nodes=("worker-1", "worker-2"), output="/opt/soperator-outputs/slurm_jobs/8.out"),
+        JobEnd(job_id="9", nodes=("worker-3",)),
+        JobEnd(job_id="10"),
+    ]
+    slurm = Printed(
+        **{
+            "worker-0.gpu-checks.7": b"# Avg bus bandwidth    : 481.2\n",
+            "8": b"# Avg bus bandwidth    : 90.5\n",
+            "worker-3.gpu-checks.9": b"Unsupported platform\n",
+        }
+    )
+    both = {"busbw": 90.5}
+    assert figures_of(slurm, *jobs) == {"worker-0": {"busbw": 481.2}, "worker-1": both, "worker-2": both}
+    assert figures_of(None, *jobs) == {}
+
+
+def test_a_check_does_not_depend_on_its_figures(checks: MadeUp, caplog: pytest.LogCaptureFixture) -> None:
+    run = run_of(figures=PATTERNS)
+    with pytest.raises(
+        FileError, match=r"none of the jobs' files is there, such as /opt/.*worker-0\.gpu-checks\.7\.out"
+    ):
+        figures_of(Printed(), JobEnd(job_id="7", nodes=("worker-0",)))
+    fake: Any = checks
+    outcome, figures = CheckClients(fake).outcome, AsyncMock(side_effect=FileError("gone"))
+    made_up: Any = SimpleNamespace(checks=checks, slurm=None, outcome=outcome, figures=figures)
+    assert asyncio.run(run.step(made_up)) is None
+    checks.ends(SECOND, RunState.COMPLETE)
+    with caplog.at_level(logging.INFO):
+        result = asyncio.run(run.step(made_up))
+    assert result is not None
+    assert (result["state"], result["figures"]) == ("Complete", {})
+    assert "There are no figures: gone" in caplog.text

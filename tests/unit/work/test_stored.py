@@ -15,6 +15,7 @@ from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.soperator.readiness import Wanted
 from airflow_provider_soperator.soperator.resize import Resize
+from airflow_provider_soperator.work.backups import JailBackup
 from airflow_provider_soperator.work.checks import CheckRun, CheckWatch
 from airflow_provider_soperator.work.clusters import ClusterStart, ClusterWatch
 from airflow_provider_soperator.work.machines import MachineReplacement
@@ -47,6 +48,7 @@ VALUES = [
         keys=("a", "b"),
         task="dag/run/task/-1",
         if_running="join",
+        figures={"busbw": "([0-9.]+) GB/s"},
         **SPAN,
     ),
     ClusterStart(
@@ -64,7 +66,18 @@ VALUES = [
     HealthWatch(
         slurm_conn_id=SLURM,
         watched=HealthQuery(nodes=("worker-0",), kinds=("pod",), ignore_own_drains=False),
-        witnesses=HealthSources(prometheus_conn_id="p", series={"cluster": "a"}, node_labels=("instance",)),
+        witnesses=HealthSources(
+            prometheus_conn_id="p", series={"cluster": "a"}, node_labels=("instance",), checks=("nccl",)
+        ),
+    ),
+    JailBackup(
+        kubernetes_conn_id="kubernetes_default",
+        namespace="soperator",
+        schedule="soperator-jail",
+        max_backup_age=timedelta(hours=4),
+        keys=("a", "b"),
+        task="dag/run/task/-1",
+        **SPAN,
     ),
     JobWatch(slurm_conn_id=SLURM, job_id="7_[1-3]", states=("RUNNING",)),
     QueueWatch(
