@@ -25,6 +25,22 @@ def name_remedy(name: object, known: Iterable[object], otherwise: str | None = N
     return (f"there are {', '.join(names)}" if names else "there are none") if otherwise is None else otherwise
 
 
+class ClusterError(Exception):
+    """A cluster has rejected a request, or failed to carry it out, or could not be asked.
+
+    ``retryable``: the same request may succeed later. ``unsettled``: it may have been carried out nevertheless.
+    ``passing``: it may be over later without any change, so that a task can wait for that.
+    """
+
+    retryable = False
+    unsettled = False
+    remedy = ""
+
+    @property
+    def passing(self) -> bool:
+        return self.retryable
+
+
 class ConnectionMistake(ValueError):
     """A connection that cannot work as it is written; the message names the field."""
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.targets import BoughtNodes, Target
-from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ClusterError, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
-from airflow_provider_soperator.slurm.errors import AuthenticationFailed, SlurmError
+from airflow_provider_soperator.slurm.errors import AuthenticationFailed
 from airflow_provider_soperator.slurm.requests import PowerDownMode
-from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from airflow_provider_soperator.values import Plain
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def needs_a_person(error: Exception) -> bool:
 
 def is_waited_out(error: Exception) -> bool:
     """True if the next step may succeed."""
-    return needs_a_person(error) or (isinstance(error, (SlurmError, TransportError)) and error.passing)
+    return needs_a_person(error) or (isinstance(error, ClusterError) and error.passing)
 
 
 class ProgressTimer:

@@ -26,10 +26,9 @@ from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
 from airflow_provider_soperator.capacity.targets.protocol import Clients
-from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ClusterError, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.transport_errors import LastingError, TransportError
+from airflow_provider_soperator.transports.transport_errors import LastingError
 
 
 async def look(order: ShiftOrder, clients: Clients, log: Logger) -> World:
@@ -72,7 +71,7 @@ async def begin(
                 return order, await shift.plan(await shift.check())
         except ConnectionMistake as error:
             raise CapacityMistake(str(error)) from error
-        except (SlurmError, TransportError) as error:
+        except ClusterError as error:
             if isinstance(error, LastingError):
                 raise CapacityError(str(error)) from error
             if not is_waited_out(error):

@@ -20,16 +20,14 @@ from airflow_provider_soperator.board.queue_rows import QueueQuery, queue_page
 from airflow_provider_soperator.board.tasks import find_tasks
 from airflow_provider_soperator.board.wall import left_overs, wall
 from airflow_provider_soperator.client.diagnosis import diagnose
-from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
-from airflow_provider_soperator.transports.transport_errors import TransportError
 
 #: Rows of the queue: a terminal has no pages.
 _ALL = 1_000_000
@@ -117,7 +115,7 @@ def why(args: Namespace) -> None:
         lines = asyncio.run(_told(args, job))
     except ValueError as error:
         sys.exit(str(error))
-    except (SlurmError, TransportError, ConnectionMistake) as error:
+    except (ClusterError, ConnectionMistake) as error:
         sys.exit(in_words(error))
     print("\n".join(lines))
 

@@ -18,12 +18,11 @@ from typing import Generic, TypeGuard, TypeVar
 
 from async_timeout import timeout
 
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import ELEMENTS
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.transports.transport_errors import TransportError
 
 K = TypeVar("K", bound=Hashable)
 I = TypeVar("I")  # noqa: E741 - an item
@@ -127,9 +126,9 @@ def first_of_kind(before: Exception | None, now: Exception) -> Exception:
     return before if before is not None and type(before) is type(now) else now
 
 
-def may_pass(failure: Exception) -> TypeGuard[SlurmError | TransportError]:
+def may_pass(failure: Exception) -> TypeGuard[ClusterError]:
     """True if a failure of a request may be over later without any change, as it says of itself."""
-    return isinstance(failure, (SlurmError, TransportError)) and failure.passing
+    return isinstance(failure, ClusterError) and failure.passing
 
 
 def repeated(request: Request[T], failure: Exception) -> Request[T] | None:

@@ -17,10 +17,11 @@ from airflow_provider_soperator.client.batcher import Batcher, Pace, Patience, R
 from airflow_provider_soperator.client.job_readings import JobAccounts, Tail, Tails
 from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller, statuses
 from airflow_provider_soperator.client.submissions import Earlier, PendingSubmission
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.shared import SharedAnswers
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, RateLimit, Share
-from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
+from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
@@ -30,7 +31,7 @@ from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted
 from airflow_provider_soperator.transports import Transport
-from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.stats import SlurmStats
@@ -110,7 +111,7 @@ class AsyncSlurmClient:
         while True:
             try:
                 return await self._transport.ask(request)
-            except (SlurmError, TransportError) as error:
+            except ClusterError as error:
                 again = repeated(request, error)
                 pause = policy.pause(attempt, time.monotonic() - started) if error.retryable else None
                 if again is None or self._closed.is_set():

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.errors import SlurmError, UnknownJob
+from airflow_provider_soperator.slurm.errors import UnknownJob
 from airflow_provider_soperator.slurm.job_failures import canceller, failure
 from airflow_provider_soperator.slurm.job_records import AccountingStep, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListNodes
 from airflow_provider_soperator.slurm.requests.commands import Steps
-from airflow_provider_soperator.transports.transport_errors import TransportError
 
 #: Fields of ``scontrol show job`` that help to explain an end.
 _TELLING = (
@@ -40,7 +40,7 @@ def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
     for title, section in sections:
         try:
             said = yield from section(part)
-        except (SlurmError, TransportError) as trouble:
+        except ClusterError as trouble:
             said = [f"not available: {trouble}"]
         lines += [f"  {title}", *(f"    {line}" for line in said)]
     return lines, [node.name for node in found] or hostlist.expand(part.nodelist)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePath, PurePosixPath
 
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.files import (
     PIECE,
@@ -38,7 +39,6 @@ from airflow_provider_soperator.slurm.files import (
     staged,
 )
 from airflow_provider_soperator.slurm.requests.commands import Steps
-from airflow_provider_soperator.transports.transport_errors import TransportError
 
 #: Entries in one request.
 _MOST_FILES = 500
@@ -85,7 +85,7 @@ def send(local: Path, target: str, tag: str) -> Steps[Copied]:
             _verify(local, changed, (yield ListFiles(staged(folder))))
             yield PlaceFiles(folder, target)
         except (SlurmError, OSError):
-            with suppress(SlurmError, TransportError):
+            with suppress(ClusterError):
                 yield RemoveFiles((folder,))
             raise
     return _copied(entries, changed)

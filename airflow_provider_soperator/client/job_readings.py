@@ -14,14 +14,14 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.client.batcher import Pace
 from airflow_provider_soperator.client.poller import GATHERING
-from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import Accounting, Request
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS, name_in_accounting
 from airflow_provider_soperator.slurm.states import JobBase
-from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: Sends a request.
 Ask = Callable[[Request[Any]], Awaitable[Any]]
@@ -122,7 +122,7 @@ class Tails:
             for tail in tails:
                 tail.trouble = str(error)
                 self.remove(tail)
-        except (SlurmError, TransportError):
+        except ClusterError:
             # The poller reports it to the watches of the job.
             return self._pace.after_failure()
         return self._pace.after_answer(longest=INTERVAL, effort=time.monotonic() - started)
@@ -273,7 +273,7 @@ class JobAccounts:
             for start in range(0, len(ids), MOST_IDS):
                 for record in await self._ask(Accounting(ids=ids[start : start + MOST_IDS], steps=True)):
                     records.setdefault(record.id.whole, []).append(record)
-        except (SlurmError, TransportError):
+        except ClusterError:
             # It is no part of a job's end.
             self._silent_until = time.monotonic() + self._pace.after_failure()
             for one in ended:

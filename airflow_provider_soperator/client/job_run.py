@@ -19,9 +19,9 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.diagnosis import diagnose, trouble_of
 from airflow_provider_soperator.client.job_readings import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, sbatch_arguments
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import array_indices, array_text
@@ -32,7 +32,7 @@ from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
-from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: Elements of an array whose output is shown, of those that have failed and of the others; the rest are only counted.
 MOST_SHOWN = 50
@@ -195,7 +195,7 @@ class JobRun:
         waits = any(part.state.is_pending and part.reason.startswith("ReqNodeNotAvail") for part in status.parts)
         if not asked or not waits:
             return []
-        with contextlib.suppress(SlurmError, TransportError, ValueError):
+        with contextlib.suppress(ClusterError, ValueError):
             request = ListNodes(tuple(hostlist.expand(",".join(as_words(asked)))))
             # Many jobs may wait for the same nodes.
             nodes = await self.client.ask_shared(request, self.poll_interval)
@@ -317,7 +317,7 @@ class JobRun:
                 chosen += [(part, path, is_error) for path, is_error in self._paths(part) if path]
         try:
             ends = await self._ends([path for _, path, _ in chosen], MOST_OF_ELEMENT)
-        except (SlurmError, TransportError) as error:
+        except ClusterError as error:
             # Missing output does not change how the job ended.
             self.show_output &= not isinstance(error, NotSupported)
             yield Printed(status.id, "", [f"(The output of {len(chosen)} elements is not shown: {error})"])
@@ -350,7 +350,7 @@ class JobRun:
             return []
         # Separate errors say more.
         for path in [path for path, _ in reversed(self._paths(error.part)) if path]:
-            with contextlib.suppress(SlurmError, TransportError, asyncio.TimeoutError):
+            with contextlib.suppress(ClusterError, asyncio.TimeoutError):
                 async with timeout(DIAGNOSIS_TIME):
                     [lines] = await self._ends([path], MOST_OF_END)
                 if lines := [line for line in lines if line.strip()][-LAST_LINES:]:
@@ -376,7 +376,7 @@ class JobRun:
                 try:
                     data += await tail.rest(MOST_AT_THE_END)
                     note = f"{tail.left} more bytes" if tail.left else ""
-                except (SlurmError, TransportError) as error:
+                except ClusterError as error:
                     # Missing output does not change how the job ended.
                     note = f"the rest: {error}"
             lines = output.console.feed(data) + output.console.end()

@@ -17,15 +17,16 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.client.batcher import OF_MEMORY, Pace, first_of_kind
 from airflow_provider_soperator.client.job_tracker import LossLimits, TrackedJob
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
-from airflow_provider_soperator.slurm.errors import AccountingDisabled, InvalidRequest, RateLimited, SlurmError
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, InvalidRequest, RateLimited
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn
-from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: Seconds between two polls of a job that has been watched for long.
 POLL_INTERVAL = 10.0
@@ -164,7 +165,7 @@ class WatchList(Generic[W]):
                 entry.job.do_without_accounting()
                 entry.job.judge(asked_at, self._patience)
             return
-        except (SlurmError, TransportError) as error:
+        except ClusterError as error:
             self._accounting_failure = first_of_kind(self._accounting_failure, error)
             self._accounting_due = self._clock() + self._accounting.after_failure()
             for entry in entries:
@@ -352,7 +353,7 @@ class Poller:
         except (InvalidRequest, NotSupported):
             # It would fail the same way each time.
             raise
-        except (SlurmError, TransportError) as error:
+        except ClusterError as error:
             if isinstance(error, RateLimited):
                 # The cluster's limit has become stricter.
                 self._paced = False
@@ -372,7 +373,7 @@ class Poller:
 
     def _cancel_withdrawn(self) -> Steps[None]:
         # Its failure is no matter of those who watch.
-        with contextlib.suppress(SlurmError, TransportError):
+        with contextlib.suppress(ClusterError):
             if self._may_be_withdrawn:
                 yield CancelWithdrawn()
             self._may_be_withdrawn = False

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
-from airflow_provider_soperator.errors import name_remedy
+from airflow_provider_soperator.errors import ClusterError, name_remedy
 from airflow_provider_soperator.slurm import hostlist, job_description, packs
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError, SubmitRefused, TogetherRefused
@@ -40,7 +40,6 @@ from airflow_provider_soperator.slurm.requests.submission import (
     readable_job_name,
 )
 from airflow_provider_soperator.slurm.states import JobBase
-from airflow_provider_soperator.transports.transport_errors import TransportError
 
 
 def named(job: BatchJob, key: SubmissionKey) -> BatchJob:
@@ -223,7 +222,7 @@ def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) 
             partitions = yield ListPartitions()
         if refused & {*OF_NODES}:
             nodes = yield ListNodes()
-    except (SlurmError, TransportError):
+    except ClusterError:
         # Slurm's own message is raised in any case.
         pass
     return tuple(

@@ -16,15 +16,14 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.client.file_copies import LocalFileError, check_place_on_disk
 from airflow_provider_soperator.client.sync import SlurmClient
-from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import directives
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.files import FileError, Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-from airflow_provider_soperator.transports.transport_errors import LastingError, TransportError
+from airflow_provider_soperator.transports.transport_errors import LastingError
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
@@ -81,7 +80,7 @@ class JobFiles:
         for pair in pairs(files):
             try:
                 self.download([pair], working)
-            except (SlurmError, TransportError, OSError, AirflowFailException) as error:
+            except (ClusterError, OSError, AirflowFailException) as error:
                 self._log.warning("%s is not downloaded: %s", pair[0], error)
 
     @contextmanager

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.pipelines.graph import is_met, states_of
 from airflow_provider_soperator.pipelines.group import PipelineGroup
 from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey, read_keys
 
 if TYPE_CHECKING:
@@ -100,7 +100,6 @@ class Member:
     def _give_up(self, state: str) -> None:
         """Cancel the jobs that can never run once the task has ended this way."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.transports.transport_errors import TransportError
 
         task = self._task
         doomed = self._jobs(self._pipeline.graph.doomed_by(task.task_id, state))
@@ -110,7 +109,7 @@ class Member:
             with SlurmHook(task.slurm_conn_id).client() as client:
                 client.cancel_waiting(client.unfinished(read_keys(doomed)))
             task.log.info("Jobs %s, which can never run after this, are out of the queue", ", ".join(doomed))
-        except (SlurmError, TransportError) as error:
+        except ClusterError as error:
             # The pipeline's last task tries it again.
             task.log.warning("Jobs %s could not be taken out of the queue: %s", ", ".join(doomed), error)
 

@@ -6,29 +6,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from airflow_provider_soperator.errors import ClusterError
+
 K = TypeVar("K")
 
 
-class SlurmError(Exception):
-    """Slurm rejected a request, or failed to carry it out.
-
-    ``said`` is Slurm's own message. ``retryable``: the same request may succeed later. ``unsettled``: it may have been
-    carried out nevertheless. ``passing``: it may be over later without any change, so that a task can wait for that.
-    """
-
-    retryable = False
-    unsettled = False
-    remedy = ""
+class SlurmError(ClusterError):
+    """Slurm rejected a request, or failed to carry it out; ``said`` is Slurm's own message."""
 
     def __init__(self, said: str, command: str = "", remedy: str = "") -> None:
         self.said = said.strip() or "failed without a message"
         self.command = command
         self.remedy = remedy or type(self).remedy
         super().__init__(": ".join(filter(None, (command, self.said, self.remedy))))
-
-    @property
-    def passing(self) -> bool:
-        return self.retryable
 
 
 class InvalidRequest(SlurmError, ValueError):

@@ -11,31 +11,19 @@ import ssl
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.rest.calls import RestCall
 
 
-class TransportError(Exception):
-    """A request did not reach the cluster, or its answer did not arrive.
-
-    ``retryable``: the same request may succeed later. ``unsettled``: the cluster may have carried out the request
-    nevertheless. ``passing``: it may be over later without any change, so that a task can wait for that.
-    """
-
-    retryable = False
-    unsettled = False
+class TransportError(ClusterError):
+    """A request did not reach the cluster, or its answer did not arrive."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(f"{what}: {remedy}" if remedy else what)
         self.what = what
         self.remedy = remedy
-
-    @property
-    def passing(self) -> bool:
-        return self.retryable
 
 
 class LastingError(TransportError):
@@ -97,7 +85,7 @@ class NotSupported(LastingError):
 
 
 #: Errors of a cluster or a cloud, or of the way there.
-FAILURES = (SlurmError, TransportError, ConnectionMistake)
+FAILURES = (ClusterError, ConnectionMistake)
 
 #: Seconds that the API has for an answer.
 API_TIMEOUT = 20.0

@@ -17,7 +17,7 @@ from async_timeout import timeout
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
-from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.job import fields_of, job_of
@@ -33,7 +33,7 @@ from airflow_provider_soperator.slurm.job_reports import (
     status_of,
 )
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
-from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported
 from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, call
 from airflow_provider_soperator.work.polling import may_pass, polled
 from airflow_provider_soperator.work.protocols import emit, failed, refused, succeeded, timed_out
@@ -98,7 +98,7 @@ class SbatchTrigger(KillableTrigger):
                 published = Published(self.push, client, dict(settings.links), self.links, self.log)
                 way = f" over {settings.transport} (connection {settings.conn_id})"
                 outcome = await self._in_time(self._run_with(client), published, way)
-        except (SlurmError, TransportError, ConnectionMistake, InvalidJob, ResultError) as error:
+        except (ClusterError, ConnectionMistake, InvalidJob, ResultError) as error:
             outcome = (refused if isinstance(error, _FINAL) else failed)(str(error))
         return outcome | {"links": self.links}
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
@@ -25,7 +25,6 @@ from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.soperator import readiness
 from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
 from airflow_provider_soperator.soperator.readiness import Readiness, Wanted
-from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.work.polling import is_final
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed, WorkRefused
 
@@ -67,7 +66,7 @@ async def look(
         return seen, found
     try:
         slurm = await sides.nodes(most_age)
-    except (SlurmError, TransportError) as error:
+    except ClusterError as error:
         if is_final(error):
             raise
         # The login node of a new cluster comes up last.
@@ -144,7 +143,7 @@ class ClusterStart(Work[ClusterClients]):
             if clients.sides and not self._is_tried and not await self._is_ready(clients.sides):
                 return None
             tried = await self._try(clients.slurm) if clients.slurm and self.smoke_job is not None else {}
-        except (SlurmError, TransportError) as error:
+        except ClusterError as error:
             # Before its objects exist even their kinds may be missing. A job that is refused stays refused.
             if self._is_tried and is_final(error):
                 raise

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, node_orders
@@ -29,7 +30,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListNodes, PowerUp, Request, RequeueJobs, WhoAmI
 from airflow_provider_soperator.slurm.states import NodeFlag
-from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed, WorkRefused
 
@@ -234,7 +235,7 @@ async def give_orders(orders: Iterable[Request[Any]], client: AsyncSlurmClient) 
             await client.ask(order)
     except NotPermitted as error:
         user = "the user of the connection"
-        with suppress(SlurmError, TransportError):
+        with suppress(ClusterError):
             user = await client.ask(WhoAmI())
         raise NotPermitted(f"{user} may not change nodes ({error.said})", error.command) from error
 

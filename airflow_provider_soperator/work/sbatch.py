@@ -15,10 +15,10 @@ from airflow.sdk.execution_time.xcom import XCom
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, NewestLine, Printed
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met
 from airflow_provider_soperator.slurm import directives, links
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import (
@@ -34,7 +34,6 @@ from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentenc
 from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
-from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.work.polling import may_pass
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ async def follow(
 async def _tell_place(run: JobRun, job: JobId, part: Job, log: Logger) -> None:
     """Log whose job it is, on which cluster, and where it writes."""
     cluster = ""
-    with suppress(SlurmError, TransportError):
+    with suppress(ClusterError):
         cluster = (await run.client.config()).cluster
     known = (("belongs to", part.user), ("is on cluster", cluster), ("writes to", run.place(part)))
     log.info("Job %s %s", job, ", ".join(f"{verb} {what}" for verb, what in known if what))
@@ -266,7 +265,7 @@ class Chain:
             for old in sorted(before - {job}):
                 for relinked in await client.relink(await client.unfinished(read_keys(self.waiting)), old, job):
                     log.info("Job %s waits for job %s now, and no longer for job %s", relinked, job, old)
-        except (SlurmError, TransportError) as error:
+        except ClusterError as error:
             # Their own tasks do it when it is their turn.
             log.warning("The jobs that wait for this one could not be told of it: %s", error)
 
@@ -294,7 +293,7 @@ class Chain:
             try:
                 await self._clear_way(run.client, left, job, log)
                 return await self._let_go(run, job, is_due, log)
-            except (SlurmError, TransportError) as error:
+            except ClusterError as error:
                 log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
                 if not may_pass(error):
                     return
@@ -342,7 +341,7 @@ class Published:
         await self._push("job_id", str(job), XCom)
         if any("cluster" in links.placeholders_of(template) for template in self._templates.values()):
             # Without it links that need it are hidden; the job must still be followed.
-            with suppress(SlurmError, TransportError):
+            with suppress(ClusterError):
                 self._values["cluster"] = (await self._client.config()).cluster
         await self.update(JobStatus(id=job))
 
