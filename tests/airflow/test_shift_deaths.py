@@ -125,7 +125,7 @@ def test_who_is_no_more_holds_nothing(stack: Stack, capacity: Capacity) -> None:
 
 def test_the_time_of_a_task_is_over(stack: Stack, capacity: Capacity) -> None:
     capacity.bring(4, 0)
-    limits = "execution_timeout=timedelta(seconds=15), retries=1"
+    limits = "execution_timeout=timedelta(seconds=30), retries=1"
     run = add_dag(stack, "too_long", f"shift('move', 2, 2, at={in_an_hour()!r}, deferrable=True, {limits})").trigger()
     run.wait_log("move", "the time of the task was over; its next try goes on with the shift", number=1)
     assert capacity.leases()

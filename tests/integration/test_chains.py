@@ -169,14 +169,14 @@ def test_more_than_go_at_once_are_all_there_or_none(way: Way) -> None:
     assert submissions.jobs_at_once(slow) == 3
     jobs = waiting(7)
     chain = (jobs[0], *(after(job, before) for before, job in pairwise(jobs)))
-    submitted = run_steps(submissions.submit_together(chain, None, False, slow), way.ask)
+    submitted = run_steps(submissions.submit_together(chain, None, slow), way.ask)
     found = queued(way, chain)
     assert [found[str(job.name)].id for job in chain] == [one.id for one in submitted]
     assert not any(job.is_held or job.comment for job in found.values())
     refused = [job.replace(name=SubmissionKey.derive("dag", job.name or "", "t", -1, 1).name("once")) for job in jobs]
     chain = (*refused[:6], after(refused[6], refused[2]).replace(partition="nowhere"))
     with pytest.raises(TogetherRefused):
-        run_steps(submissions.submit_together(chain, None, False, slow), way.ask)
+        run_steps(submissions.submit_together(chain, None, slow), way.ask)
     assert not queued(way, chain)
 
 
