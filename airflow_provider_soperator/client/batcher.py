@@ -1,49 +1,28 @@
-"""Requests that many tasks share, how often a cluster is asked, and failures that are waited out.
+"""Requests that many tasks share: what they ask for at the same moment goes to the cluster together.
 
-What many tasks ask for at the same moment, as in a wide fan-out, goes to the cluster together. Jobs of mapped tasks,
-which begin one after another and go as an array, wait for each other.
+Jobs of mapped tasks, which begin one after another and go as an array, wait for each other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, TypeGuard, TypeVar
+from typing import Generic, TypeVar
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.errors import ClusterError
+from airflow_provider_soperator.client.pace import Pace, Patience, RetryPolicy, first_of_kind, may_pass
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.job_ids import ELEMENTS
-from airflow_provider_soperator.slurm.requests import Request
 
 K = TypeVar("K", bound=Hashable)
 I = TypeVar("I")  # noqa: E741 - an item
 R = TypeVar("R")
-T = TypeVar("T")
-
-#: Minimum seconds between two polls.
-SHORTEST = 1.0
-#: Maximum seconds between two polls of a cluster that does not answer.
-LONGEST_SILENCE = 120.0
-
-#: The interval of polls as a part of the time that the job has been waited for.
-_OF_AGE = 0.1
-#: A slow answer costs slurmctld as much; the pause after it is this many times as long.
-_OF_EFFORT = 10.0
-#: RPCs of one squeue: it asks for the partitions and the federation, too.
-_CALLS = 3
-#: The part of a rate limit that polling may use; the rest is for other programs of the same user.
-_OF_LIMIT = 0.5
-#: The interval of polls as a part of MinJobAge, where a job that the queue has forgotten is not found elsewhere.
-OF_MEMORY = 1 / 3
 
 #: Seconds that the first item waits for others.
 BATCH_PAUSE = 0.05
@@ -51,113 +30,6 @@ BATCH_PAUSE = 0.05
 QUIET = 1.5
 #: Seconds that the first waits at most.
 LONGEST = 15.0
-#: Seconds after which the log is told again of a failure that lasts.
-TOLD_AGAIN = 1800.0
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """Tries, and pauses that grow from ``first`` to ``longest`` seconds, with jitter.
-
-    >>> RetryPolicy(tries=1).pause(1) is None
-    True
-    """
-
-    tries: int = 6
-    first: float = 0.5
-    longest: float = 20.0
-    #: Seconds after the first try in which another may begin: a failure that takes minutes is not retried for an hour.
-    within: float = 300.0
-
-    def pause(self, attempt: int, spent: float = 0.0) -> float | None:
-        """Seconds to wait after the ``attempt``-th failure, counted from 1; None to give up.
-
-        ``spent``: seconds since the first try began.
-        """
-        if attempt >= self.tries or spent > self.within:
-            return None
-        return random.uniform(0.5, 1.0) * min(self.longest, self.first * 2.0 ** (attempt - 1))
-
-
-@dataclass
-class Pace:
-    """The seconds until the next poll.
-
-    It depends on the age of the youngest waiter, and not on how many there are or how much changes.
-
-    >>> pace = Pace()
-    >>> pace.after_answer(youngest=5, longest=10), pace.after_answer(youngest=45, longest=10)
-    (1.0, 4.5)
-    """
-
-    shortest: float = SHORTEST
-    #: Maximum seconds between two polls, unless the rate limit asks for more.
-    rarest: float = math.inf
-    _failures: int = 0
-
-    def respect(self, config: ClusterConfig) -> None:
-        """Stay well below the cluster's rate limit and, without accounting, the time for which the queue remembers."""
-        self.rarest = math.inf if config.has_accounting else config.min_job_age.total_seconds() * OF_MEMORY
-        limit = config.rate_limit
-        if limit and limit.refill:
-            # Requests to accounting do not go to slurmctld.
-            self.shortest = max(SHORTEST, _CALLS * limit.period.total_seconds() / limit.refill / _OF_LIMIT)
-        else:
-            self.shortest = SHORTEST
-
-    def soonest(self, effort: float) -> float:
-        """The minimum pause; ``effort`` is how long the last answer took."""
-        return max(self.shortest, min(_OF_EFFORT * effort, self.rarest))
-
-    def after_answer(self, *, youngest: float = 0.0, longest: float = 0.0, effort: float = 0.0) -> float:
-        """The pause after an answer; ``youngest`` is the age of the youngest waiter, ``longest`` its poll interval."""
-        self._failures = 0
-        return max(self.soonest(effort), min(longest, _OF_AGE * youngest, self.rarest))
-
-    def after_failure(self) -> float:
-        """The pause after a failure: it grows, with jitter, as many clients may wait for the same cluster."""
-        self._failures += 1
-        longest = min(LONGEST_SILENCE, max(self.shortest, self.rarest), self.shortest * 2.0 ** min(self._failures, 10))
-        return random.uniform(0.5, 1.0) * longest
-
-
-def first_of_kind(before: Exception | None, now: Exception) -> Exception:
-    """The failure to report: its text may differ each time, but only a new type of failure is an update."""
-    return before if before is not None and type(before) is type(now) else now
-
-
-def may_pass(failure: Exception) -> TypeGuard[ClusterError]:
-    """True if a failure of a request may be over later without any change, as it says of itself."""
-    return isinstance(failure, ClusterError) and failure.passing
-
-
-def repeated(request: Request[T], failure: Exception) -> Request[T] | None:
-    """The request to repeat after a failure, mostly the same; None if a repeat cannot succeed or does harm."""
-    if not may_pass(failure):
-        return None
-    return request.again() if failure.unsettled else request
-
-
-class Patience:
-    """The wait of a caller while a cluster is away: its log is told of each cause, and again from time to time.
-
-    Only failures that may pass by themselves are waited out. Without a log there is no patience.
-    """
-
-    def __init__(self, log: Logger | None) -> None:
-        self._log = log
-        #: When the log is told of each kind of failure the next time.
-        self._due: dict[type[Exception], float] = {}
-
-    def bears(self, failure: Exception) -> bool:
-        """True if the caller waits until the failure is over; its log is told then."""
-        if self._log is None or not may_pass(failure):
-            return False
-        now, kind = time.monotonic(), type(failure)
-        if now >= self._due.get(kind, -math.inf):
-            self._due[kind] = now + TOLD_AGAIN
-            self._log.warning("The cluster cannot be asked at present, this waits until it can: %s", failure)
-        return True
 
 
 @dataclass

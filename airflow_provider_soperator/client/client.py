@@ -13,8 +13,10 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_provider_soperator.client import queue, submissions
-from airflow_provider_soperator.client.batcher import Batcher, Pace, Patience, RetryPolicy, Siblings, repeated
-from airflow_provider_soperator.client.job_readings import JobAccounts, Tail, Tails
+from airflow_provider_soperator.client.batcher import Batcher, Siblings
+from airflow_provider_soperator.client.job_accounts import JobAccounts
+from airflow_provider_soperator.client.output import Tail, Tails
+from airflow_provider_soperator.client.pace import Pace, Patience, RetryPolicy, repeated
 from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller, statuses
 from airflow_provider_soperator.client.submissions import Earlier, PendingSubmission
 from airflow_provider_soperator.errors import ClusterError

@@ -17,7 +17,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.diagnosis import diagnose, trouble_of
-from airflow_provider_soperator.client.job_readings import Console, Tail
+from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.client.batcher import OF_MEMORY, Pace, first_of_kind
 from airflow_provider_soperator.client.job_tracker import LossLimits, TrackedJob
+from airflow_provider_soperator.client.pace import OF_MEMORY, Pace, first_of_kind
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, InvalidRequest, RateLimited

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_soperator.client.batcher import RetryPolicy
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.pace import RetryPolicy
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError

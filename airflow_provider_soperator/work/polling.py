@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from airflow_provider_soperator.client import batcher
+from airflow_provider_soperator.client import pace
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -33,7 +33,7 @@ def is_final(error: Exception) -> bool:
 
 def may_pass(error: Exception) -> bool:
     """True if a failure may be over at the next look without any change: the cluster is unreachable, or busy."""
-    return isinstance(error, InvalidStateTransition) or batcher.may_pass(error)
+    return isinstance(error, InvalidStateTransition) or pace.may_pass(error)
 
 
 def event_of(error: Exception) -> dict[str, Any]:

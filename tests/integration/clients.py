@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from airflow_provider_soperator.client.batcher import RetryPolicy
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_tracker import LossLimits
+from airflow_provider_soperator.client.pace import RetryPolicy
 from airflow_provider_soperator.client.poller import JobNews, Poller
 from airflow_provider_soperator.client.sync import LOOP, BlockingWatch, SlurmClient
 from airflow_provider_soperator.hooks import slurm

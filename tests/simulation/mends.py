@@ -76,7 +76,7 @@ MENDS = (
     ),
     Mend(
         "without accounting polls come before the queue forgets",
-        "client/batcher.py",
+        "client/pace.py",
         (("OF_MEMORY = 1 / 3", "OF_MEMORY = math.inf"),),
     ),
     Mend(
@@ -116,7 +116,7 @@ MENDS = (
     ),
     Mend(
         "a submission waits while the cluster is away",
-        "client/batcher.py",
+        "client/pace.py",
         (("if self._log is None or", "if True or"),),
     ),
 )

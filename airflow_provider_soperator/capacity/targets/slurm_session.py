@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of, nearness
+from airflow_provider_soperator.capacity.reservation_timing import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.capacity.reservations import HandoverReservation, ReservationLease, handover_name
-from airflow_provider_soperator.capacity.reserving import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.capacity.targets.jobs_in_the_way import JobNotes, JobsInTheWay
 from airflow_provider_soperator.capacity.targets.protocol import (
     JobLosses,

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.client.batcher import TOLD_AGAIN, Batcher, RetryPolicy
+from airflow_provider_soperator.client.batcher import Batcher
+from airflow_provider_soperator.client.pace import TOLD_AGAIN, RetryPolicy
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, SubmitRefused
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, Unreachable
 from tests.unit.client.tracking import Log, run_without_waiting

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.client.batcher import RetryPolicy
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.pace import RetryPolicy
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.errors import TryAgain
 from airflow_provider_soperator.slurm.job import BatchJob

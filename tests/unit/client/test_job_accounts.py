@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.job_readings import PATIENCE, PAUSE
+from airflow_provider_soperator.client.job_accounts import PATIENCE, PAUSE
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, JobStatus

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.client.job_readings import LONGEST_LINE, Console
+from airflow_provider_soperator.client.output import LONGEST_LINE, Console
 
 
 def shown(*pieces: bytes) -> list[str]:

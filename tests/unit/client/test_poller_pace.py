@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_provider_soperator.client.batcher import LONGEST_SILENCE, SHORTEST, Pace
+from airflow_provider_soperator.client.pace import LONGEST_SILENCE, SHORTEST, Pace
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 
 

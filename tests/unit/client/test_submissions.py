@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.client import batcher, submissions
-from airflow_provider_soperator.client.batcher import RetryPolicy
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
+from airflow_provider_soperator.client.pace import RetryPolicy
 from airflow_provider_soperator.client.submissions import Earlier
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotReached
 from airflow_provider_soperator.slurm.job import BatchJob

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_soperator.client.batcher import Pace
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines import submit

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.client.batcher import RetryPolicy, repeated
+from airflow_provider_soperator.client.pace import RetryPolicy, repeated
 from airflow_provider_soperator.slurm.errors import (
     AccountingUnreachable,
     ControllerUnreachable,

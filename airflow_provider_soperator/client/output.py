@@ -1,4 +1,4 @@
-"""What is read of jobs beside their states, for all in one request: output as lines for a log, and accounting."""
+"""The output of jobs: many growing files are read in one request, and bytes become lines for a log."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ import asyncio
 import codecs
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from async_timeout import timeout
-
-from airflow_provider_soperator.client.batcher import Pace
-from airflow_provider_soperator.client.poller import GATHERING
+from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
-from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
-from airflow_provider_soperator.slurm.requests import Accounting, Request
-from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS, name_in_accounting
-from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: Sends a request.
@@ -183,108 +175,3 @@ class Console:
 def _readable(text: str) -> str:
     text = _UNPRINTABLE.sub("", _ESCAPES.sub("", text))
     return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} … ({len(text) - LONGEST_LINE} more)"
-
-
-#: Seconds that accounting may take: a task must not wait for one that lags far behind, or does not answer.
-PATIENCE = 5.0
-#: Seconds between two questions: accounting lags by a fraction of one, as a rule.
-PAUSE = 0.5
-#: A slow answer costs slurmdbd as much; the pause after it is this many times as long.
-_OF_EFFORT = 4.0
-
-
-@dataclass(eq=False)
-class _Ended:
-    """A job that has ended, and the records of its parts."""
-
-    status: JobStatus
-    found: dict[JobId, AccountingJob] = field(default_factory=dict)
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def is_asked_for(self) -> bool:
-        has_any = any(part.nodelist or _is_unattributed(part) for part in self.status.parts)
-        return has_any and not self.status.lost
-
-    def read(self, records: Iterable[AccountingJob]) -> None:
-        by_id = {record.id: record for record in records}
-        for part in self.status.parts:
-            record = by_id.get(part.id)
-            # The number may have been another job's before, and the last run after a requeue may not be there yet.
-            if record and record.state.base is part.state.base and record.name == name_in_accounting(part.name):
-                runs = tuple(run for run in record.earlier_runs if run.name == record.name)
-                self.found[part.id] = replace(record, earlier_runs=runs)
-        # A part without nodes has no figures, and may have no record.
-        if all(part.id in self.found or not part.nodelist for part in self.status.parts):
-            self.done.set()
-
-    def completed(self) -> JobStatus:
-        parts = tuple(
-            replace(part, state=self.found[part.id].state) if part.id in self.found and _is_unattributed(part) else part
-            for part in self.status.parts
-        )
-        return replace(self.status, parts=parts, accounted=tuple(self.found.values()))
-
-
-class JobAccounts:
-    """Asks in a task of the loop, which ends when no job waits. Without accounting, or while it fails, none does."""
-
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._waiting: list[_Ended] = []
-        self._pace = Pace()
-        #: When the next question may be asked, and until when none is answered.
-        self._due = self._silent_until = 0.0
-        self._task: asyncio.Task[None] | None = None
-
-    async def complete(self, status: JobStatus) -> JobStatus:
-        """The status of a job that is over, with its records in accounting, and the users who cancelled parts of it."""
-        ended = _Ended(status)
-        if not ended.is_asked_for or time.monotonic() < self._silent_until:
-            return status
-        self._waiting.append(ended)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._poll(), name="slurm-accounts")
-        try:
-            async with timeout(PATIENCE):
-                await ended.done.wait()
-        except asyncio.TimeoutError:
-            pass
-        finally:
-            self._waiting.remove(ended)
-        return ended.completed()
-
-    async def _poll(self) -> None:
-        try:
-            while self._unanswered():
-                await asyncio.sleep(max(GATHERING, self._due - time.monotonic()))
-                await self._round(self._unanswered())
-        finally:
-            self._task = None
-
-    def _unanswered(self) -> list[_Ended]:
-        return [ended for ended in self._waiting if not ended.done.is_set()]
-
-    async def _round(self, ended: list[_Ended]) -> None:
-        ids = tuple(dict.fromkeys(one.status.id.whole for one in ended))
-        started = time.monotonic()
-        records: dict[JobId, list[AccountingJob]] = {}
-        try:
-            for start in range(0, len(ids), MOST_IDS):
-                for record in await self._ask(Accounting(ids=ids[start : start + MOST_IDS], steps=True)):
-                    records.setdefault(record.id.whole, []).append(record)
-        except ClusterError:
-            # It is no part of a job's end.
-            self._silent_until = time.monotonic() + self._pace.after_failure()
-            for one in ended:
-                one.done.set()
-            return
-        self._pace.after_answer()
-        now = time.monotonic()
-        self._due = now + max(PAUSE, _OF_EFFORT * (now - started))
-        for one in ended:
-            one.read(records.get(one.status.id.whole, ()))
-
-
-def _is_unattributed(part: Job) -> bool:
-    return part.state.base is JobBase.CANCELLED and part.state.cancelled_by is None

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.reserving import BusyNode, JobHistory, WaitingJob, limit_of, to_reserve
+from airflow_provider_soperator.capacity.reservation_timing import (
+    BusyNode,
+    JobHistory,
+    WaitingJob,
+    limit_of,
+    to_reserve,
+)
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import NoDuration
