@@ -64,6 +64,9 @@ class Reached:
         made: list[dict[str, Any]] = []
         if wanted.kubernetes:
             known = {"kube_config": self.kubeconfig} if self.kubeconfig else {"cluster_context": self.context}
+            if wanted.kubernetes_extra.keys() & {"kube_config", "kube_config_path", "in_cluster"}:
+                # The context is one of the recipe's kubeconfig, and may have another name in this one.
+                known = {}
             if not any(known.values()) and not wanted.kubernetes_extra:
                 raise SpecMistake(
                     f"the Kubernetes API for {wanted.kubernetes} is not known: set kubernetes_extra, or give the "

@@ -191,6 +191,18 @@ def kubernetes_error(
     if status is not None:
         return ConnectFailed(f"could not {what} ({status}: {words})", "check the Kubernetes connection")
     names = {type(one).__name__ for one in _causes(error)}
+    if "ConfigException" in names and "kube-config" in words:
+        return ConnectFailed(
+            f"the kubeconfig on {socket.gethostname()} lacks what the Kubernetes connection names ({words})",
+            "put the kubeconfig itself into the connection, as kube_config; a context that Terraform or a command has "
+            "written is only on the machine where that ran, not on other Airflow workers or the triggerer",
+        )
+    if isinstance(error, FileNotFoundError) and error.filename and "/" not in str(error.filename):
+        return ConnectFailed(
+            f"{socket.gethostname()} has no program {error.filename}, from which the kubeconfig gets its token",
+            "install it on all Airflow workers and the triggerer, or give the Kubernetes connection a kubeconfig with "
+            "the token of a service account",
+        )
     untrusted = {"SSLCertVerificationError", "ClientConnectorCertificateError"}
     if names & untrusted or "CERTIFICATE_VERIFY_FAILED" in str(error):
         return ConnectFailed(

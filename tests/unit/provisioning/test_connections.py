@@ -46,6 +46,12 @@ def test_slurm_goes_through_the_others() -> None:
     }
 
 
+def test_a_context_on_one_machine_is_not_looked_for_in_a_kubeconfig_that_is_given() -> None:
+    given = {"kube_config": "apiVersion: v1"}
+    found = written(Reached(context="c"), kubernetes="research", kubernetes_extra=given)
+    assert found["research"]["extra"] == {**given, "namespace": "soperator"}
+
+
 def test_a_kubeconfig_is_better_than_a_context() -> None:
     found = written(Reached(kubeconfig="apiVersion: v1", context="c"), kubernetes="research")
     assert found["research"]["extra"] == {"kube_config": "apiVersion: v1", "namespace": "soperator"}
