@@ -17,8 +17,9 @@ from airflow_provider_soperator.provisioning.parts import (
     ServiceNodes,
 )
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
+from airflow_provider_soperator.provisioning.recipe_needs import RecipeNeeds
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
-from airflow_provider_soperator.terraform.failures import TerraformError
+from airflow_provider_soperator.terraform.failures import UNPREPARED, TerraformError
 from airflow_provider_soperator.terraform.plan import ResourceChange, TerraformPlan
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "s
 #: The published recipe has no outputs; its state has the address of the login nodes here.
 _LOGIN = "module.login_script.terraform_data.lb_service_ip"
 _NOTE = "begun-by"
+#: In what a person approves.
+UNLOCKED = "; its state has no lock against a second apply at the same time: set use_lockfile in the backend"
 _KUBERNETES, _NODE_GROUP = "nebius_mk8s_v1_cluster", "nebius_mk8s_v1_node_group"
 #: What holds data: it stays when its cluster is destroyed, unless it may go, too.
 _HOLD_DATA = ("nebius_compute_v1_filesystem", "nebius_compute_v1_disk", "nebius_storage_v1_bucket")
@@ -58,7 +61,7 @@ class RecipeProvisioner(Provisioner):
 
     def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
         workspace = self._workspace
-        workspace.init()
+        workspace.init(self._check_needs)
         values = variables(self._spec, workspace.recipe.variables)
         # Without a refresh it is quick; that of the destruction follows.
         plan = workspace.plan(values, refresh=not destroy)
@@ -67,11 +70,23 @@ class RecipeProvisioner(Provisioner):
             plan = self._planned_end(values, plan, keep_data)
         self._plan = plan
         changes = {one.address: one.action for one in plan.news if one.action not in ("no-op", "read")}
+        unlocked = "" if plan.is_empty or workspace.recipe.is_locked else UNLOCKED
         return ProvisioningPlan(
-            plan.summary,
+            plan.summary + unlocked,
             changes if changes or plan.is_empty else {f"output {name}": "update" for name in plan.outputs},
             exists=any(one.action not in ("create", "read") for one in plan.changes),
         )
+
+    def _check_needs(self) -> None:
+        """Raise if something is missing that Terraform would name only one by one, or late, or wait for forever."""
+        recipe = self._workspace.recipe
+        needs = RecipeNeeds(recipe, variables(self._spec, recipe.variables), self._workspace.terraform.env)
+        missing, doubts = list(needs.missing()), list(needs.doubts())
+        if missing:
+            said = "".join(f"\n- {one}" for one in (*missing, *doubts))
+            raise UNPREPARED.error(f"nothing was planned or changed, as the recipe cannot work here:{said}")
+        for one in doubts:
+            self._log.warning("%s", one)
 
     def _refuse_another(self, plan: TerraformPlan) -> None:
         """Raise if the state is that of another cluster, which would be renamed, or destroyed in its place."""

@@ -124,6 +124,8 @@ NO_TERRAFORM = Cause(
 )
 #: The parser for a recipe's files is not installed.
 NO_READER = Cause(remedy="pip install 'airflow-provider-soperator[terraform]'")
+#: The Airflow worker lacks what the recipe needs.
+UNPREPARED = Cause()
 #: The recipe's own folder has a state, which a copy of the recipe would not use.
 STATE_ELSEWHERE = Cause()
 #: The plan would destroy or replace protected resources.

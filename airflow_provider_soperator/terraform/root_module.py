@@ -21,6 +21,7 @@ from airflow_provider_soperator.values import texts_in
 
 #: What is to be replaced in an example's values, such as "computefilesystem-<YOUR-FILESTORE-ID>".
 _PLACEHOLDER = re.compile(r"<[A-Z][A-Z0-9 _-]*>")
+FILL_IN = "set it in the description of the cluster, or in that file"
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,14 @@ class RootModule:
         return self._backend[0]
 
     @property
+    def backend_settings(self) -> Mapping[str, Any]:
+        return self._backend[1]
+
+    @property
     def is_locked(self) -> bool:
         """True if the backend locks the state: all do, but s3 only if configured."""
-        kind, settings = self._backend
-        return kind != "s3" or bool({"use_lockfile", "dynamodb_table"} & settings.keys())
+        locks = (self.backend_settings.get(name) for name in ("use_lockfile", "dynamodb_table"))
+        return self.backend != "s3" or any(one not in (None, False, "") for one in locks)
 
     @property
     def modules(self) -> tuple[Path, ...]:
@@ -85,14 +90,33 @@ class RootModule:
 
     def check_placeholders(self, given: Iterable[str]) -> None:
         """Raise ``TerraformError`` if the recipe's own values, which are not ``given``, were not filled in."""
-        for path in (self.folder / "terraform.tfvars", *sorted(self.folder.glob("*.auto.tfvars"))):
-            for name, value in ((_read(path) if path.exists() else None) or {}).items():
+        if left := "; ".join(self.placeholders(given)):
+            raise INVALID_VARIABLE.error(left, FILL_IN)
+
+    def placeholders(self, given: Iterable[str]) -> Iterator[str]:
+        """The recipe's own values that were not filled in, of variables that are not ``given``."""
+        for file, values in self._value_files.items():
+            for name, value in (values or {}).items():
                 left = next(filter(_PLACEHOLDER.search, texts_in(value)), None)
                 if left and name not in given:
-                    raise INVALID_VARIABLE.error(
-                        f"{path.name} of the recipe has a placeholder for {name}: {left!r}",
-                        "set it in the description of the cluster, or in that file",
-                    )
+                    yield f"{file} of the recipe has a placeholder for {name}: {left!r}"
+
+    def unset(self, given: Iterable[str]) -> list[str]:
+        """The variables that must have a value and have none, as far as all files could be parsed."""
+        if None in self._value_files.values():
+            return []
+        needed = [name for name, attributes in self.blocks("variable") if "default" not in attributes]
+        return [name for name in needed if name not in {*given, *self.own_values}]
+
+    @property
+    def own_values(self) -> Mapping[str, Any]:
+        """The values of variables in files that Terraform reads by itself."""
+        return {name: value for values in self._value_files.values() for name, value in (values or {}).items()}
+
+    @cached_property
+    def _value_files(self) -> Mapping[str, Mapping[str, Any] | None]:
+        ends = ("terraform.tfvars", "terraform.tfvars.json", "*.auto.tfvars", "*.auto.tfvars.json")
+        return {path.name: _read(path) for end in ends for path in sorted(self.folder.glob(end))}
 
     @cached_property
     def _backend(self) -> tuple[str, Mapping[str, Any]]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +91,16 @@ class Workspace:
             latest.notice()
         self._rescue()
 
-    def init(self) -> None:
-        """Copy the recipe, and initialize its backend, modules and providers."""
+    def init(self, check: Callable[[], None] = lambda: None) -> None:
+        """Copy the recipe, ``check`` it, and initialize its backend, modules and providers."""
         self.settle()
         version = self.terraform.run("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")
         self.log.info("%s, in %s", version, self.folder)
         with self._alone():
             self._root = bring(self.terraform, self.source, self.folder / "recipe")
             self._write_backend()
+            self.__dict__.pop("recipe", None)
+        check()
         self.terraform.run("init", "-input=false", "-no-color", cwd=self.root)
         if name := self.terraform_workspace:
             self.terraform.run("workspace", "select", "-or-create", name, cwd=self.root)
@@ -189,7 +192,7 @@ class Workspace:
             raise NOT_A_RECIPE.error(f"{self.folder} has no recipe yet", "call init() first")
         return self._root
 
-    @property
+    @cached_property
     def recipe(self) -> RootModule:
         return RootModule.read(self.root)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from airflow_provider_soperator.work.protocols import WorkTimeout
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.provisioning import GPU, TaskInstance, destroy, is_made, ledger, provision, recipe, spec
-from tests.integration.terraforming import needs_terraform, wait_for
+from tests.integration.terraforming import RECIPES, needs_terraform, wait_for
 
 pytestmark = [*needs_terraform, pytest.mark.lane("terraform")]
 
@@ -146,6 +147,25 @@ def test_mistakes_are_refused_before_anything_is_made(
     with pytest.raises(AirflowFailException, match=said):
         provision(source(tmp_path), **options)
     assert ledger(tmp_path) == []
+
+
+@pytest.mark.parametrize("run", [provision, destroy], ids=["provision", "destroy"])
+def test_all_that_a_worker_lacks_is_told_at_once_and_before_terraform_runs(tmp_path: Path, run: Any) -> None:
+    shutil.copytree(RECIPES, tmp_path / "recipe")
+    (tmp_path / "recipe/modules/step/more.tf").write_text('locals {\n  wait = ["kubectl", "wait"]\n}\n')
+    (tmp_path / "recipe/soperator/.envrc").write_text("cat > terraform_backend_override.tf << EOF\n")
+    source = recipe(tmp_path, tmp_path / "recipe", env={"PATH": str(tmp_path)})
+    del source.env["TF_VAR_o11y_profile"]  # type: ignore[attr-defined] # recipe() has made a dict
+    with pytest.raises(AirflowFailException) as told:
+        run(source, plan_only=True, spec=spec(region=None))
+    for words in (
+        "nothing was planned or changed",
+        "- the program kubectl is not on PATH",
+        "- there is no value for region, o11y_profile: ",
+        "- The recipe's .envrc, which no task runs, would put the state into a bucket",
+    ):
+        assert words in str(told.value)
+    assert not list(tmp_path.glob("workspaces/research/recipe/**/.terraform"))
 
 
 def test_what_the_cloud_refuses_is_named_and_what_was_made_is_kept(tmp_path: Path) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from unittest.mock import Mock
+
 import pytest
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme, PartitionSpec, ServiceNodes, Submount
-from airflow_provider_soperator.provisioning.recipe import ITS_OWN, variables
+from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvisioner, variables
+from airflow_provider_soperator.terraform.plan import TerraformPlan
+from airflow_provider_soperator.terraform.workspace import Workspace
 from tests.unit.provisioning.clusters import GPU, cluster, public_key, workers
 
 
@@ -126,3 +131,14 @@ def test_nothing_is_said_twice() -> None:
         variables(cluster(extra={"company_name": "b"}))
     with pytest.raises(SpecMistake, match="node set worker and its extra both set resource"):
         variables(cluster(nodesets=(workers(extra={"resource": {}}),)))
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_a_person_who_approves_a_plan_is_told_that_its_state_has_no_lock(is_locked: bool) -> None:
+    workspace = Mock(Workspace, recipe=Mock(variables=(), is_locked=is_locked))
+    change = {"actions": ["create"], "before": None, "after": {}}
+    workspace.plan.return_value = TerraformPlan.read(
+        {"resource_changes": [{"address": "a.b", "type": "a", "change": change}]}
+    )
+    planned = RecipeProvisioner(cluster(), workspace, logging.getLogger()).plan()
+    assert ("no lock" in planned.summary) is not is_locked

@@ -96,6 +96,7 @@ def test_the_backend(tmp_path: Path, files: dict[str, str], backend: str) -> Non
         ('backend "gcs" {\n  }', True),
         ('backend "s3" {\n    bucket = "b"\n  }', False),
         ('backend "s3" {\n    bucket = "b"\n    use_lockfile = true\n  }', True),
+        ('backend "s3" {\n    bucket = "b"\n    use_lockfile = false\n  }', False),
     ],
 )
 def test_whether_a_backend_has_locks(tmp_path: Path, backend: str, is_locked: bool) -> None:
