@@ -29,6 +29,8 @@ import sys
 
 if not {"scheduler", "dag-processor"}.isdisjoint(sys.argv):
     for name in (
+        "airflow.sdk.execution_time.supervisor",
+        "airflow.sdk.execution_time.task_runner",
         "airflow.providers.ssh.hooks.ssh",
         "airflow.providers.standard.decorators.python",
         "airflow.providers.standard.operators.bash",
@@ -46,6 +48,14 @@ if not {"scheduler", "dag-processor"}.isdisjoint(sys.argv):
     ):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+"""
+
+#: What each Python begins with. Airflow's make objects by the hundred thousand, of which few are garbage: to go through
+#: them again and again is a quarter of the work of a start, and a tenth of what comes afterwards.
+_CUSTOMIZED = """\
+import gc
+
+gc.set_threshold(50_000, 20, 50)
 """
 
 
@@ -67,6 +77,7 @@ class AirflowHome:
         return {
             "AIRFLOW_HOME": str(self.folder),
             "NO_PROXY": LOOPBACK,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(self._python), os.environ.get("PYTHONPATH")))),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
@@ -96,6 +107,11 @@ class AirflowHome:
             **more,
         }
 
+    @property
+    def _python(self) -> Path:
+        """What its Pythons find before all else."""
+        return self.folder / "python"
+
     def _secret(self) -> str:
         """The same for all processes, also for one that is started again."""
         file = self.folder / "secret"
@@ -111,6 +127,8 @@ class AirflowHome:
         if stamp.exists() and stamp.read_text() == installed:
             return
         (self.folder / "config").mkdir(exist_ok=True)
+        self._python.mkdir(exist_ok=True)
+        (self._python / "sitecustomize.py").write_text(_CUSTOMIZED)
         (self.folder / "config/airflow_local_settings.py").write_text(_PRELOADED)
         if not stamp.exists():
             # One whose making was interrupted.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.airflow.stack import Run
+from tests.airflow.stack import PATIENCE, Run
 from tests.integration.cluster import Cluster, until
 
 #: A script that runs until ``let_go``, and says that it has begun.
@@ -23,7 +23,7 @@ class Jobs:
         found = {job: state for job, state, name in rows if name.startswith(self._name)}
         return dict(sorted(found.items(), key=lambda item: int(item[0])))
 
-    def wait(self, *states: str, timeout: float = 300) -> list[str]:
+    def wait(self, *states: str, timeout: float = PATIENCE) -> list[str]:
         """Their ids, once they are in exactly these states."""
         found: dict[str, str] = {}
 

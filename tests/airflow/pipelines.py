@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sandbox.airflow.api import ENDS
 from tests.airflow.jobs import HELD as HELD_SCRIPT
-from tests.airflow.stack import Run
+from tests.airflow.stack import PATIENCE, Run
 from tests.integration.cluster import Cluster
 
 #: Each element of an array waits for its own sign.
@@ -60,7 +60,7 @@ class Pipeline:
                 found[name if index < 0 else f"{name}[{index}]"] = task["state"]
         return found
 
-    def wait_ends(self, timeout: float = 300) -> None:
+    def wait_ends(self, timeout: float = PATIENCE) -> None:
         """Until all tasks of the group have ended, and what was left has been cancelled."""
         last = f"{self.group}.cancel_rest"
         self.run.stack.wait(

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import sqlalchemy
+
 from sandbox.airflow.api import ENDS, AirflowApi, DagRun
 from sandbox.airflow.home import COMPONENTS, AirflowHome, without_airflow
 from sandbox.settings import AirflowPorts
@@ -37,9 +39,12 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 """
 
 
-#: The niceness of the scheduler and its database. A scheduler that gets no turn on a busy machine reads late that tasks
-#: were deferred, and Airflow then fails those that have gone on (apache/airflow #72716; triggers/base.py waits for it).
+#: The niceness of the scheduler, its database and the API server. A scheduler that gets no turn on a busy machine
+#: reads late that tasks were deferred, and Airflow then fails those that have gone on (apache/airflow #72716;
+#: triggers/base.py waits for it). It also fails those that could not tell the API server in time that they are alive.
 FIRST = -10
+#: Seconds that something has to come about, when all early runs want to be served: less than a test has in all.
+PATIENCE = 540
 #: The scheduler forks the workers, which are to be as nice as others.
 _NOT_FIRST = """
 import os
@@ -74,8 +79,10 @@ class Stack:
         }
         self.environment = without_airflow() | self._home.environment(mine)
         self.components = {
-            name: Component(name, self.environment, folder, FIRST if name == "scheduler" else 0) for name in COMPONENTS
+            name: Component(name, self.environment, folder, FIRST if name in ("scheduler", "api-server") else 0)
+            for name in COMPONENTS
         }
+        self._database = database
         self.api = AirflowApi(self._home.url)
         self.call = self.api.call
 
@@ -144,7 +151,7 @@ class Stack:
         self.wait(f"Airflow has the DAG {file.stem}", lambda: self.api.has_dag(file.stem, file.name))
         return Dag(self, file.stem)
 
-    def wait(self, what: str, condition: Callable[[], T | None], timeout: float = 300) -> T:
+    def wait(self, what: str, condition: Callable[[], T | None], timeout: float = PATIENCE) -> T:
         """Wait until a condition is true and return what it gave; fail in words if it never is."""
         began = time.monotonic()
         while not (outcome := condition()):
@@ -153,6 +160,11 @@ class Stack:
             # Each look costs Airflow, or Slurm, some work: whoever has waited for long looks less often.
             time.sleep(min(max(0.5, waited / 8), 3))
         return outcome
+
+    def change(self, statement: str, **values: Any) -> None:
+        """Change what Airflow has in its database, where nothing else moves its clock."""
+        with sqlalchemy.create_engine(self._database).begin() as connection:
+            connection.execute(sqlalchemy.text(statement), values)
 
     def _seen(self) -> str:
         return "\n".join(component.last_lines() for component in self.components.values())
@@ -184,7 +196,7 @@ class Run(DagRun):
     stack: Stack
 
     def wait(
-        self, task_id: str, *states: str, index: int = -1, timeout: float = 300, least_try: int = 0
+        self, task_id: str, *states: str, index: int = -1, timeout: float = PATIENCE, least_try: int = 0
     ) -> dict[str, Any]:
         """The task, once it is in one of these states; it fails as soon as the task rests in another."""
 
@@ -201,7 +213,23 @@ class Run(DagRun):
         except AssertionError as error:
             raise AssertionError(f"{error}\n--- the task's log\n{self.log(task_id, index)}") from None
 
-    def wait_all(self, timeout: float = 300, ends: Collection[str] = ENDS) -> dict[str, str]:
+    def wait_failed_for_good(self, task_id: str) -> None:
+        """Wait until a task has failed that might have been tried again.
+
+        The try that has ended so need not be the first: a busy Airflow may have failed one before.
+        """
+        task = self.wait(task_id, "failed")
+        assert task["try_number"] <= task["max_tries"], self.log(task_id)
+
+    def age(self) -> None:
+        """Have it begun an hour earlier."""
+        self.stack.change(
+            "UPDATE dag_run SET start_date = start_date - interval '1 hour' WHERE dag_id = :dag AND run_id = :run",
+            dag=self.dag_id,
+            run=self.run_id,
+        )
+
+    def wait_all(self, timeout: float = PATIENCE, ends: Collection[str] = ENDS) -> dict[str, str]:
         """The state of each task, once all have come to rest."""
 
         def rested() -> dict[str, str] | None:

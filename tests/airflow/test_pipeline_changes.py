@@ -161,7 +161,7 @@ def a_requeue_keeps_the_chain(pipelines: Pipelines) -> None:
     # Slurm lets two minutes pass, which is a matter of its own.
     pipelines.cluster.start_soon(job)
     pipelines.cluster.let_go(job)
-    pipeline.wait_ends(240)
+    pipeline.wait_ends()
     assert pipeline.states() == dict.fromkeys("abc", "success")
     assert [job.id for job in pipeline.jobs("b")] == [pipeline.ahead("b")]
     assert [job.state for job in pipeline.jobs("c")] == ["COMPLETED"]

@@ -57,12 +57,11 @@ def preempt(cluster: Cluster, job: str) -> None:
 CASES = {
     # Another try may help, or none would, or there is nothing to mend.
     "exit_code": End("command='exit 3'", "up_for_retry", "with exit code 3", "FAILED", modes=BOTH),
-    "timeout": End(f"{SLEEP}, time_limit=1", "failed", "reached its time limit", "TIMEOUT", end_now, BOTH),
-    "refused": End("command='true', partition='nowhere'", "failed", "invalid partition specified: nowhere", modes=BOTH),
+    "timeout": End(f"{SLEEP}, time_limit=1", "failed", "reached its time limit", "TIMEOUT", end_now),
+    # A worker submits the jobs of those that are deferred, too.
+    "refused": End("command='true', partition='nowhere'", "failed", "invalid partition specified: nowhere"),
     "invalid": End("command='true', gpus=1, mem='{{ \"much\" }}'", "failed", "mem: ", modes=(False,)),
-    "nowhere": End(
-        "command='true', slurm_conn_id='no_such_id'", "failed", "there is no connection no_such_id: add it", modes=BOTH
-    ),
+    "nowhere": End("command='true', slurm_conn_id='no_such_id'", "failed", "there is no connection no_such_id: add it"),
     # Of these Slurm knows more than the exit code says.
     "too_large": End(
         "script='#!/bin/bash\\npython3 -c \"x = bytes(1) * (200 << 20); import time; time.sleep(60)\"\\n', mem=20",

@@ -37,8 +37,9 @@ text = SbatchOperator(
 show(text.output)
 SbatchOperator(task_id="file", script="free.sh", **free)
 text >> plain("pulled", "echo job {{{{ ti.xcom_pull('text')['job_id'] }}}}")
-plain("invalid", mem="{{{{ 'much' }}}}", retries=1)
-plain("refused", partition="nowhere", retries=1)
+hopeless = {{"retries": 3, "retry_delay": timedelta(seconds=1)}}
+plain("invalid", mem="{{{{ 'much' }}}}", **hopeless)
+plain("refused", partition="nowhere", **hopeless)
 plain("skipped", "exit 7", on_finish={{7: "skip"}})
 plain("retried", {FAILS_ONCE.format("retried", "retried")!r}, retries=1, retry_delay=timedelta(seconds=1))
 plain(
@@ -125,7 +126,7 @@ def test_a_retry_has_what_it_was_to_change(run: Run, slurm: Cluster) -> None:
     ("task_id", "said"), [("invalid", "mem: "), ("refused", "invalid partition specified: nowhere")]
 )
 def test_what_another_try_would_not_mend_is_not_tried_again(run: Run, task_id: str, said: str) -> None:
-    assert run.wait(task_id, "failed")["try_number"] == 1
+    run.wait_failed_for_good(task_id)
     run.wait_log(task_id, said)
 
 
@@ -147,13 +148,11 @@ def test_callbacks_are_called(run: Run, task_id: str, state: str) -> None:
 )
 def test_what_needs_a_worker_to_start_gets_one(run: Run, task_id: str, index: int) -> None:
     log = log_of_success(run, task_id, index)
-    assert log.count(WORKER) == 1
-    assert log.index(WORKER) < log.index(" submitted")
+    assert log.rindex(WORKER) < log.index(" submitted")
 
 
 @pytest.mark.parametrize("task_id", ["noted", "starts"])
 def test_what_needs_a_worker_to_end_gets_one(run: Run, task_id: str) -> None:
     run.wait(task_id, "success")
     log = run.wait_log(task_id, WORKER)
-    assert log.count(WORKER) == 1
     assert log.index(WORKER) > log.index("is COMPLETED")
