@@ -159,10 +159,8 @@ def test_a_partition_of_a_set_that_is_not_there(bare: Cluster, apply: Apply, set
         *sets_of(settings),
     )
     if settings.soperator == "4.1":
-        log = settings.paths.logs / "slurmctld.log"
-        bare.wait(
-            "slurmctld refuses it", lambda: log.exists() and "gone" in bare.run("cat", "/var/log/slurm/slurmctld.log")
-        )
+        log = ("cat", "/var/log/slurm/slurmctld.log")
+        bare.wait("slurmctld refuses it", lambda: "gone" in bare.try_run(*log).stdout)
         assert phase(bare) == "Not available"
         partitions = {"configType": "structured", "partitions": [main]}
         apply(cluster_of(settings, partitionConfiguration=partitions))
