@@ -38,7 +38,7 @@ def slurmdbd_conf(settings: Settings) -> str:
 def mariadb_conf() -> str:
     """A database for one short life: small, reached by its socket only, in no hurry to reach the disk."""
     return (
-        # Newer ones make a key and a certificate at each start, which nobody would use.
+        # Newer ones make a key and a certificate at each start, which nothing would use.
         "[mariadbd]\nskip-networking\nskip-ssl\ninnodb_buffer_pool_size=128M\ninnodb_log_file_size=64M\n"
         # From 11.6 on it is on, and slurmdbd ends when two of its writes meet, mostly at a full hour, when it sums up.
         "loose_innodb_snapshot_isolation=OFF\n"

@@ -145,7 +145,7 @@ class Settings:
     vm_removal: float = 1.0
     #: Seconds from a change of images or resources in the objects until Pods begin to follow it.
     rollout_lag: float = 2.0
-    #: Seconds between two looks of Flux at values that nobody has told it of (Soperator: 300).
+    #: Seconds between two looks of Flux at values that it was not told of (Soperator: 300).
     flux_interval: float = 10.0
     #: Seconds that a backup of the jail takes.
     backup_time: float = 2.0

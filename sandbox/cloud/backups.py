@@ -103,7 +103,7 @@ class BackupController:
         status = {**(backup.get("status") or {}), "started": True}
         if succeeded == len(jobs) or failed:
             how = ("Failed", "has failed") if failed else ("Succeeded", "completed successfully")
-            # Whoever looks at the status alone takes a failed one for a success.
+            # A reader of the status alone takes a failed one for a success.
             completed = condition("Completed", True, how[0], said)
             finished = condition("Progressing", False, "Finished", f"job '{owner}' {how[1]}")
             status = with_conditions({**status, "finished": True}, completed, finished)

@@ -65,7 +65,7 @@ def installation(settings: Settings) -> Iterator[Object]:
     watched = {"labels": {"reconcile.fluxcd.io/watch": "Enabled"}}
     for name, more, values in (
         ("terraform-fluxcd-values", watched, _recipe_values(settings)),
-        # For whoever runs the cluster: Terraform makes it, and never looks at it again.
+        # For those who run the cluster: Terraform makes it, and never looks at it again.
         (f"{UMBRELLA}-values", {}, {}),
     ):
         yield {**config_map, "metadata": {"name": name, **more}, "data": {"values.yaml": values}}

@@ -152,7 +152,7 @@ class NodeSetController:
         ordinals = set(range(replicas_of(nodeset)))
         if spec.get("ephemeralNodes"):
             active = set(self._power_state(nodeset)["spec"].get("activeNodes") or [])
-            # Nobody takes ordinals away when there are fewer names: their Pods stay, and Slurm knows nothing of them.
+            # No ordinals are taken away when there are fewer names: their Pods stay, and Slurm knows nothing of them.
             there = {int(pod["metadata"]["name"].rpartition("-")[2]) for pod in self._pods(name)}
             ordinals = active & (ordinals | there)
         return {f"{name}-{ordinal}" for ordinal in ordinals}

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Asked(Protocol):
-    """What somebody wants to do, and may not."""
+    """A request that its account has no right to."""
 
     @property
     def verb(self) -> str: ...
@@ -64,7 +64,7 @@ def unauthorized() -> ApiError:
 
 
 def forbidden(user: str, wanted: Asked, missing: list[str]) -> ApiError:
-    """As the API server says it; ``missing`` are roles that somebody has bound, and that are not there."""
+    """As the API server says it; ``missing`` are roles that are bound, and do not exist."""
     plural = wanted.resource.partition("/")[0]
     resource = f"{plural}.{wanted.group}" if wanted.group else plural
     where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"

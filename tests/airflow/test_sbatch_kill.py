@@ -161,7 +161,7 @@ def deleted_and_made_again(killing: Killing) -> None:
     jobs.wait("COMPLETED", "COMPLETED")
 
 
-#: Those first that take longest. Whoever waits for the job hears of any other state, whichever it is, in the same
+#: Those first that take longest. A waiter for the job hears of any other state, whichever it is, in the same
 #: way: a mark is put in each mode, what else changes the state in one. Which job belongs to which try after a clear,
 #: with retries or without, is proved in memory (tests/unit/operators/test_sbatch_keys).
 CASES = [

@@ -122,7 +122,7 @@ def test_a_backup_that_has_ended_sweeps_older_ones_away(k8up: K8up) -> None:
         k8up.wait(1)
         k8up.back_up(name=f"number-{number}")
         k8up.wait(61)
-    # Three stay, whoever has made them.
+    # Three stay, no matter who made them.
     assert k8up.names("backups") == ["number-1", "number-2", "number-3"]
     assert k8up.names("jobs") == [f"backup-number-{number}-0" for number in (1, 2, 3)]
     assert dig(k8up.status("number-3"), "conditions[Scrubbed].message") == "Deleted 1 resources"
