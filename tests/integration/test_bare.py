@@ -159,8 +159,9 @@ def test_a_partition_of_a_set_that_is_not_there(bare: Cluster, apply: Apply, set
         *sets_of(settings),
     )
     if settings.soperator == "4.1":
-        log = ("cat", "/var/log/slurm/slurmctld.log")
-        bare.wait("slurmctld refuses it", lambda: "gone" in bare.try_run(*log).stdout)
+        # No login node has come up by then.
+        log = settings.paths.logs / "slurmctld.log"
+        bare.wait("slurmctld refuses it", lambda: log.exists() and "gone" in log.read_text(errors="replace"))
         assert phase(bare) == "Not available"
         partitions = {"configType": "structured", "partitions": [main]}
         apply(cluster_of(settings, partitionConfiguration=partitions))
