@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.errors import ClusterError
+from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.operators.backup import refuse_without_backup
 from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
@@ -115,7 +115,6 @@ class ClusterOperator(StrictOperator):
 @contextmanager
 def explained() -> Iterator[None]:
     """Fail the task at once for errors that no retry can mend; leave the others to its retries."""
-    from airflow_provider_soperator.errors import ConnectionMistake
     from airflow_provider_soperator.terraform.failures import TerraformError
 
     try:
