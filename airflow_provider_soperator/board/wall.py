@@ -103,6 +103,9 @@ class LeftOver:
     owner: str
     why: str = ""
     since: datetime | None = None
+    #: The drained nodes, or the reservation.
+    nodes: tuple[str, ...] = ()
+    reservation: Reservation | None = None
 
 
 def left_overs(nodes: Iterable[Node], reservations: Iterable[Reservation]) -> list[LeftOver]:
@@ -118,8 +121,11 @@ def left_overs(nodes: Iterable[Node], reservations: Iterable[Reservation]) -> li
             owner=reason.owner,
             why=reason.why,
             since=min((node.reason_since for node in drained if node.reason_since), default=None),
+            nodes=tuple(node.name for node in drained),
         )
         for reason, drained in drains.items()
     ]
     ours = [one for one in reservations if one.name.startswith(OUR_RESERVATIONS)]
-    return found + [LeftOver(what=f"reservation {one.name} of {one.nodelist}", owner=one.name) for one in ours]
+    return found + [
+        LeftOver(what=f"reservation {one.name} of {one.nodelist}", owner=one.name, reservation=one) for one in ours
+    ]

@@ -1,4 +1,4 @@
-"""The commands ``airflow soperator …``: a cluster at a glance, without a browser.
+"""The commands ``board``, ``jobs``, ``nodes``, ``health`` and ``why``: a cluster at a glance, without a browser.
 
 Each ends with status 1 if the cluster cannot be read, or what was asked for is not there.
 """
@@ -6,22 +6,19 @@ Each ends with status 1 if the cluster cannot be read, or what was asked for is 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
+import time
 from argparse import Namespace
-from collections.abc import Iterable
-from datetime import datetime, timezone
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from airflow.cli.simple_table import AirflowConsole
-
-from airflow_provider_soperator.board.picture import Picture, take
-from airflow_provider_soperator.board.queue_rows import QueueQuery, queue_page
+from airflow_provider_soperator.board.picture import INTERVAL, Picture, take
+from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page
 from airflow_provider_soperator.board.tasks import find_tasks
 from airflow_provider_soperator.board.wall import left_overs, wall
+from airflow_provider_soperator.cli.terminal import command, moment_text, show
 from airflow_provider_soperator.client.diagnosis import diagnose
-from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
-from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
@@ -31,13 +28,54 @@ from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 
 #: Rows of the queue: a terminal has no pages.
 _ALL = 1_000_000
+#: Reasons of pending jobs on the board, the most frequent ones.
+_REASONS = 4
 
 
+@command
+def board(args: Namespace) -> None:
+    """Show a cluster at a glance."""
+    while True:
+        picture = picture_of(args, "nodes", "jobs")
+        if args.watch:
+            # From the top of an empty screen.
+            print("\033[2J\033[H", end="")
+        show(args, ({"part": part, "what": what, "state": said} for part, what, said in _at_a_glance(picture)))
+        if not args.watch:
+            return
+        time.sleep(INTERVAL)
+
+
+def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
+    slurm = f"Slurm {picture.config.version}, cluster {picture.config.cluster}" if picture.config else "Slurm"
+    yield "cluster", picture.connection, f"{slurm}, as of {moment_text(picture.taken)}"
+    for group in wall(picture.nodes, picture.jobs):
+        nodes = [tile.node for tile in group.tiles]
+        said = ", ".join(f"{count} {state}" for state, count in group.counts.items())
+        gpus = sum(node.gpus for node in nodes)
+        used = f"; {sum(node.gpus_used for node in nodes)} of {gpus} GPUs in use" if gpus else ""
+        yield "nodes", f"{group.name} ({len(nodes)})", said + used
+    queue = queue_page(picture, QueueQuery(), _ALL)
+    yield "queue", "running", f"{queue.running} jobs, {queue.gpus_running} GPUs"
+    yield "queue", "pending", f"{queue.pending} jobs, {queue.gpus_pending} GPUs"
+    reasons = Counter[str]()
+    for row in queue.rows:
+        reasons[row.why] += row.count if row.why else 0
+    for why, count in (reasons - Counter[str]()).most_common(_REASONS):
+        yield "queue", f"{count} wait", why
+    for name, found in picture.findings.items():
+        for one in found:
+            yield "health", name, one.what
+    for left in left_overs(picture.nodes, picture.reservations):
+        yield "held", left.what, f"by {left.owner}{f': {left.why}' * bool(left.why)}"
+
+
+@command
 def jobs(args: Namespace) -> None:
     """List jobs with their tasks, and why they wait."""
-    picture = _picture(args, "jobs")
+    picture = picture_of(args, "jobs")
     query = QueueQuery(jobs=args.state, search=args.search)
-    _print(
+    show(
         args,
         (
             {
@@ -46,20 +84,21 @@ def jobs(args: Namespace) -> None:
                 "user": row.job.user,
                 "state": row.job.state,
                 "why": row.why,
-                "since": _moment(row.since),
+                "since": moment_text(row.since),
                 "gpus": row.gpus * row.count,
                 "nodes": row.job.nodelist,
-                "limit": limit.value.lower() if isinstance(limit := row.job.time_limit, NoDuration) else limit,
+                "limit": _limit(row),
             }
             for row in queue_page(picture, query, _ALL).rows
         ),
     )
 
 
+@command
 def nodes(args: Namespace) -> None:
     """List nodes with their state, jobs, and who has drained them."""
-    picture = _picture(args, "nodes")
-    _print(
+    picture = picture_of(args, "nodes")
+    show(
         args,
         (
             {
@@ -69,7 +108,7 @@ def nodes(args: Namespace) -> None:
                 "jobs": [str(job) for job in tile.jobs],
                 "reason": tile.node.reason,
                 "by": tile.drained_by if tile.node.reason else "",
-                "since": _moment(tile.node.reason_since),
+                "since": moment_text(tile.node.reason_since),
             }
             for group in wall(picture.nodes, picture.jobs)
             for tile in group.tiles
@@ -77,17 +116,18 @@ def nodes(args: Namespace) -> None:
     )
 
 
+@command
 def health(args: Namespace) -> None:
     """List what Slurm has against nodes."""
-    found = _picture(args, "nodes").findings
-    _print(
+    found = picture_of(args, "nodes").findings
+    show(
         args,
         (
             {
                 "node": one.node,
                 "finding": one.kind.value,
                 "what": one.what,
-                "since": _moment(one.since),
+                "since": moment_text(one.since),
                 "heals": "yes" if one.heals else "no",
             }
             for findings in found.values()
@@ -96,41 +136,20 @@ def health(args: Namespace) -> None:
     )
 
 
-def held(args: Namespace) -> None:
-    """List drains and reservations of DAGs."""
-    picture = _picture(args, "nodes", "reservations")
-    _print(
-        args,
-        (
-            {"what": one.what, "owner": one.owner, "why": one.why, "since": _moment(one.since)}
-            for one in left_overs(picture.nodes, picture.reservations)
-        ),
-    )
+def _limit(row: QueueRow) -> Any:
+    limit = row.job.time_limit
+    return limit.value.lower() if isinstance(limit, NoDuration) else limit
 
 
+@command
 def why(args: Namespace) -> None:
     """Tell why a job waits, or how it ended."""
-    try:
-        job = JobId.parse(args.job)
-        lines = asyncio.run(_told(args, job))
-    except ValueError as error:
-        sys.exit(str(error))
-    except (ClusterError, ConnectionMistake) as error:
-        sys.exit(in_words(error))
-    print("\n".join(lines))
+    lines = asyncio.run(_lines_about(args.conn_id, JobId.parse(args.job)))
+    show(args, ({"job": args.job, "line": line} for line in lines), "\n".join(lines))
 
 
-def test(args: Namespace) -> None:
-    """Test the connection."""
-    _as_server()
-    works, said = SlurmHook(args.conn_id).test_connection()
-    print(said, file=sys.stdout if works else sys.stderr)
-    sys.exit(not works)
-
-
-async def _told(args: Namespace, job: JobId) -> list[str]:
-    _as_server()
-    async with SlurmHook(args.conn_id).async_client() as client:
+async def _lines_about(connection: str, job: JobId) -> list[str]:
+    async with SlurmHook(connection).async_client() as client:
         status = await client.status(job)
         if not status.parts:
             raise ValueError(f"the cluster has no job {job}, neither in the queue nor in accounting")
@@ -142,29 +161,15 @@ async def _told(args: Namespace, job: JobId) -> list[str]:
 def _waits(status: JobStatus) -> Iterable[str]:
     for part in status.parts:
         if said := reason_in_words(part):
-            expected = f"; Slurm expects it to start at {_moment(part.started)}" if part.started else ""
+            expected = f"; Slurm expects it to start at {moment_text(part.started)}" if part.started else ""
             yield f"{part.id} waits: {said}{expected}."
 
 
-def _picture(args: Namespace, *needed: str) -> Picture:
+def picture_of(args: Namespace, *needed: str) -> Picture:
     """The picture, if it has what is needed; what else could not be read is told beside it."""
-    _as_server()
     picture = asyncio.run(take(args.conn_id, find_tasks))
     for why_not, parts in picture.unread.items():
         print(f"Not read: {', '.join(parts)}. {why_not}", file=sys.stderr)
     if not picture.failures.keys().isdisjoint(needed):
         sys.exit(1)
     return picture
-
-
-def _as_server() -> None:
-    # Only so does Airflow look for connections in its database, as its own commands do.
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-
-
-def _print(args: Namespace, rows: Iterable[dict[str, Any]]) -> None:
-    AirflowConsole().print_as(list(rows), args.output)
-
-
-def _moment(moment: datetime | None) -> str:
-    return moment.astimezone(timezone.utc).isoformat(timespec="seconds") if moment else ""
