@@ -8,12 +8,13 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from pprint import pformat
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.cli.rehearsal import bags, cause_of, in_order, rehearsed, the_dag
-from airflow_provider_soperator.cli.terminal import command, show
+from airflow_provider_soperator.cli.terminal import command, show, tell
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.chains.reading import task_parameters
@@ -117,12 +118,13 @@ def lint(args: Namespace) -> None:
         rows += [_row(file, "", "", _where(file, why)) for file, why in bag.import_errors.items()]
         tasks += [(dag, task) for dag in bag.dags.values() for task in job_tasks(dag)]
     rows += [_row(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in tasks for wrong in _files(dag, task)]
-    there = [(dag, task) for dag, task in tasks if option(task, "slurm_conn_id") in (None, args.conn_id)]
+    default = SlurmHook.default_conn_name
+    there = [(dag, it) for dag, it in tasks if (option(it, "slurm_conn_id") or default) == args.conn_id]
     if args.conn_id:
         known = asyncio.run(_names(args.conn_id))
         rows += [_row(dag.fileloc, dag.dag_id, it.task_id, one) for dag, it in there for one in _strange(it, known)]
     for_cluster = f", {len(there)} of them against {args.conn_id}" if args.conn_id else ""
-    print(f"{len(tasks)} tasks with jobs checked{for_cluster}: {len(rows)} problems", file=sys.stderr)
+    tell(f"{len(tasks)} tasks with jobs checked{for_cluster}: {len(rows)} problems")
     lines = (": ".join(filter(None, (row["file"], row["dag"], row["task"], row["problem"]))) for row in rows)
     if rows or args.output != "table":
         show(args, rows, "\n".join(lines))
@@ -165,8 +167,10 @@ def _strange(task: Any, known: Mapping[str, set[str]]) -> Iterator[str]:
     """Names in a task that the cluster does not know."""
     job = getattr(task, "job", None) or {}
     script = option(task, "script")
-    is_text = isinstance(script, str) and script.startswith("#!") and not has_template(script)
-    said = directives.read(script)[0].fields if is_text else {}
+    said: Mapping[str, Any] = {}
+    # Lines with templates may be none that can be read.
+    with suppress(directives.DirectiveError):
+        said = directives.read(script)[0].fields if isinstance(script, str) and script.startswith("#!") else {}
     for name, names in known.items():
         given = job.get(name) or option(task, name) or said.get(name)
         if isinstance(given, str) and not has_template(given):

@@ -17,7 +17,8 @@ from airflow_provider_soperator.board.picture import INTERVAL, Picture, take
 from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page
 from airflow_provider_soperator.board.tasks import find_tasks
 from airflow_provider_soperator.board.wall import left_overs, wall
-from airflow_provider_soperator.cli.terminal import command, moment_text, show
+from airflow_provider_soperator.capacity.allocation import counted
+from airflow_provider_soperator.cli.terminal import command, moment_text, show, tell
 from airflow_provider_soperator.client.diagnosis import diagnose
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -36,7 +37,8 @@ _REASONS = 4
 def board(args: Namespace) -> None:
     """Show a cluster at a glance."""
     while True:
-        picture = picture_of(args, "nodes", "jobs")
+        # Who watches sees an outage come and go.
+        picture = picture_of(args, *(() if args.watch else ("nodes", "jobs")))
         if args.watch:
             # From the top of an empty screen.
             print("\033[2J\033[H", end="")
@@ -56,8 +58,8 @@ def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
         used = f"; {sum(node.gpus_used for node in nodes)} of {gpus} GPUs in use" if gpus else ""
         yield "nodes", f"{group.name} ({len(nodes)})", said + used
     queue = queue_page(picture, QueueQuery(), _ALL)
-    yield "queue", "running", f"{queue.running} jobs, {queue.gpus_running} GPUs"
-    yield "queue", "pending", f"{queue.pending} jobs, {queue.gpus_pending} GPUs"
+    yield "queue", "running", f"{counted(queue.running, 'jobs')}, {queue.gpus_running} GPUs"
+    yield "queue", "pending", f"{counted(queue.pending, 'jobs')}, {queue.gpus_pending} GPUs"
     reasons = Counter[str]()
     for row in queue.rows:
         reasons[row.why] += row.count if row.why else 0
@@ -169,7 +171,7 @@ def picture_of(args: Namespace, *needed: str) -> Picture:
     """The picture, if it has what is needed; what else could not be read is told beside it."""
     picture = asyncio.run(take(args.conn_id, find_tasks))
     for why_not, parts in picture.unread.items():
-        print(f"Not read: {', '.join(parts)}. {why_not}", file=sys.stderr)
+        tell(f"Not read: {', '.join(parts)}. {why_not}")
     if not picture.failures.keys().isdisjoint(needed):
         sys.exit(1)
     return picture

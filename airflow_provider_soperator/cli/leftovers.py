@@ -15,7 +15,7 @@ from airflow_provider_soperator.board.tasks import dags_at_work
 from airflow_provider_soperator.board.wall import LeftOver, left_overs
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.reservations import is_lapsed
-from airflow_provider_soperator.cli.terminal import agreed, command, moment_text, show
+from airflow_provider_soperator.cli.terminal import agreed, command, moment_text, show, tell
 from airflow_provider_soperator.functions.call import FOLDER
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.files import FileRequest, RemoveFiles
@@ -76,11 +76,11 @@ def leftovers(args: Namespace) -> None:
         return
     chosen = [one for one in found if args.names or one.at_work == "no"]
     if chosen:
-        print(f"To be released: {'; '.join(one.left.what for one in chosen)}")
+        tell(f"To be released: {'; '.join(one.left.what for one in chosen)}")
         agreed(args, "Release it?")
         asyncio.run(_release(args.conn_id, chosen))
     elif found:
-        print("Nothing is released: the owner of each is at work, or unknown. Name what is to go nevertheless.")
+        tell("Nothing is released: the owner of each is at work, or unknown. Name what is to go nevertheless.")
 
 
 async def _found(conn_id: str) -> list[Remnant]:
@@ -134,10 +134,10 @@ async def _release(conn_id: str, chosen: Sequence[Remnant]) -> None:
         for one in chosen:
             # Since the plan was shown, a node may have been drained for another reason.
             if any(not is_ours(nodes[name], one.left.owner) for name in one.left.nodes if name in nodes):
-                print(f"Not released, as it has changed: {one.left.what}")
+                tell(f"Not released, as it has changed: {one.left.what}")
             else:
                 await client.ask(one.release)
-                print(f"Released: {one.left.what}")
+                tell(f"Released: {one.left.what}")
 
 
 _FIND = """\

@@ -26,13 +26,16 @@ def bags(places: Sequence[str]) -> Iterator[DagBag]:
         if not Path(place).exists():
             raise FileNotFoundError(f"there is no file or folder {place}: name one, or the id of a DAG of Airflow")
         yield DagBag(os.path.abspath(place))
-    if not places:
-        from airflow.dag_processing.bundles import manager
+    for bundle in [] if places else _bundles():
+        bundle.initialize()
+        yield BundleDagBag(str(bundle.path), bundle_path=bundle.path, bundle_name=bundle.name)
 
-        bundles: Any = manager.DagBundlesManager  # It has no types.
-        for bundle in bundles().get_all_dag_bundles():
-            bundle.initialize()
-            yield BundleDagBag(str(bundle.path), bundle_path=bundle.path, bundle_name=bundle.name)
+
+def _bundles() -> Iterator[Any]:
+    from airflow.dag_processing.bundles import manager
+
+    bundles: Any = manager.DagBundlesManager  # It has no types.
+    yield from bundles().get_all_dag_bundles()
 
 
 def dags_of(names: Sequence[str]) -> list[DAG]:

@@ -16,7 +16,7 @@ from airflow_provider_soperator.capacity.order import place_of, requested_alloca
 from airflow_provider_soperator.capacity.overrides import Override, kept_overrides, written
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.cli.rehearsal import dags_of, in_order, rehearsed, the_dag, user
-from airflow_provider_soperator.cli.terminal import agreed, command, show
+from airflow_provider_soperator.cli.terminal import agreed, command, show, tell
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.values import moment_of
 
@@ -64,7 +64,7 @@ def _scheduled(dag: DAG) -> ScheduledBlock | None:
                 raise
             except Exception as error:
                 # Files can be looked at without an Airflow.
-                print(f"Overrides of {dag.dag_id} are unknown: {str(error).splitlines()[0]}", file=sys.stderr)
+                tell(f"Overrides of {dag.dag_id} are unknown: {str(error).splitlines()[0]}")
                 kept = []
             return ScheduledBlock(dag, task, task.schedule.overridden(kept))
     return None
@@ -170,7 +170,7 @@ def shift(args: Namespace) -> None:
     from airflow.api.client import get_current_api_client
 
     run = get_current_api_client().trigger_dag(dag.dag_id, conf=conf, triggering_user_name=user() or None)
-    print(f"Started: run {run['dag_run_id']} of {dag.dag_id}" if run else "Not started", file=sys.stderr)
+    tell(f"Started: run {run['dag_run_id']} of {dag.dag_id}" if run else "Not started")
 
 
 def _sizes(said: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
@@ -215,15 +215,16 @@ def override(args: Namespace) -> None:
         new, said = [*kept, made], f"Added: {_told(made)}"
     after = base.overridden(new)
     first, last = since or now, until or now + timedelta(days=7)
-    print(said)
+    lines = [said]
     for change in after.changes(first, last):
         at = change.at.astimezone(base.zone)
-        print(f"  {at:%a %d %b %H:%M}: {units_text(change.after.allocation)} ({change.after.name})")
+        lines.append(f"  {at:%a %d %b %H:%M}: {units_text(change.after.allocation)} ({change.after.name})")
+    show(args, map(_row, new), "\n".join(lines))
     agreed(args, "Keep it so?")
     from airflow.models.variable import Variable
 
     Variable.set(key, written(new, now, base.zone))
-    print(f"Kept. A run of {found.dag.dag_id} begins within minutes of each change, while the DAG is switched on.")
+    tell(f"Kept. A run of {found.dag.dag_id} begins within minutes of each change, while the DAG is switched on.")
 
 
 _BOUNDLESS = 1 << 30

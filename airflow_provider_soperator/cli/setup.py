@@ -10,7 +10,7 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from airflow_provider_soperator.cli.terminal import command, show
+from airflow_provider_soperator.cli.terminal import command, show, tell
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.hooks.forms import NEBIUS, SOPERATOR, SSH_EXTRAS, TRANSPORTS
 from airflow_provider_soperator.hooks.nebius import NebiusHook
@@ -54,7 +54,7 @@ def connection(args: Namespace) -> None:
     # What is in the environment comes before Airflow's database.
     os.environ[variable] = said
     works, message = (True, "") if args.no_test else hook(conn_id).test_connection()
-    print(message, file=sys.stderr)
+    tell(message)
     show(args, [{"variable": variable, "value": said, "works": works}], f"{variable}={shlex.quote(said)}")
     sys.exit(not works)
 
@@ -71,5 +71,5 @@ def _answers(args: Namespace, known: dict[str, str], secrets: set[str]) -> dict[
 
 
 def _answer(name: str, said: str, secrets: set[str]) -> str:
-    print(said, file=sys.stderr)
+    tell(said)
     return (getpass.getpass if name in secrets else input)(f"{name}: ").strip()

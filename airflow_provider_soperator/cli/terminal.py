@@ -63,6 +63,11 @@ def show(args: Namespace, rows: Iterable[Mapping[str, Any]], text: str | None = 
     AirflowConsole().print_as(list(rows), args.output)
 
 
+def tell(line: str) -> None:
+    """Print what is no part of the result."""
+    print(line, file=sys.stderr)
+
+
 def agreed(args: Namespace, question: str) -> None:
     """Ask before something is changed; ends the command without consent."""
     if args.yes:

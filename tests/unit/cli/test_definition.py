@@ -11,17 +11,7 @@ from airflow_provider_soperator.cli import terminal
 from airflow_provider_soperator.cli.definition import get_cli_commands
 from airflow_provider_soperator.errors import CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.get_provider_info import get_provider_info
-
-
-def parsed(*words: str) -> argparse.Namespace:
-    """The arguments as Airflow's parser makes them, with the name of the command."""
-    from airflow.cli.cli_parser import _add_command
-
-    parser = argparse.ArgumentParser()
-    commands = parser.add_subparsers()
-    for group in get_cli_commands():
-        _add_command(commands, group)
-    return parser.parse_args(["soperator", *words])
+from tests.unit.cli.calls import parsed
 
 
 def test_airflow_has_each_command() -> None:

@@ -92,8 +92,8 @@ def test_the_board_has_all_at_a_glance(monkeypatch: pytest.MonkeyPatch, capsys: 
     rows = [(row["part"], row["what"], row["state"]) for row in printed("board", monkeypatch, capsys)]
     assert rows[1:] == [
         ("nodes", "worker (3)", "2 drained, 1 busy; 8 of 8 GPUs in use"),
-        ("queue", "running", "1 jobs, 8 GPUs"),
-        ("queue", "pending", "1 jobs, 0 GPUs"),
+        ("queue", "running", "1 job, 8 GPUs"),
+        ("queue", "pending", "1 job, 0 GPUs"),
         ("queue", "1 wait", "its owner holds it (JobHeldUser)"),
         ("health", "worker-1", rows[5][2]),
         ("held", "drain of worker-2", "by nightly: tested"),
