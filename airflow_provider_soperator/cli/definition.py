@@ -85,10 +85,7 @@ def get_cli_commands() -> list[Any]:
                     connection,
                 ),
                 action(
-                    "nodes",
-                    "glance.nodes",
-                    "List nodes with their state, jobs, and who has drained them",
-                    connection,
+                    "nodes", "glance.nodes", "List nodes with their state, jobs, and who has drained them", connection
                 ),
                 action("health", "glance.health", "List what Slurm has against nodes", connection),
                 action(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,9 @@ from airflow_provider_soperator.cli import terminal
 from airflow_provider_soperator.cli.definition import get_cli_commands
 from airflow_provider_soperator.errors import CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.get_provider_info import get_provider_info
-from tests.unit.cli.calls import parsed
+from tests.unit.cli.calls import called, parsed
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_airflow_has_each_command() -> None:
@@ -23,10 +28,8 @@ def test_airflow_has_each_command() -> None:
         "override", "connection",
     ]  # fmt: skip
     for one in group.subcommands:
-        # Airflow looks a command up when it is called.
-        _, _, place = one.func.__name__.rpartition(".")
         flags = {flag for arg in one.args for flag in arg.flags}
-        assert {"--output", "--json", "--verbose"} <= flags, (one.name, place)
+        assert {"--output", "--json", "--verbose"} <= flags, one.name
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,19 @@ def test_airflow_has_each_command() -> None:
 def test_arguments(words: list[str], expected: dict[str, Any]) -> None:
     args = vars(parsed(*words))
     assert {name: args[name] for name in expected} == expected
+
+
+def test_the_calls_in_the_documents_are_such() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    found = [line for page in pages for line in re.findall(r"^    airflow soperator (.*)$", page.read_text(), re.M)]
+    assert len(found) > 15
+    for line in found:
+        parsed(*shlex.split(line.partition(" > ")[0]))
+
+
+def test_a_feature_that_the_doctor_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    status = called(capsys, "doctor", "--feature", "helth").status
+    assert status == "There is no feature helth: did you mean 'health'?"
 
 
 @pytest.mark.parametrize(
