@@ -162,7 +162,7 @@ def get_cli_commands() -> list[Any]:
                 ),
                 action(
                     "connection",
-                    "setup.connection",
+                    "connect.connection",
                     "Ask for a connection, test it, and print it for the environment",
                     words("fields", "Its fields, such as host=login.example.com login=airflow", "*"),
                     option("type", "soperator or nebius (default: soperator)", choices=("soperator", "nebius")),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from airflow_provider_soperator.capacity.reservations import is_lapsed
 from airflow_provider_soperator.cli.terminal import agreed, command, moment_text, show, tell
 from airflow_provider_soperator.functions.call import FOLDER
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import FileRequest, RemoveFiles
 from airflow_provider_soperator.slurm.job_ids import key_of
 from airflow_provider_soperator.slurm.node_conditions import is_ours
@@ -49,18 +50,29 @@ class Remnant:
 
     @property
     def names(self) -> set[str]:
-        reservation = {self.left.reservation.name} if self.left.reservation else set()
-        return {*self.left.nodes, *self.left.what.split()} | reservation
+        """What it is called: each of its nodes, or the reservation, or the file."""
+        if self.left.reservation:
+            return {self.left.reservation.name}
+        return {*self.left.nodes} or {self.left.what.removeprefix("file ")}
+
+    def of(self, named: Collection[str]) -> Remnant:
+        """The part of it that is named."""
+        nodes = tuple(node for node in self.left.nodes if node in named)
+        if not nodes:
+            return self
+        part = replace(self.left, what=f"drain of {hostlist.fold(nodes)}", nodes=nodes)
+        return replace(self, left=part, release=Undrain(nodes))
 
 
 @command
 def leftovers(args: Namespace) -> None:
     """List what DAGs have left, and release what has no owner at work, or what is named."""
     found = asyncio.run(_found(args.conn_id))
-    if unknown := [name for name in args.names if not any(name in one.names for one in found)]:
+    named = {each for name in args.names for each in hostlist.expand(name)}
+    if unknown := sorted(named.difference(*(one.names for one in found))):
         raise LookupError(f"nothing that is left is called {', '.join(unknown)}: name it as the list does")
-    if args.names:
-        found = [one for one in found if {*args.names} & one.names]
+    if named:
+        found = [one.of(named) for one in found if named & one.names]
     rows = [
         {
             "what": one.left.what,
@@ -74,7 +86,7 @@ def leftovers(args: Namespace) -> None:
     show(args, rows, None if rows else "Nothing is left over")
     if not args.release:
         return
-    chosen = [one for one in found if args.names or one.at_work == "no"]
+    chosen = [one for one in found if named or one.at_work == "no"]
     if chosen:
         tell(f"To be released: {'; '.join(one.left.what for one in chosen)}")
         agreed(args, "Release it?")

@@ -36,7 +36,7 @@ PLANTED = "/mnt/planted"
 
 
 @dataclass
-class Garden:
+class Bench:
     """Where faults are planted, and what removes them."""
 
     cluster: Cluster
@@ -102,103 +102,103 @@ class Garden:
 
 
 @pytest.fixture
-def garden(
+def bench(
     cluster: Cluster, connections: Connections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Garden]:
+) -> Iterator[Bench]:
     monkeypatch.delenv("AIRFLOW_CONN_NEBIUS_DEFAULT")
     monkeypatch.delenv("NEBIUS_IAM_TOKEN", raising=False)
     monkeypatch.setattr(slurm, "CONNECT_TIMEOUT", 2)
     monkeypatch.setattr(api, "_QUICK", {**api._QUICK, "timeout": 1.0, "auth_timeout": 1.0})
-    made = Garden(cluster, connections, tmp_path, monkeypatch)
+    made = Bench(cluster, connections, tmp_path, monkeypatch)
     with made.stack:
         yield made
 
 
-Planting = Callable[[Garden], list[Verdict]]
+Planting = Callable[[Bench], list[Verdict]]
 
 
-def silent(garden: Garden) -> list[Verdict]:
-    return garden.ssh(port=garden.stack.enter_context(listening(answers=True)))
+def silent(bench: Bench) -> list[Verdict]:
+    return bench.ssh(port=bench.stack.enter_context(listening(answers=True)))
 
 
-def no_slurm(garden: Garden) -> list[Verdict]:
-    key_file = garden.cluster.access["ssh"]["key_file"]
-    return garden.ssh(**garden.stack.enter_context(machine_without_slurm(key_file)))
+def no_slurm(bench: Bench) -> list[Verdict]:
+    key_file = bench.cluster.access["ssh"]["key_file"]
+    return bench.ssh(**bench.stack.enter_context(machine_without_slurm(key_file)))
 
 
-def skewed(garden: Garden) -> list[Verdict]:
-    garden.monkeypatch.setattr(check, "time", SimpleNamespace(time=lambda: time.time() - 300))
-    return garden.ssh()
+def skewed(bench: Bench) -> list[Verdict]:
+    bench.monkeypatch.setattr(check, "time", SimpleNamespace(time=lambda: time.time() - 300))
+    return bench.ssh()
 
 
 def broken(name: str) -> Planting:
-    def plant(garden: Garden) -> list[Verdict]:
-        garden.cluster.fault(name)
-        return garden.ssh()
+    def plant(bench: Bench) -> list[Verdict]:
+        bench.cluster.fault(name)
+        return bench.ssh()
 
     return plant
 
 
-def drained(garden: Garden) -> list[Verdict]:
+def drained(bench: Bench) -> list[Verdict]:
     for node in ("worker-cpu-0", "worker-cpu-1"):
-        garden.cluster.fault("node-drain", node=node, reason="maintenance")
-    garden.run("scontrol create PartitionName=planted Nodes=worker-cpu-[0-1]", "scontrol delete PartitionName=planted")
-    return garden.ssh({"partition": "planted"})
+        bench.cluster.fault("node-drain", node=node, reason="maintenance")
+    bench.run("scontrol create PartitionName=planted Nodes=worker-cpu-[0-1]", "scontrol delete PartitionName=planted")
+    return bench.ssh({"partition": "planted"})
 
 
-def partition_down(garden: Garden) -> list[Verdict]:
-    garden.run(
+def partition_down(bench: Bench) -> list[Verdict]:
+    bench.run(
         "scontrol create PartitionName=planted Nodes=worker-cpu-0 State=DOWN", "scontrol delete PartitionName=planted"
     )
-    return garden.ssh({"partition": "planted"})
+    return bench.ssh({"partition": "planted"})
 
 
-def of_root(garden: Garden) -> list[Verdict]:
-    garden.run("mkdir /home/alice/airflow", "rmdir /home/alice/airflow")
-    return garden.ssh(login="alice")
+def of_root(bench: Bench) -> list[Verdict]:
+    bench.run("mkdir /home/alice/airflow", "rmdir /home/alice/airflow")
+    return bench.ssh(login="alice")
 
 
 def disk(options: str) -> Planting:
-    def plant(garden: Garden) -> list[Verdict]:
-        garden.run(f"mkdir -p {PLANTED} && mount -t tmpfs -o {options} tmpfs {PLANTED}", f"umount {PLANTED}")
-        return garden.ssh({"folder": PLANTED})
+    def plant(bench: Bench) -> list[Verdict]:
+        bench.run(f"mkdir -p {PLANTED} && mount -t tmpfs -o {options} tmpfs {PLANTED}", f"umount {PLANTED}")
+        return bench.ssh({"folder": PLANTED})
 
     return plant
 
 
-def secret(garden: Garden) -> str:
-    return b64encode(Path(garden.cluster.access["rest"]["jwt_key_file"]).read_bytes()).decode()
+def secret(bench: Bench) -> str:
+    return b64encode(Path(bench.cluster.access["rest"]["jwt_key_file"]).read_bytes()).decode()
 
 
-def expired(garden: Garden) -> list[Verdict]:
-    key = Path(garden.cluster.access["rest"]["jwt_key_file"]).read_bytes()
+def expired(bench: Bench) -> list[Verdict]:
+    key = Path(bench.cluster.access["rest"]["jwt_key_file"]).read_bytes()
     claims = {"exp": int(time.time()) - 3600, "iat": int(time.time()) - 7200, "sun": "root"}
-    return garden.rest(jwt_token=jwt.encode(claims, key, "HS256"))
+    return bench.rest(jwt_token=jwt.encode(claims, key, "HS256"))
 
 
 def missing_extra(extra: str) -> Planting:
-    def plant(garden: Garden) -> list[Verdict]:
+    def plant(bench: Bench) -> list[Verdict]:
         if extra == "nebius":
-            garden.without("nebius.sdk")
-            return garden.nebius()
-        garden.without("kubernetes_asyncio", "kubernetes_asyncio.client", "httpx")
-        return garden.rest(jwt_secret=secret(garden)) if extra == "rest" else garden.kubernetes()
+            bench.without("nebius.sdk")
+            return bench.nebius()
+        bench.without("kubernetes_asyncio", "kubernetes_asyncio.client", "httpx")
+        return bench.rest(jwt_secret=secret(bench)) if extra == "rest" else bench.kubernetes()
 
     return plant
 
 
-def one_right_less(garden: Garden) -> list[Verdict]:
-    things = Account(garden.cluster, garden.connections, garden.folder, NAMESPACE).rights("pod-events")
+def one_right_less(bench: Bench) -> list[Verdict]:
+    things = Account(bench.cluster, bench.connections, bench.folder, NAMESPACE).rights("pod-events")
     _, _, without = next(one for one in each_taken_away(things) if one[:2] == ("events", "list"))
-    return garden.account({"pod-events": without})
+    return bench.account({"pod-events": without})
 
 
-def no_lease_rights(garden: Garden) -> list[Verdict]:
-    return garden.nebius(lease_conn_id=garden.connections.viewer(), lease_namespace=NAMESPACE)
+def no_lease_rights(bench: Bench) -> list[Verdict]:
+    return bench.nebius(lease_conn_id=bench.connections.viewer(), lease_namespace=NAMESPACE)
 
 
-def told_by_airflow(garden: Garden) -> list[Verdict]:
-    garden.monkeypatch.setattr("airflow.jobs.job.most_recent_job", lambda name: None)
+def told_by_airflow(bench: Bench) -> list[Verdict]:
+    bench.monkeypatch.setattr("airflow.jobs.job.most_recent_job", lambda name: None)
     return list(airflow_checks())
 
 
@@ -331,31 +331,31 @@ FAULTS: dict[str, tuple[Planting, str]] = {
 }  # fmt: skip
 
 
-def test_nothing_is_wrong_with_what_works(garden: Garden) -> None:
-    verdicts = garden.ssh(kubernetes_conn_id="kubernetes_default")
+def test_nothing_is_wrong_with_what_works(bench: Bench) -> None:
+    verdicts = bench.ssh(kubernetes_conn_id="kubernetes_default")
     assert [str(one) for one in verdicts if one.state == "wrong"] == []
     assert {one.subject for one in verdicts} >= {"slurm", "clock", "accounting", "submission", "files", "rbac"}
 
 
 @pytest.mark.parametrize("planted", FAULTS)
-def test_a_planted_fault_is_named_with_its_remedy(planted: str, garden: Garden) -> None:
+def test_a_planted_fault_is_named_with_its_remedy(planted: str, bench: Bench) -> None:
     plant, named = FAULTS[planted]
-    verdicts = plant(garden)
+    verdicts = plant(bench)
     found = [one for one in verdicts if one.state != "ok" and re.search(named, one.said)]
     assert found, "\n".join(map(str, verdicts))
     assert all(one.remedy for one in found)
 
 
-def test_a_slurmctld_that_hangs_is_not_waited_for(garden: Garden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slurmctld_that_hangs_is_not_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_provider_soperator.cli.verdicts.judged.__defaults__", (2.0,))
-    garden.cluster.fault("slurmctld-hung")
-    [found] = [one for one in garden.ssh() if one.subject == "slurmctld"]
+    bench.cluster.fault("slurmctld-hung")
+    [found] = [one for one in bench.ssh() if one.subject == "slurmctld"]
     assert (found.state, found.said) == ("wrong", "no answer within 2 s")
     assert "`scontrol ping`" in found.remedy
 
 
-def test_an_account_without_rights_is_told_of_each_feature(garden: Garden) -> None:
-    verdicts = garden.account({}, feature=list(RIGHTS))
+def test_an_account_without_rights_is_told_of_each_feature(bench: Bench) -> None:
+    verdicts = bench.account({}, feature=list(RIGHTS))
     for feature in RIGHTS:
         [found] = [one for one in verdicts if f"for {feature}, the rights to" in one.said]
         assert found.state == "wrong"

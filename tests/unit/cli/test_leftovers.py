@@ -52,6 +52,7 @@ class Cluster:
             drained("c", "airflow:of_another_airflow: tested"),
             drained("d", "airflow:capacity/block: night (idle_dag)"),
             drained("e", "by hand"),
+            drained("f", "airflow:of_another_airflow: tested"),
         )
 
     @asynccontextmanager
@@ -91,7 +92,7 @@ def test_each_has_an_owner(cluster: Cluster, capsys: pytest.CaptureFixture[str])
     } == {
         "a": "no",
         "b": "yes",
-        "c": "unknown",
+        "c,f": "unknown",
         # A schedule keeps nodes drained between its shifts.
         "d": "yes",
         "reservation airflow-handover-1": "no",
