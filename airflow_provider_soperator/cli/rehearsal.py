@@ -40,15 +40,19 @@ def _bundles() -> Iterator[Any]:
 
 def dags_of(names: Sequence[str]) -> list[DAG]:
     """DAGs by their ids, or all of files and folders; without a name all of Airflow."""
-    places = [name for name in names if Path(name).exists()]
-    found = {dag_id: dag for bag in bags(places) for dag_id, dag in _read(bag).items()} if places or not names else {}
-    if ids := [name for name in names if name not in places]:
-        known = {dag_id: dag for bag in bags(()) for dag_id, dag in bag.dags.items()}
-        for dag_id in ids:
-            if dag_id not in known:
-                raise LookupError(f"there is no DAG {dag_id}: {name_remedy(dag_id, known, 'name its file instead')}")
-            found[dag_id] = known[dag_id]
-    return list(found.values())
+    ids = [name for name in names if not Path(name).exists()]
+    found: dict[str, DAG] = {}
+    for name in [name for name in names if name not in ids]:
+        its = {dag_id: dag for bag in bags([name]) for dag_id, dag in _read(bag).items()}
+        if not its and os.sep not in name:
+            # A folder beside a DAG may have its name.
+            ids.append(name)
+        found |= its
+    known = {dag_id: dag for bag in bags(()) for dag_id, dag in bag.dags.items()} if ids or not names else {}
+    for dag_id in ids:
+        if dag_id not in known:
+            raise LookupError(f"there is no DAG {dag_id}: {name_remedy(dag_id, known, 'name its file instead')}")
+    return list((found | {dag_id: dag for dag_id, dag in known.items() if dag_id in ids or not names}).values())
 
 
 def _read(bag: DagBag) -> Mapping[str, DAG]:
@@ -96,7 +100,7 @@ class Unknown(str):
         return self
 
 
-def rehearsed(dag: DAG, task: Any, conf: Mapping[str, Any] | None = None, map_index: int = -1) -> Any:
+def rehearsed(dag: DAG, task: Any, conf: Mapping[str, Any] | None = None) -> Any:
     """The context of a task."""
     from airflow.api_fastapi.execution_api.datamodels.taskinstance import DagRun, TIRunContext
     from airflow.utils.state import DagRunState
@@ -132,7 +136,7 @@ def rehearsed(dag: DAG, task: Any, conf: Mapping[str, Any] | None = None, map_in
         dag_id=dag.dag_id,
         run_id=run.run_id,
         try_number=1,
-        map_index=map_index,
+        map_index=-1,
         hostname="",
         task=task,
         _ti_context_from_server=told,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, units_text
 from airflow_provider_soperator.capacity.calendar import instant
-from airflow_provider_soperator.capacity.order import place_of, requested_allocation
+from airflow_provider_soperator.capacity.order import Timeouts, place_of, requested_allocation
 from airflow_provider_soperator.capacity.overrides import Override, kept_overrides, written
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.cli.rehearsal import dags_of, in_order, rehearsed, the_dag, user
@@ -158,6 +158,8 @@ def shift(args: Namespace) -> None:
     task = context["task"] = task.prepare_for_execution()
     task.render_template_fields(context)
     task.plan_only = True
+    # Who asks by hand is told of an outage at once.
+    task.timeouts, task.poll_interval = Timeouts(out_of_reach=timedelta(0)), 1.0
     if sizes:
         task.desired, task.until, task.because = sizes, until, args.because
     plan = task.execute(context)
