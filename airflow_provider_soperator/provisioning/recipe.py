@@ -55,8 +55,11 @@ _RELEASE = "helm_release"
 class RecipeProvisioner(Provisioner):
     """Makes a cluster with Terraform, in a folder that outlives the task."""
 
-    def __init__(self, spec: ClusterSpec, workspace: Workspace, log: Logger) -> None:
+    def __init__(
+        self, spec: ClusterSpec, workspace: Workspace, log: Logger, unused_programs: Collection[str] = ()
+    ) -> None:
         self._spec, self._workspace, self._log = spec, workspace, log
+        self._unused_programs = unused_programs
         self._plan: TerraformPlan | None = None
 
     def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
@@ -80,7 +83,8 @@ class RecipeProvisioner(Provisioner):
     def _check_needs(self) -> None:
         """Raise if something is missing that Terraform would name only one by one, or late, or wait for forever."""
         recipe = self._workspace.recipe
-        needs = RecipeNeeds(recipe, variables(self._spec, recipe.variables), self._workspace.terraform.env)
+        values, env = variables(self._spec, recipe.variables), self._workspace.terraform.env
+        needs = RecipeNeeds(recipe, values, env, self._unused_programs)
         missing, doubts = list(needs.missing()), list(needs.doubts())
         if missing:
             said = "".join(f"\n- {one}" for one in (*missing, *doubts))
@@ -130,11 +134,12 @@ class RecipeProvisioner(Provisioner):
     def reached(self) -> Reached:
         # The outputs by which a recipe can give the addresses directly.
         outputs = self._workspace.outputs()
+        # The recipe adds this context to the kubeconfig of the account that applies it.
+        context = f"nebius-{self._spec.name}-slurm"
         return Reached(
             login=str(outputs.get("login_address") or self._login()),
-            kubeconfig=str(outputs.get("kubeconfig") or ""),
-            # The recipe adds this context to the kubeconfig of the account that applies it.
-            context=f"nebius-{self._spec.name}-slurm",
+            kubeconfig=str(outputs.get("kubeconfig") or self._workspace.kubeconfig(context)),
+            context=context,
         )
 
     def _login(self) -> str:
