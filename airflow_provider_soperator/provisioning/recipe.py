@@ -44,6 +44,7 @@ ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "s
 _LOGIN = "module.login_script.terraform_data.lb_service_ip"
 _NOTE = "begun-by"
 #: In what a person approves.
+NO_BUCKET = "; its state stays on this machine, and not in the bucket of the recipe's .envrc: set Recipe(backend=…)"
 UNLOCKED = "; its state has no lock against a second apply at the same time: set use_lockfile in the backend"
 _KUBERNETES, _NODE_GROUP = "nebius_mk8s_v1_cluster", "nebius_mk8s_v1_node_group"
 #: What holds data: it stays when its cluster is destroyed, unless it may go, too.
@@ -73,9 +74,10 @@ class RecipeProvisioner(Provisioner):
             plan = self._planned_end(values, plan, keep_data)
         self._plan = plan
         changes = {one.address: one.action for one in plan.news if one.action not in ("no-op", "read")}
-        unlocked = "" if plan.is_empty or workspace.recipe.is_locked else UNLOCKED
+        recipe = workspace.recipe
+        notes = (UNLOCKED * (not recipe.is_locked), NO_BUCKET * recipe.is_without_bucket)
         return ProvisioningPlan(
-            plan.summary + unlocked,
+            plan.summary + "".join(notes) * (not plan.is_empty),
             changes if changes or plan.is_empty else {f"output {name}": "update" for name in plan.outputs},
             exists=any(one.action not in ("create", "read") for one in plan.changes),
         )

@@ -79,8 +79,7 @@ class RecipeNeeds:
 
     def doubts(self) -> Iterator[str]:
         """What may be intended."""
-        envrc = self.recipe.folder / ".envrc"
-        if self.recipe.backend == "local" and envrc.is_file() and "backend_override" in envrc.read_text():
+        if self.recipe.is_without_bucket:
             yield (
                 "The recipe's .envrc, which no task runs, would put the state into a bucket; without it the state is "
                 "local: set Recipe(backend=…) to that bucket, above all if the cluster exists already"

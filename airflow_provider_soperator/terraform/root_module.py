@@ -74,6 +74,12 @@ class RootModule:
         locks = (self.backend_settings.get(name) for name in ("use_lockfile", "dynamodb_table"))
         return self.backend != "s3" or any(one not in (None, False, "") for one in locks)
 
+    @property
+    def is_without_bucket(self) -> bool:
+        """True if the state stays local, though the recipe's ``.envrc`` would put it into a bucket."""
+        envrc = self.folder / ".envrc"
+        return self.backend == "local" and envrc.is_file() and "backend_override" in envrc.read_text()
+
     def check(self, given: Iterable[str]) -> None:
         """Raise ``TerraformError`` for undeclared variables: Terraform would ignore some of them with a warning."""
         unknown = [name for name in given if name not in self.variables]

@@ -143,14 +143,15 @@ def test_nothing_is_said_twice() -> None:
 
 
 @pytest.mark.parametrize("is_locked", [True, False])
-def test_a_person_who_approves_a_plan_is_told_that_its_state_has_no_lock(is_locked: bool) -> None:
-    workspace = Mock(Workspace, recipe=Mock(variables=(), is_locked=is_locked))
+def test_a_person_who_approves_a_plan_is_told_of_its_state(is_locked: bool) -> None:
+    workspace = Mock(Workspace, recipe=Mock(variables=(), is_locked=is_locked, is_without_bucket=is_locked))
     change = {"actions": ["create"], "before": None, "after": {}}
     workspace.plan.return_value = TerraformPlan.read(
         {"resource_changes": [{"address": "a.b", "type": "a", "change": change}]}
     )
     planned = RecipeProvisioner(cluster(), workspace, logging.getLogger()).plan()
     assert ("no lock" in planned.summary) is not is_locked
+    assert ("not in the bucket" in planned.summary) is is_locked
 
 
 #: As `nebius mk8s cluster get-credentials` adds one for each cluster.
