@@ -161,6 +161,28 @@ def test_a_triggerer_that_is_relieved_of_a_task_does_not_submit_its_job_later(
     assert cluster.queue == []
 
 
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "scheduled", "deferred", None])
+def test_a_job_goes_with_its_task_unless_another_triggerer_has_that(
+    state: str | None, cluster: Cluster, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Marked, in a run that takes too long, cleared, or deleted: what Airflow makes of the task is no matter."""
+
+    async def of_task(self: SbatchTrigger) -> str | None:
+        return state
+
+    async def killed() -> None:
+        told = trigger()
+        event = asyncio.ensure_future(told.event())
+        await asyncio.sleep(10)
+        event.cancel()
+        await asyncio.wait([event])
+        await told.on_kill()
+
+    monkeypatch.setattr(SbatchTrigger, "state", of_task)
+    run(killed())
+    assert [str(job.state) for job in cluster.queue] == ["PENDING" if state == "deferred" else "CANCELLED"]
+
+
 def test_what_is_killed_before_it_could_be_submitted_is_not_submitted_later(
     cluster: Cluster, run: Callable[..., Any]
 ) -> None:
