@@ -42,6 +42,11 @@ def test_ci_runs_a_command_of_the_readme() -> None:
     assert [command for command in commands if f"\n    {command} " not in README] == []
 
 
+def test_each_example_is_on_the_page_of_examples() -> None:
+    shown = re.findall(r"^\| \[\w+\]\(\.\./dags/(\w+\.py)\)", page("examples.md"), re.MULTILINE)
+    assert sorted(shown) == sorted(path.name for path in (ROOT / "dags").glob("*.py"))
+
+
 def test_each_extra_is_in_the_table() -> None:
     table = page("install.md").partition("## Extras")[2].partition("## Where")[0]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
