@@ -10,6 +10,7 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
+from airflow_provider_soperator.cli.definition import get_cli_commands
 from sandbox.settings import SOPERATOR_OF_SLURM, SUITES
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,14 @@ def test_it_builds_without_a_warning(tmp_path: Path) -> None:
     assert "SbatchPipeline" in (tmp_path / "dags/train_pipeline.py/index.html").read_text()
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_code_in_lists_is_code_in_the_site_as_well(path: Path) -> None:
+    # GitHub wants 6 or 7 spaces there, Markdown in Python 8.
+    item = re.compile(r"^(?:- |\d+\. ).*\n(?:(?: +.*)?\n)*?\n {5,7}\S.*", re.MULTILINE)
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert item.findall(text) == []
+
+
 def test_links_of_the_readme_lead_somewhere() -> None:
     # The site has a page of its own in its place.
     links = re.findall(r"\]\(([^)#:]+)[^):]*\)", README)
@@ -40,6 +49,14 @@ def test_ci_runs_a_command_of_the_readme() -> None:
     commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("make ")]
     assert commands
     assert [command for command in commands if f"\n    {command} " not in README] == []
+
+
+def test_commands_of_the_documentation_are_there() -> None:
+    [group] = get_cli_commands()
+    pages = [README, *(path.read_text() for path in (ROOT / "docs").glob("*.md"))]
+    named = {name for text in pages for name in re.findall(r"airflow soperator ([a-z]+)", text)}
+    assert len(named) > 5
+    assert named - {command.name for command in group.subcommands} == set()
 
 
 def test_each_example_is_on_the_page_of_examples() -> None:
