@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
@@ -76,14 +76,12 @@ class News:
     log_path: str = ""
 
 
-@asynccontextmanager
-async def lent(conn_id: str) -> AsyncIterator[AsyncSlurmClient]:
+def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
     """The client of a connection."""
     # Imported here, as every command of Airflow's imports the executor.
     from airflow_provider_soperator.hooks.slurm import SlurmHook
 
-    async with SlurmHook(conn_id).async_client() as client:
-        yield client
+    return SlurmHook(conn_id).async_client()
 
 
 class JobKeeper:
@@ -171,6 +169,13 @@ class JobKeeper:
             client, _ = await self._reach()
             await client.patient(self._log).cancel_keys(sorted(void, key=str))
             self._remove(gone)
+
+    async def close(self) -> None:
+        """Leave all jobs as they are."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._lease:
+            await self._lease.__aexit__(None, None, None)
 
     async def _reach(self) -> tuple[AsyncSlurmClient, Site]:
         """The client, of the connection as it is now, and the executor's folder."""

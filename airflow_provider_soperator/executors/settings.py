@@ -24,8 +24,8 @@ OPTIONS: Mapping[str, tuple[str, str, str]] = {
         "",
         "Packages of the venv, separated by blanks. Empty: those of the scheduler, at their versions.",
     ),
-    "executor_job": ("string", "{}", "What each job asks for, as JSON: fields of BatchJob, and share."),
-    "executor_queues": ("string", "{}", "The same by queue, as JSON. Any other queue is the name of a partition."),
+    "executor_job": ("string", "", "What each job asks for, as JSON: fields of BatchJob, and share."),
+    "executor_queues": ("string", "", "The same by queue, as JSON. Any other queue is the name of a partition."),
     "executor_parallelism": ("integer", "10000", "Tasks that may run or wait in Slurm at once, for one scheduler."),
     "executor_token_days": (
         "integer",

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import TimeoutError as NotInTime
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -64,6 +66,8 @@ class SlurmExecutor(BaseExecutor):
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._keeper: JobKeeper | None = None
         self._looked_at = 0.0
+        #: The newest rows of audit logs: the scheduler loses those that nobody else refers to before it saves them.
+        self._rows: deque[Any] = deque(maxlen=2 * MOST_NEWS)
 
     def start(self) -> None:
         """Read the options, and refuse what cannot work."""
@@ -73,7 +77,11 @@ class SlurmExecutor(BaseExecutor):
         from airflow_provider_soperator.executors.job_keeper import JobKeeper
         from airflow_provider_soperator.executors.options import ExecutorOptions
 
-        env = {"AIRFLOW__CORE__EXECUTION_API_SERVER_URL": get_execution_api_server_url(self.conf)}
+        env = {
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": get_execution_api_server_url(self.conf),
+            # A DAG file that names an executor is not read where that is unknown.
+            "AIRFLOW__CORE__EXECUTOR": cast(str, self.conf.get("core", "executor")),
+        }
         options = ExecutorOptions.read(self.conf)
         self._token_life = options.token_days * 86400.0
         self._keeper = JobKeeper(options, env, self._news.put, self.log)
@@ -164,6 +172,7 @@ class SlurmExecutor(BaseExecutor):
     def _tell(self, key: Any, event: str, said: str) -> None:
         """Add a row to the task's audit log."""
         self.log_task_event(event=f"slurm job {event}", extra=said, ti_key=key)
+        self._rows.append(self._task_event_logs[-1])
 
     def _append_to_log(self, news: News) -> None:
         """Add lines to the task's log, where the API server reads it."""
@@ -247,6 +256,9 @@ class SlurmExecutor(BaseExecutor):
         while self._books.unsubmitted and time.monotonic() < until:
             self.sync()
             time.sleep(0.1)
+        closing = self._loop.begin(self._started_keeper.close())
+        with suppress(Exception):
+            closing.result(max(1.0, until - time.monotonic()))
 
     def terminate(self) -> None:
         """Cancel nothing."""
