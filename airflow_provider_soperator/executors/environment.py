@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from airflow_provider_soperator.executors.task_jobs import Site
+from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
 from airflow_provider_soperator.slurm.files import FileRequest
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput
 
@@ -20,7 +20,7 @@ _INSTALLATION = 3600.0
 
 
 @dataclass(frozen=True)
-class PrepareSite(FileRequest[Site]):
+class PrepareFolder(FileRequest[ExecutorFolder]):
     """Make the folder, and the environment if there is none; files of tasks that are older than ``keep`` days go.
 
     A relative ``root`` is in the folder in which the cluster's commands run.
@@ -45,9 +45,9 @@ class PrepareSite(FileRequest[Site]):
         stdin = "".join(f"{package}\n" for package in self.packages).encode()
         return Command(("bash", "-c", program, "environment", *words), stdin=stdin, timeout=_INSTALLATION)
 
-    def read(self, answer: CommandOutput) -> Site:
+    def read(self, answer: CommandOutput) -> ExecutorFolder:
         root, python = self.check(answer).text.splitlines()[-2:]
-        return Site(root, python)
+        return ExecutorFolder(root, python)
 
 
 def installed_packages() -> tuple[str, ...]:

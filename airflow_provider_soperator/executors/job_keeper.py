@@ -21,9 +21,9 @@ from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.client.submissions import jobs_of
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors import runner
-from airflow_provider_soperator.executors.environment import PrepareSite, installed_packages
+from airflow_provider_soperator.executors.environment import PrepareFolder, installed_packages
 from airflow_provider_soperator.executors.options import ExecutorOptions
-from airflow_provider_soperator.executors.task_jobs import QueuedTask, Site, TaskJob
+from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, QueuedTask, TaskJob
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
@@ -101,7 +101,7 @@ class JobKeeper:
         self._options, self._env, self._tell, self._log, self._lend = options, env, tell, log, lend
         self._lease: AbstractAsyncContextManager[AsyncSlurmClient] | None = None
         self._client: AsyncSlurmClient | None = None
-        self._site: Site | None = None
+        self._folder: ExecutorFolder | None = None
         self._read_at = self._made_at = 0.0
         self._reaching = asyncio.Lock()
         #: The jobs by the legs of their tasks, and the work on each.
@@ -113,13 +113,13 @@ class JobKeeper:
     async def submit(self, tasks: Sequence[QueuedTask]) -> None:
         """Submit the jobs of tasks that became ready together."""
         try:
-            client, site = await self._reach()
-            jobs, rejected = site.plan(tasks, self._options.defaults, self._env)
+            client, folder = await self._reach()
+            jobs, rejected = folder.plan(tasks, self._options.defaults, self._env)
             for task in tasks:
                 if error := rejected.get(task.leg):
                     self._fail([task], f"The job is not submitted: {error}")
             if jobs:
-                await client.patient(self._log).ask(UnpackFiles(site.tasks, site.archive(jobs)))
+                await client.patient(self._log).ask(UnpackFiles(folder.tasks, folder.archive(jobs)))
         except Exception as error:
             self._fail(tasks, f"The job could not be submitted: {error}")
             return
@@ -131,13 +131,13 @@ class JobKeeper:
 
         What was begun there for others, and may yet be completed on the cluster, is withdrawn.
         """
-        client, site = await self._reach()
+        client, folder = await self._reach()
         legs = [leg for leg in legs if leg not in self._keys]
         tasks: dict[SubmissionKey, list[QueuedTask]] = {}
         jobs: dict[SubmissionKey, BatchJob] = {}
         for start in range(0, len(legs), _READ):
             some = legs[start : start + _READ]
-            pieces = await client.ask(ReadPieces(tuple(Piece(f"{site.tasks}/{leg}", 0, _MOST) for leg in some)))
+            pieces = await client.ask(ReadPieces(tuple(Piece(f"{folder.tasks}/{leg}", 0, _MOST) for leg in some)))
             for leg, piece in zip(some, pieces, strict=True):
                 with suppress(KeyError, ValueError):
                     said = json.loads(piece.data)
@@ -177,7 +177,7 @@ class JobKeeper:
         if self._lease:
             await self._lease.__aexit__(None, None, None)
 
-    async def _reach(self) -> tuple[AsyncSlurmClient, Site]:
+    async def _reach(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
         """The client, of the connection as it is now, and the executor's folder."""
         async with self._reaching:
             now = time.monotonic()
@@ -188,11 +188,13 @@ class JobKeeper:
                 self._lease, self._read_at = lease, now
                 if before:
                     await before.__aexit__(None, None, None)
-            if self._site is None or now - self._made_at > CLEANED:
+            if self._folder is None or now - self._made_at > CLEANED:
                 packages = () if self._options.python else self._options.packages or installed_packages()
-                request = PrepareSite(self._options.root, self._options.python, packages, self._options.token_days + 1)
-                self._site, self._made_at = await self._client.patient(self._log).ask(request), now
-            return self._client, self._site
+                request = PrepareFolder(
+                    self._options.root, self._options.python, packages, self._options.token_days + 1
+                )
+                self._folder, self._made_at = await self._client.patient(self._log).ask(request), now
+            return self._client, self._folder
 
     def _work(self, key: SubmissionKey, tasks: Sequence[QueuedTask], work: Coroutine[Any, Any, None]) -> None:
         self._keys |= dict.fromkeys((task.leg for task in tasks), key)
@@ -220,10 +222,10 @@ class JobKeeper:
         told: set[str] = set()
         while True:
             try:
-                client, site = await self._reach()
+                client, folder = await self._reach()
                 async for status in client.watch(job, name=key.suffix_of(job), mine=True):
                     if status.is_over:
-                        await self._end(client, site, status, key, tasks)
+                        await self._end(client, folder, status, key, tasks)
                         return
                     self._tell_state(status, tasks, told)
             except Exception as error:
@@ -246,9 +248,14 @@ class JobKeeper:
                 self._tell(News(task.leg, kind, said))
 
     async def _end(
-        self, client: AsyncSlurmClient, site: Site, status: JobStatus, key: SubmissionKey, tasks: Sequence[QueuedTask]
+        self,
+        client: AsyncSlurmClient,
+        folder: ExecutorFolder,
+        status: JobStatus,
+        key: SubmissionKey,
+        tasks: Sequence[QueuedTask],
     ) -> None:
-        part, output = status.telling, f"{site.root}/output/%j.out"
+        part, output = status.telling, f"{folder.root}/output/%j.out"
         code = part.exit_code.code if part and part.state.base is JobBase.FAILED else 0
         if status.succeeded or code == runner.NOT_WANTED:
             kind = NewsKind.SUCCEEDED if status.succeeded else NewsKind.NOT_WANTED
@@ -276,8 +283,8 @@ class JobKeeper:
         """Remove the files of tasks, together with those of others that end at this time."""
         if not self._ended:
             self._begin(self._remove_ended())
-        assert self._site is not None
-        self._ended += (path for leg in legs for path in self._site.files_of(leg))
+        assert self._folder is not None
+        self._ended += (path for leg in legs for path in self._folder.files_of(leg))
 
     async def _remove_ended(self) -> None:
         await asyncio.sleep(GATHERED)
@@ -292,7 +299,7 @@ async def read_log(options: ExecutorOptions, leg: str) -> tuple[str, str]:
     """The log of a task that runs, or its end, and the path on the cluster."""
     async with lent(options.conn_id) as client:
         home: PurePosixPath = await client.ask(WorkingFolder())
-        path = Site(str(home / options.root), "").log_of(leg)
+        path = ExecutorFolder(str(home / options.root), "").log_of(leg)
         [piece] = await client.ask(ReadPieces((Piece(path, 0, MOST_OF_LOG),)))
         data, size = piece.data, piece.size or 0
         if size > MOST_OF_LOG:

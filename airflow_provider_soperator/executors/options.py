@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.executors.settings import OPTIONS, SECTION
-from airflow_provider_soperator.executors.task_jobs import JobDefaults, QueuedTask, Site
+from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, JobDefaults, QueuedTask
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ExecutorOptions:
             conf.get("operators", "default_queue", fallback="default"),
         )
         tasks = [QueuedTask(queue, "dag", "run", "task", queue=queue) for queue in ("", *defaults.queues)]
-        _, rejected = Site("/", "/bin/sh").plan(tasks, defaults, {})
+        _, rejected = ExecutorFolder("/", "/bin/sh").plan(tasks, defaults, {})
         for queue, error in rejected.items():
             option = f"executor_queues, {queue}" if queue else "executor_job"
             raise ValueError(f"[{SECTION}] {option}: {error}")

@@ -28,7 +28,7 @@ def main(folder: str, names: list[str]) -> int:
         return _run(Path(folder, names[0]))
     waiting, running, codes = names[::-1], set[int](), list[int]()
     while waiting or running:
-        while waiting and len(running) < len(os.sched_getaffinity(0)):
+        while waiting and len(running) < int(os.environ.get("SLURM_CPUS_ON_NODE", "1")):
             name = waiting.pop()
             if child := os.fork():
                 running.add(child)

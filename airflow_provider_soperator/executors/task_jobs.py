@@ -83,7 +83,7 @@ def runner() -> str:
 
 
 @dataclass(frozen=True)
-class Site:
+class ExecutorFolder:
     """Where the executor keeps its files on the cluster, and the Python there that has Airflow."""
 
     root: str

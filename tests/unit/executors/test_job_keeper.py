@@ -16,10 +16,10 @@ import pytest
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors import runner
-from airflow_provider_soperator.executors.environment import PrepareSite
+from airflow_provider_soperator.executors.environment import PrepareFolder
 from airflow_provider_soperator.executors.job_keeper import JobKeeper, News, NewsKind
 from airflow_provider_soperator.executors.options import ExecutorOptions
-from airflow_provider_soperator.executors.task_jobs import QueuedTask, Site
+from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, QueuedTask
 from airflow_provider_soperator.slurm.files import FileError, RemoveFiles, UnpackFiles
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.notations import ExitCode
@@ -40,10 +40,10 @@ class ClusterOfTasks(Slurm):
         self.preparation: Exception | None = None
 
     async def ask(self, request: Request[Any]) -> Any:
-        if isinstance(request, PrepareSite):
+        if isinstance(request, PrepareFolder):
             if self.preparation:
                 raise self.preparation
-            return Site(ROOT, "/venv/bin/python")
+            return ExecutorFolder(ROOT, "/venv/bin/python")
         if isinstance(request, UnpackFiles):
             with tarfile.open(fileobj=io.BytesIO(request.archive)) as archive:
                 for member in archive.getmembers():

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.executors.task_jobs import JobDefaults, QueuedTask, Site, TaskJob
+from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, JobDefaults, QueuedTask, TaskJob
 from airflow_provider_soperator.slurm.packs import packable_of, packs
 
-SITE = Site("/shared/executor", "/venv/bin/python")
+FOLDER = ExecutorFolder("/shared/executor", "/venv/bin/python")
 
 
 def task(leg: str, task_id: str = "fit", index: int = -1, queue: str = "default", **asked: Any) -> QueuedTask:
@@ -23,7 +23,7 @@ def task(leg: str, task_id: str = "fit", index: int = -1, queue: str = "default"
 def plan(
     *tasks: QueuedTask, defaults: JobDefaults | None = None, env: Mapping[str, str] | None = None
 ) -> list[TaskJob]:
-    jobs, rejected = SITE.plan(tasks, defaults or JobDefaults(), env or {})
+    jobs, rejected = FOLDER.plan(tasks, defaults or JobDefaults(), env or {})
     assert not rejected
     return jobs
 
@@ -70,7 +70,7 @@ def test_a_queue_that_is_not_configured_is_a_partition() -> None:
     ],
 )
 def test_what_cannot_be_asked_for_is_rejected_alone(asked: dict[str, Any], said: str) -> None:
-    jobs, rejected = SITE.plan([task("bad", **asked), task("good")], JobDefaults(), {})
+    jobs, rejected = FOLDER.plan([task("bad", **asked), task("good")], JobDefaults(), {})
     assert [one.tasks[0].leg for one in jobs] == ["good"]
     assert said in str(rejected["bad"])
 
@@ -102,7 +102,7 @@ def test_each_leg_of_a_try_has_a_key_of_its_own() -> None:
 
 def test_only_the_owner_reads_the_files_and_they_tell_which_job_it_is() -> None:
     [one] = plan(task("a"))
-    with tarfile.open(fileobj=io.BytesIO(SITE.archive([one]))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(FOLDER.archive([one]))) as archive:
         [member] = archive.getmembers()
         data = archive.extractfile(member)
         assert data is not None
