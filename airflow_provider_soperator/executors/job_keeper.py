@@ -132,7 +132,8 @@ class JobKeeper:
         What was begun there for others, and may yet be completed on the cluster, is withdrawn.
         """
         client, folder = await self._reach()
-        legs = [leg for leg in legs if leg not in self._keys]
+        ours = {leg for leg in legs if leg in self._keys}
+        legs = [leg for leg in legs if leg not in ours]
         tasks: dict[SubmissionKey, list[QueuedTask]] = {}
         jobs: dict[SubmissionKey, BatchJob] = {}
         for start in range(0, len(legs), _READ):
@@ -145,14 +146,29 @@ class JobKeeper:
                     tasks.setdefault(key, []).append(QueuedTask(leg, "", "", "", workload=said["workload"]))
                     jobs[key] = BatchJob(command="true", name=said["name"])
         if not jobs:
-            return set()
+            return ours
         since = submitted_since(datetime.fromtimestamp(time.time() - self._options.token_days * 86400, timezone.utc))
         assert since is not None
         found = await run_steps_async(jobs_of(jobs, since), client.ask)
         await client.cancel_keys([key for key in jobs if key not in found])
         for key, status in found.items():
             self._work(key, tasks[key], self._follow(status.id, key, tasks[key]))
-        return {task.leg for key in found for task in tasks[key]}
+        return ours | {task.leg for key in found for task in tasks[key]}
+
+    async def adopt_later(self, legs: Sequence[str]) -> None:
+        """Adopt jobs as soon as the cluster answers; a task that turns out to have none has failed."""
+        self._begin(self._adopt_answered(legs))
+
+    async def _adopt_answered(self, legs: Sequence[str]) -> None:
+        while True:
+            try:
+                found = await self.adopt(legs)
+                break
+            except Exception as error:
+                self._log.warning("The jobs of %s tasks cannot be looked for at present: %s", len(legs), error)
+            await asyncio.sleep(AGAIN)
+        lost = [QueuedTask(leg, "", "", "") for leg in legs if leg not in found]
+        self._fail(lost, "The scheduler ended before it had submitted a job")
 
     async def drop(self, legs: Iterable[str]) -> None:
         """Cancel the jobs of tasks that are not wanted any more; a job that others share goes on without them."""

@@ -9,7 +9,7 @@ import json
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -65,7 +65,7 @@ class SlurmExecutor(BaseExecutor):
         self._books = Books()
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._keeper: JobKeeper | None = None
-        self._looked_at = 0.0
+        self._looked_at = time.monotonic()
         #: The newest rows of audit logs: the scheduler loses those that nobody else refers to before it saves them.
         self._rows: deque[Any] = deque(maxlen=2 * MOST_NEWS)
 
@@ -165,9 +165,9 @@ class SlurmExecutor(BaseExecutor):
         if kind is NewsKind.SUCCEEDED:
             self.success(cast("WorkloadKey", key), info=news.text)
             return
+        self.fail(cast("WorkloadKey", key), info=news.text)
         self._tell(key, kind.value, "\n".join((news.text, *news.lines)))
         self._append_to_log(news)
-        self.fail(cast("WorkloadKey", key), info=news.text)
 
     def _tell(self, key: Any, event: str, said: str) -> None:
         """Add a row to the task's audit log."""
@@ -207,48 +207,20 @@ class SlurmExecutor(BaseExecutor):
         for leg in ours:
             self._books.accept(leg, self._key(legs[leg]), Phase.SUBMITTED)
         adoption = self._loop.begin(self._started_keeper.adopt(ours))
-        found = set(ours)
         try:
             found = adoption.result(ADOPTION)
-        except NotInTime:
+        except Exception as error:
             # What is not adopted is run again. Whether all of these have jobs is found later.
-            self.log.warning("The cluster does not answer: %s tasks are taken to have jobs", len(ours))
-            adoption.add_done_callback(lambda done: self._lose(ours, done.result))
-        except Exception:
-            self.log.exception("The jobs of %s tasks cannot be looked for: they are taken to have some", len(ours))
-            self._loop.begin(self._adopt_later(ours))
+            adoption.cancel()
+            found = set(ours)
+            self.log.warning("%s tasks are taken to have jobs, as Slurm does not answer: %r", len(ours), error)
+            self._loop.begin(self._started_keeper.adopt_later(ours))
         for leg in ours:
             if leg in found:
                 self.running.add(self._key(legs[leg]))
             else:
                 self._books.end(leg)
         return [ti for ti in tis if (ti.external_executor_id or "") not in self._books]
-
-    async def _adopt_later(self, legs: Sequence[str]) -> None:
-        import asyncio
-
-        from airflow_provider_soperator.executors.job_keeper import RENEWED
-
-        while True:
-            await asyncio.sleep(RENEWED)
-            try:
-                found = await self._started_keeper.adopt(legs)
-            except Exception:
-                self.log.exception("The jobs of %s tasks cannot be looked for", len(legs))
-                continue
-            break
-        self._lose(legs, lambda: found)
-
-    def _lose(self, legs: Iterable[str], found: Callable[[], set[str]]) -> None:
-        from airflow_provider_soperator.executors.job_keeper import News, NewsKind
-
-        try:
-            lost = set(legs) - found()
-        except Exception:
-            self._loop.begin(self._adopt_later(list(legs)))
-            return
-        for leg in lost:
-            self._news.put(News(leg, NewsKind.FAILED, "The scheduler ended before it had submitted a job"))
 
     def end(self) -> None:
         """Complete submissions that are under way; jobs go on, for the next scheduler to adopt."""

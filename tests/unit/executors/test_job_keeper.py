@@ -243,6 +243,29 @@ def test_jobs_of_another_scheduler_are_adopted_even_if_they_have_ended(slurm: Cl
     assert slurm.calls == 2
 
 
+def test_jobs_are_adopted_once_the_cluster_answers(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> Keeper:
+        first, second = Keeper(slurm), Keeper(slurm)
+        await first.keeper.submit([task("a")])
+        await first.until("a", NewsKind.SUBMITTED)
+        await first.keeper.close()
+        away = [True] * 3
+
+        def refuse() -> None:
+            if away:
+                away.pop()
+                raise FileError("away")
+
+        slurm.before = refuse
+        await second.keeper.adopt_later(["a", "lost"])
+        await second.until("lost", NewsKind.FAILED)
+        slurm.end(slurm.jobs()[0], "COMPLETED")
+        await second.until("a", NewsKind.SUCCEEDED)
+        return second
+
+    assert play_out(play()).ends() == {"a": [NewsKind.SUCCEEDED], "lost": [NewsKind.FAILED]}
+
+
 def test_a_submission_waits_while_the_cluster_is_away(slurm: ClusterOfTasks, play_out: Any) -> None:
     class Away(ClusterError):
         retryable = True
