@@ -5,7 +5,7 @@
 set -e
 root=$1 python=$2 airflow=$3 name=$4 keep=$5
 case $root in /*) ;; *) root=$PWD/$root ;; esac
-mkdir -p -m 700 "$root"
+mkdir -p "$root"
 # Only its owner may read tokens.
 chmod 700 "$root"
 mkdir -p "$root/tasks" "$root/output"

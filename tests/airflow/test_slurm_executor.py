@@ -65,7 +65,8 @@ BashOperator(task_id="rejected", bash_command="true", executor="SlurmExecutor", 
 DEATHS = """
 held("running")
 held("waiting", hold=True)
-held("ended", time_limit=30)
+held("ended")
+held("cancelled")
 held("cleared", hold=True)
 """
 
@@ -150,16 +151,26 @@ class TestDeaths:
         deaths.mark("cleared", "failed")
         jobs.wait("CANCELLED", "CANCELLED")
 
+    def test_the_end_of_a_job_is_explained(self, deaths: Run, slurm: Cluster) -> None:
+        jobs = Jobs(slurm, deaths, "cancelled")
+        deaths.wait("cancelled", "running")
+        jobs.cancel()
+        deaths.wait("cancelled", "failed")
+        deaths.wait_log("cancelled", "was cancelled by root")
+        assert "Diagnosis of job" in deaths.log("cancelled")
+        assert "was cancelled by root" in told(deaths, "cancelled")
+
     def test_a_scheduler_that_is_killed_leaves_one_job_for_each_try(
         self, deaths: Run, stack: Stack, slurm: Cluster
     ) -> None:
         ended = Jobs(slurm, deaths, "ended")
-        ended.wait("RUNNING")
-        deaths.wait("ended", "running")
+        node = deaths.wait("ended", "running")["hostname"]
         scheduler = stack.components["scheduler"]
         scheduler.end(signal.SIGKILL)
-        ended.cancel()
-        ended.wait("CANCELLED")
+        # With the supervisor of the task, which can report nothing.
+        [job] = ended.states()
+        slurm.run("sh", "-c", f"kill -9 $(scontrol listpids {job} | awk 'NR > 1 && $1 > 0 {{print $1}}')", pod=node)
+        ended.wait("FAILED")
         scheduler.start()
         for task_id in ("running", "waiting"):
             jobs = Jobs(slurm, deaths, task_id)
@@ -170,6 +181,5 @@ class TestDeaths:
             jobs.wait("COMPLETED")
         deaths.wait("ended", "failed")
         # What has ended while no scheduler lived is not run again.
-        ended.wait("CANCELLED")
-        assert "was cancelled by root" in told(deaths, "ended")
-        assert "Diagnosis of job" in deaths.wait_log("ended", "was cancelled by root")
+        ended.wait("FAILED")
+        deaths.wait_log("ended", "Diagnosis of job")
