@@ -52,9 +52,7 @@ class PrepareFolder(FileRequest[ExecutorFolder]):
 
 def installed_packages() -> tuple[str, ...]:
     """The packages of this process at their versions, without those that come from no index."""
-    found = {
-        f"{package.name}=={package.version}"
-        for package in metadata.distributions()
-        if package.name and not package.read_text("direct_url.json")
-    }
+    packages = [package for package in metadata.distributions() if package.name]
+    local = {package.name for package in packages if package.read_text("direct_url.json")}
+    found = {f"{package.name}=={package.version}" for package in packages if package.name not in local}
     return tuple(sorted(found, key=str.lower))
