@@ -278,8 +278,13 @@ class JobKeeper:
             self._over(tasks, kind, f"Job {status.id} {sentence(status)}")
         else:
             run = JobRun(client, BatchJob(command="true", output=output), [key])
+            # Only accounting knows who has cancelled a job.
+            status = await client.accounts.complete(status)
             diagnosis, last = await run.diagnosis(status), await run.last_lines(status)
             said = f"Job {status.id} {sentence(status)}"
+            # The supervisor's own messages are no explanation, and a heading alone is none.
+            last = [line for line in last if '{"timestamp":' not in line]
+            last = last if len(last) > 1 else []
             why = _MEANING.get(code) or str(failure(status)).partition("\n")[0]
             self._over(tasks, NewsKind.FAILED, f"{said}: {why}", (*diagnosis, *last))
         self._working.pop(key, None)

@@ -112,7 +112,15 @@ class Keeper:
 
 @pytest.fixture
 def play_out(monkeypatch: pytest.MonkeyPatch) -> Callable[[Coroutine[Any, Any, T]], T]:
-    return lambda play: run_without_waiting(play, monkeypatch)
+    async def to_its_end(play: Coroutine[Any, Any, T]) -> T:
+        result = await play
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for one in left:
+            one.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        return result
+
+    return lambda play: run_without_waiting(to_its_end(play), monkeypatch)
 
 
 def task(leg: str, index: int = -1, **asked: Any) -> QueuedTask:
