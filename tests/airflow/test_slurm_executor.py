@@ -156,8 +156,8 @@ class TestDeaths:
         deaths.wait("cancelled", "running")
         jobs.cancel()
         deaths.wait("cancelled", "failed")
-        assert "Diagnosis of job" in deaths.wait_log("cancelled", "was cancelled by root")
-        assert "was cancelled by root" in told(deaths, "cancelled")
+        assert "Diagnosis of job" in deaths.wait_log("cancelled", " by root")
+        assert " by root" in told(deaths, "cancelled")
 
     def test_a_scheduler_that_is_killed_leaves_one_job_for_each_try(
         self, deaths: Run, stack: Stack, slurm: Cluster
