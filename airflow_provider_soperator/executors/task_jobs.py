@@ -19,6 +19,8 @@ from airflow_provider_soperator.slurm.job_ids import ELEMENTS, SubmissionKey, re
 _FIXED = frozenset(
     ("args", "array", "array_limit", "command", "error", "extra_args", "het", "name", "output", "remote_script")
 ) | {"requeue", "script", "script_file"}
+#: Tasks that ask for the same and go on their own, each under its name; of more an array is made.
+MOST_ALONE = 20
 #: Not a field of the job: how many tasks may share one.
 SHARE = "share"
 
@@ -106,8 +108,8 @@ class ExecutorFolder:
     ) -> tuple[list[TaskJob], dict[str, Exception]]:
         """The jobs of some tasks, and for each that is rejected the error.
 
-        Mapped tasks of a run that ask for the same can go as an array. Tasks that ask for the same and may ``share`` a
-        job are in one together.
+        Mapped tasks of a run that ask for the same can go as an array, and so can others if they are many. Tasks that
+        ask for the same and may ``share`` a job are in one together.
         """
         groups: dict[str, tuple[BatchJob, int, list[QueuedTask]]] = {}
         rejected: dict[str, Exception] = {}
@@ -117,11 +119,10 @@ class ExecutorFolder:
             except (InvalidJob, TypeError, ValueError) as error:
                 rejected[task.leg] = error
                 continue
-            alike = () if share > 1 else (task.dag_id, task.run_id, task.task_id)
-            kind = json.dumps([fields_of(job), share, *alike], sort_keys=True)
+            kind = json.dumps([fields_of(job), share], sort_keys=True)
             groups.setdefault(kind, (job, share, []))[2].append(task)
         made = (
-            _shared(job, share, group) if share > 1 else _array(job, group) for job, share, group in groups.values()
+            _shared(job, share, group) if share > 1 else _arrays(job, group) for job, share, group in groups.values()
         )
         return [one for jobs in made for one in self._with_arguments(jobs)], rejected
 
@@ -160,23 +161,39 @@ class ExecutorFolder:
         return packed.getvalue()
 
 
-def _array(job: BatchJob, group: Sequence[QueuedTask]) -> Iterable[TaskJob]:
-    for start in range(0, len(group), ELEMENTS):
-        some = group[start : start + ELEMENTS]
-        for place, task in enumerate(some):
-            is_alone = len(some) == 1
-            name = readable_name(task.dag_id, task.run_id, task.task_id, task.map_index if is_alone else -1)
-            key = _key(some[0].leg, None if is_alone else place)
-            yield TaskJob(job.replace(name=name), key, (task,))
+def _arrays(job: BatchJob, group: Sequence[QueuedTask]) -> Iterable[TaskJob]:
+    mapped: dict[tuple[str, str, str], list[QueuedTask]] = {}
+    for task in group:
+        mapped.setdefault((task.dag_id, task.run_id, task.task_id), []).append(task)
+    alone = [tasks for tasks in mapped.values() if len(tasks) == 1]
+    if len(alone) > MOST_ALONE:
+        # Each sbatch takes slurmctld some hundredths of a second.
+        mapped = {key: tasks for key, tasks in mapped.items() if len(tasks) > 1}
+        mapped["", "", ""] = [task for [task] in alone]
+    for tasks in mapped.values():
+        for start in range(0, len(tasks), ELEMENTS):
+            some = tasks[start : start + ELEMENTS]
+            for place, task in enumerate(some):
+                yield TaskJob(
+                    job.replace(name=_name(some)), _key(some[0].leg, place if len(some) > 1 else None), (task,)
+                )
 
 
 def _shared(job: BatchJob, share: int, group: Sequence[QueuedTask]) -> Iterable[TaskJob]:
     for start in range(0, len(group), share):
         some = tuple(group[start : start + share])
-        names = {task.task_id for task in some}, {task.dag_id for task in some}, {task.run_id for task in some}
-        # What they have in common, from the task to the run.
-        name = ".".join(found.pop() if len(found) == 1 else f"{len(found)}" for found in names)
-        yield TaskJob(job.replace(name=name), _key(some[0].leg), some)
+        yield TaskJob(job.replace(name=_name(some)), _key(some[0].leg), some)
+
+
+def _name(tasks: Sequence[QueuedTask]) -> str:
+    """The name of the job of a task; for several what they have in common, and the number of what they have not.
+
+    >>> _name([QueuedTask("", "train", "manual", "a"), QueuedTask("", "train", "manual", "b")])
+    '2.train.manual'
+    """
+    names = zip(*((task.task_id, task.dag_id, task.run_id) for task in tasks), strict=True)
+    task_id, dag_id, run_id = (said[0] if len({*said}) == 1 else str(len({*said})) for said in names)
+    return readable_name(dag_id, run_id, task_id, tasks[0].map_index if len(tasks) == 1 else -1)
 
 
 def _key(leg: str, element: int | None = None) -> SubmissionKey:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from airflow.executors.base_executor import BaseExecutor
@@ -54,14 +54,14 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> SlurmExecutor:
     return made
 
 
-def workload(leg: str | None, task_id: str = "fit", try_number: int = 1) -> ExecuteTask:
+def workload(leg: str | None, task_id: str = "fit", ti_id: UUID | None = None) -> ExecuteTask:
     ti = {
-        "id": uuid4(),
+        "id": ti_id or uuid4(),
         "dag_version_id": uuid4(),
         "task_id": task_id,
         "dag_id": "train",
         "run_id": "manual",
-        "try_number": try_number,
+        "try_number": 1,
         "map_index": -1,
         "pool_slots": 1,
         "queue": "gpu",
@@ -110,8 +110,9 @@ def test_a_task_is_handed_over_with_a_token_for_days(executor: SlurmExecutor) ->
 
 
 def test_the_end_of_a_leg_that_another_has_followed_is_not_told(executor: SlurmExecutor) -> None:
-    queue(executor, workload("before"))
-    queue(executor, one := workload("after"))
+    before = workload("before")
+    queue(executor, before)
+    queue(executor, one := workload("after", ti_id=before.ti.id))
     key = executor._key(one.ti)
     assert tell(executor, News("before", NewsKind.SUCCEEDED)) == {}
     assert key in executor.running

@@ -79,13 +79,24 @@ def test_mapped_tasks_that_ask_for_the_same_go_as_one_array() -> None:
     jobs = plan(
         *(task(f"leg-{index}", index=index) for index in range(5)), task("large", index=5, mem="1G"), task("x", "x")
     )
-    assert calls(jobs) == [[f"leg-{index}" for index in range(5)], ["large"], ["x"]]
+    assert sorted(calls(jobs)) == [["large"], [f"leg-{index}" for index in range(5)], ["x"]]
     assert len({one.key.text for one in jobs}) == 7
 
 
 def test_the_array_of_a_thousand_mapped_tasks_is_one_call() -> None:
     jobs = plan(*(task(f"leg-{index}", index=index) for index in range(1100)))
     assert [len(one) for one in calls(jobs)] == [1000, 100]
+
+
+def test_many_tasks_that_ask_for_the_same_go_as_one_array_and_few_under_their_names() -> None:
+    few = plan(*(task(f"leg-{index}", f"t{index}") for index in range(20)))
+    assert len(calls(few)) == 20
+    assert few[0].job.name == "t0.train.manual"
+    many = plan(
+        *(task(f"leg-{index}", f"t{index}") for index in range(1000)), task("mapped", "m", 1), task("too", "m", 2)
+    )
+    assert sorted(map(len, calls(many))) == [2, 1000]
+    assert {one.job.name for one in many} == {"m.train.manual", "1000.train.manual"}
 
 
 def test_tasks_that_may_share_are_in_one_job() -> None:
