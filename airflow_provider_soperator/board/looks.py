@@ -1,0 +1,42 @@
+"""Looks that all viewers share: each is taken on demand, at most once in an interval, by one task."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Frame(Generic[T]):
+    look: T | None = None
+    taking: asyncio.Task[T] | None = None
+    at: float = 0.0
+
+
+class Looks(Generic[T]):
+    """The newest look at each connection; ``take`` gets the connection and the look before, and never fails."""
+
+    def __init__(self, take: Callable[[str, T | None], Awaitable[T]]) -> None:
+        self._taken_by = take
+        self._frames: dict[str, _Frame[T]] = {}
+
+    async def newest(self, connection: str, interval: float, glance: float = 0.0) -> T | None:
+        """A look that is new enough, else the last one; None while the first one takes longer than ``glance``."""
+        frame = self._frames.setdefault(connection, _Frame())
+        if frame.taking is None and (frame.look is None or time.monotonic() - frame.at > interval):
+            frame.taking = asyncio.create_task(self._take(frame, connection))
+        if frame.taking:
+            await asyncio.wait([frame.taking], timeout=glance)
+        return frame.look
+
+    async def _take(self, frame: _Frame[T], connection: str) -> T:
+        try:
+            frame.look = await self._taken_by(connection, frame.look)
+            return frame.look
+        finally:
+            frame.at, frame.taking = time.monotonic(), None
