@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
-from async_timeout import timeout
-
 from airflow_provider_soperator.board.capacity_dags import CapacityDag, capacity_dags
-from airflow_provider_soperator.board.picture import PATIENCE
+from airflow_provider_soperator.board.looks import attempt
 from airflow_provider_soperator.capacity import reconciliation
 from airflow_provider_soperator.capacity.holdings import World
-from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
@@ -36,30 +33,21 @@ class CapacityLook:
 
 async def look_at_capacity(connection: str, before: CapacityLook | None = None) -> CapacityLook:
     """A look at the DAGs of a connection and at their blocks, with the questions of their watchers."""
-    now = datetime.now(timezone.utc)
-    try:
-        dags = await asyncio.to_thread(capacity_dags, connection)
-    except Exception as error:
-        return replace(before or CapacityLook(taken=now), failures={"": in_words(error)})
-    worlds: dict[str, World] = {}
-    failures: dict[str, str] = {}
-
-    async def look(dag: CapacityDag) -> None:
-        if dag.order is None:
-            return
-        try:
-            async with timeout(PATIENCE):
-                worlds[dag.dag_id] = await reconciliation.look(dag.order, ShiftClients(), _log)
-        except TimeoutError:
-            failures[dag.dag_id] = f"No answer within {PATIENCE:g} s."
-        except Exception as error:
-            failures[dag.dag_id] = in_words(error)
-
-    await asyncio.gather(*map(look, dags))
+    now, failures = datetime.now(timezone.utc), dict[str, str]()
     last = before or CapacityLook(taken=now)
-    kept = {name: world for name, world in last.worlds.items() if name in failures}
-    since = {name: last.since.get(name, last.taken) for name in kept}
-    return CapacityLook(taken=now, dags=dags, worlds=worlds | kept, failures=failures, since=since)
+    dags = await attempt("", failures, asyncio.to_thread(capacity_dags, connection), list(last.dags))
+    names = [dag.dag_id for dag in dags if dag.order]
+    looks = [reconciliation.look(dag.order, ShiftClients(), _log) for dag in dags if dag.order]
+    found = await asyncio.gather(
+        *(attempt(name, failures, look, last.worlds.get(name)) for name, look in zip(names, looks, strict=True))
+    )
+    return CapacityLook(
+        taken=now,
+        dags=dags,
+        worlds={name: world for name, world in zip(names, found, strict=True) if world},
+        failures=failures,
+        since={name: last.since.get(name, last.taken) for name in failures if name in last.worlds},
+    )
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from async_timeout import timeout
-
-from airflow_provider_soperator.board.picture import PATIENCE
+from airflow_provider_soperator.board.looks import attempt
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.figures import VARIABLES, Kept, kept_figures, slower
 from airflow_provider_soperator.health.findings import Finding
-from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -63,26 +60,15 @@ class Course:
 
 async def look_at_health(connection: str, before: HealthLook | None = None) -> HealthLook:
     """Figures from Airflow Variables; Pods and active checks, if the connection names one to Kubernetes."""
-    failures: dict[str, str] = {}
-
-    async def read(source: str, awaitable: Any, otherwise: Any) -> Any:
-        try:
-            async with timeout(PATIENCE):
-                return await awaitable
-        except TimeoutError:
-            failures[source] = f"No answer within {PATIENCE:g} s."
-        except Exception as error:
-            failures[source] = in_words(error)
-        return otherwise
-
-    last = before or HealthLook(taken=datetime.now(timezone.utc))
+    now, failures = datetime.now(timezone.utc), dict[str, str]()
+    last = before or HealthLook(taken=now)
     figures, pods, checks = await asyncio.gather(
-        read("figures of checks", asyncio.to_thread(_all_figures), last.observations.figures),
-        read("Pods", _pods(connection), last.observations.kubernetes),
-        read("active checks", _checks(connection), last.checks),
+        attempt("figures of checks", failures, asyncio.to_thread(_all_figures), last.observations.figures),
+        attempt("Pods", failures, _pods(connection), last.observations.kubernetes),
+        attempt("active checks", failures, _checks(connection), last.checks),
     )
     seen = Observations(kubernetes=pods, figures=figures)
-    return HealthLook(taken=datetime.now(timezone.utc), observations=seen, checks=checks, failures=failures)
+    return HealthLook(taken=now, observations=seen, checks=checks, failures=failures)
 
 
 def _all_figures() -> dict[str, Kept]:

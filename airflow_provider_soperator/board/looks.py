@@ -8,7 +8,27 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from async_timeout import timeout
+
+from airflow_provider_soperator.hooks.check import in_words
+
 T = TypeVar("T")
+#: Seconds that a cluster has for each part of a look.
+PATIENCE = 20.0
+
+
+async def attempt(
+    what: str, failures: dict[str, str], read: Awaitable[T], otherwise: T, patience: float = PATIENCE
+) -> T:
+    """What is read; or something else, and among the failures the reason why."""
+    try:
+        async with timeout(patience):
+            return await read
+    except asyncio.TimeoutError:
+        failures[what] = f"No answer within {patience:g} s."
+    except Exception as error:
+        failures[what] = in_words(error)
+    return otherwise
 
 
 @dataclass

@@ -9,9 +9,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from async_timeout import timeout
-
-from airflow_provider_soperator.board.looks import Looks
+from airflow_provider_soperator.board.looks import PATIENCE, Looks, attempt
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.health.assessment import Observations, assess
 from airflow_provider_soperator.health.findings import Finding
@@ -24,8 +22,6 @@ from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListR
 
 #: Seconds for which a picture is shown before a new one is taken.
 INTERVAL = 15.0
-#: Seconds that a cluster has for each part of a picture.
-PATIENCE = 20.0
 #: Seconds that a viewer waits for a new picture before seeing the last one.
 GLANCE = 3.0
 
@@ -73,14 +69,8 @@ async def take(connection: str, find_tasks: FindTasks, before: Picture | None = 
     failures: dict[str, str] = {}
 
     async def part(name: str, read: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
-        try:
-            async with timeout(PATIENCE):
-                return {name: await read()}
-        except TimeoutError:
-            failures[name] = f"No answer within {PATIENCE:g} s."
-        except Exception as error:
-            failures[name] = in_words(error)
-        return {}
+        answer = await attempt(name, failures, read(), None, PATIENCE)
+        return {} if name in failures else {name: answer}
 
     read: dict[str, Any] = {}
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag, requires_access_view
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -111,6 +111,12 @@ def make_app(album: Album | None = None, sections: Sections | None = None) -> Fa
         dags = await run_in_threadpool(get_auth_manager().get_authorized_dag_ids, user=user, method="GET")
         return dags.__contains__
 
+    def reasons_for(user: Any, connection: str) -> Callable[[str], str]:
+        """What a user is told of why something could not be read: it may name hosts."""
+        details = ConnectionDetails(conn_id=connection)
+        may_see = get_auth_manager().is_authorized_connection(method="GET", details=details, user=user)
+        return lambda why: why if may_see else "The reason is told to those who may see the connection."
+
     async def seen(connection: str, user: Any) -> Picture | None:
         picture = await pictures.newest(connection)
         return picture and without_tasks(picture, await readable(user))
@@ -145,6 +151,7 @@ def make_app(album: Album | None = None, sections: Sections | None = None) -> Fa
             queue=queue_page(picture, query),
             query=query,
             left_overs=left_overs(picture.nodes, picture.reservations),
+            reason=await run_in_threadpool(reasons_for, user, chosen),
             **await more.of(picture, may_see),
         )
 

@@ -61,6 +61,10 @@ class Everything:
     """Airflow's rights: a viewer of the DAGs that are named."""
 
     dags = frozenset({"train"})
+    sees_connections = True
+
+    def is_authorized_connection(self, **asked: Any) -> bool:
+        return self.sees_connections
 
     def is_authorized_view(self, **asked: Any) -> bool:
         return True
@@ -203,6 +207,13 @@ def test_what_could_not_be_read_is_said_with_its_age(parts: list[str], names: st
     said = visit("/", picture(failures=dict.fromkeys(parts, why), since=dict.fromkeys(parts, old))).text
     assert f"<strong>Not read: {names}.</strong> {why}" in said
     assert re.search(r"What is shown of it is 5 min \d+ s old\.", said)
+
+
+def test_why_something_could_not_be_read_is_told_to_those_who_may_see_the_connection(rights: Everything) -> None:
+    rights.sees_connections = False
+    said = visit("/", picture(failures={"nodes": "login.example.com is away."})).text
+    assert "<strong>Not read: nodes.</strong> The reason is told to those who may see the connection." in said
+    assert "login.example.com" not in said
 
 
 @pytest.mark.usefixtures("rights")
