@@ -7,6 +7,7 @@ read. What a DAG with a ``CapacityTimetable`` of its own moves is in its file al
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,9 @@ from airflow_provider_soperator.errors import CapacityMistake
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+_log = logging.getLogger(__name__)
+#: What a report of a window has.
+_REPORTED = {"window", "since", "until", "measured_hours", "gpu_hours", "idle_gpu_hours"}
 _TIMETABLES = "airflow_provider_soperator.timetables.capacity."
 
 
@@ -96,8 +100,11 @@ def capacity_dags(connection: str) -> list[CapacityDag]:
         for dag_id, is_paused in session.execute(wanted.order_by(DagModel.dag_id)).all():
             row = SerializedDagModel.get(dag_id, session=session)
             timetable = ((row and row.data) or {}).get("dag", {}).get("timetable", {}).get("__var")
-            if timetable:
-                stored.append(_stored(dag_id, bool(is_paused), timetable))
+            try:
+                stored += [_stored(dag_id, bool(is_paused), timetable)] if timetable else []
+            except (LookupError, ValueError) as error:
+                # Another version of the provider has stored it, until the DAG processor does so again.
+                _log.warning("The DAG %s is stored in a way that cannot be read: %s", dag_id, error)
         found = []
         for dag, overrides in stored:
             if dag.is_of(connection):
@@ -124,15 +131,15 @@ def _with_variables(dag: CapacityDag, overrides: str) -> CapacityDag:
         dag = replace(dag, schedule=dag.schedule.overridden(kept_overrides(overrides)))
     except CapacityMistake as error:
         dag = replace(dag, mistake=str(error))
-    with suppress(ValueError):
-        dag = replace(dag, reports=kept_reports(dag.dag_id))
-    if dag.order is None:
-        return dag
-    at_work = None
     # A Variable that was edited by hand says nothing.
     with suppress(ValueError):
-        at_work = ShiftAtWork.find(dag.order.block)
-    return dag if at_work is None or at_work.ended else replace(dag, at_work=_at_work(at_work))
+        dag = replace(dag, reports=[one for one in kept_reports(dag.dag_id) if _REPORTED <= one.keys()])
+    if dag.order is None:
+        return dag
+    with suppress(ValueError):
+        shift = ShiftAtWork.find(dag.order.block)
+        dag = replace(dag, at_work=_at_work(shift) if shift and not shift.ended else None)
+    return dag
 
 
 def _at_work(shift: ShiftAtWork) -> ShiftSeen | None:

@@ -115,22 +115,14 @@ async def _checks(connection: str) -> list[CheckLook]:
     return found
 
 
-@dataclass(frozen=True)
-class SameFinding:
-    """A finding that several nodes share, as the longest of them has it."""
-
-    finding: Finding
-    nodes: Sequence[str]
-
-
-def alike(findings: Mapping[str, Sequence[Finding]]) -> list[SameFinding]:
-    """Equal findings together: a fault of many nodes is one row."""
+def alike(findings: Mapping[str, Sequence[Finding]]) -> list[tuple[Finding, list[str]]]:
+    """Equal findings together, the oldest with all their nodes: a fault of many nodes is one row."""
     groups: dict[tuple[Any, ...], list[Finding]] = {}
     for one in (finding for found in findings.values() for finding in found):
         groups.setdefault((one.kind, one.what, one.heals), []).append(one)
-    oldest = datetime.max.replace(tzinfo=timezone.utc)
+    newest_of_all = datetime.max.replace(tzinfo=timezone.utc)
     return [
-        SameFinding(min(group, key=lambda one: one.since or oldest), [one.node for one in group])
+        (min(group, key=lambda one: one.since or newest_of_all), [one.node for one in group])
         for group in groups.values()
     ]
 

@@ -20,13 +20,8 @@ BEFORE, AFTER = timedelta(days=2), timedelta(days=5)
 HEIGHT = 40.0
 
 
-@dataclass(frozen=True)
-class Bar:
-    """The GPUs of one target in a part of a band; the number of the target decides its colour."""
-
-    target: int
-    y: float
-    height: float
+#: The GPUs of a target in a part of a band: its number, which decides the colour, the top and the height.
+Bar = tuple[int, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +48,8 @@ class Band:
     #: Midnights in the time zone of the schedule: places and names of days.
     days: Sequence[tuple[float, str]]
     now: float
-    #: The next handover, and those after it.
-    changes: Sequence[ScheduleChange]
+    #: The next handover.
+    change: ScheduleChange | None
     #: Those that hold, or are to come.
     overrides: Sequence[Override]
 
@@ -79,8 +74,8 @@ def band(dag: CapacityDag, now: datetime) -> Band:
         for number, target in enumerate(dag.targets):
             height = round(HEIGHT * has.get(target, 0) / most, 2)
             top -= height
-            found.append(Bar(number, round(top, 2), height))
-        return [bar for bar in found if bar.height]
+            found.append((number, round(top, 2), height))
+        return [bar for bar in found if bar[2]]
 
     def part(
         name: str, since: datetime, until: datetime, said: str, has: Mapping[str, float], *, more: bool
@@ -108,16 +103,13 @@ def band(dag: CapacityDag, now: datetime) -> Band:
         for one, has in zip(past, average, strict=True)
     ]
     changes = list(schedule.changes(start, end))
-    coming = [one for one in changes if one.at > now]
-    if not coming and (following := schedule.next_change(now)):
-        coming = [following]
     return Band(
         wished=wished,
         was=was,
         leads=[(x(one.begins), round(x(one.at) - x(one.begins), 2)) for one in changes if one.begins < one.at],
         days=[(x(day), f"{day.astimezone(schedule.zone):%a %d}") for day in _midnights(dag, start, end)],
         now=x(now),
-        changes=coming,
+        change=schedule.next_change(now),
         overrides=[one for one in schedule.overrides if instant(one.dates.end, schedule.zone) > now],
     )
 

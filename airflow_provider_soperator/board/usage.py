@@ -55,16 +55,6 @@ class UsageRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UsageTables:
-    """Usage as one who may see some DAGs sees it: what others have used is there without their names."""
-
-    by_task: Sequence[UsageRow]
-    by_dag: Sequence[UsageRow]
-    by_user: Sequence[UsageRow]
-    total: UsageRow | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class UsageLook:
     """The usage of a cluster in the days before it was taken."""
 
@@ -72,9 +62,10 @@ class UsageLook:
     used: Sequence[UsedJob] = ()
     failure: str = ""
     #: Made once for all who may see the same DAGs.
-    _tables: dict[frozenset[str], UsageTables] = field(default_factory=dict, repr=False, compare=False)
+    _tables: dict[frozenset[str], dict[str, list[UsageRow]]] = field(default_factory=dict, repr=False, compare=False)
 
-    def tables(self, may_see: Callable[[str], bool]) -> UsageTables:
+    def tables(self, may_see: Callable[[str], bool]) -> Mapping[str, Sequence[UsageRow]]:
+        """Rows by task, DAG and user, and the total: what is of DAGs that one may not see is there without names."""
         visible = frozenset(filter(may_see, {one.tasks.dag_id for one in self.used if one.tasks}))
 
         def task(one: UsedJob) -> tuple[str, str]:
@@ -83,12 +74,12 @@ class UsageLook:
             return (one.tasks.dag_id, one.tasks.task_id) if one.tasks.dag_id in visible else ("", "other DAGs")
 
         if visible not in self._tables:
-            self._tables[visible] = UsageTables(
-                by_task=_rows(self.used, task),
-                by_dag=_rows(self.used, lambda one: ("", task(one)[0] or task(one)[1])),
-                by_user=_rows(self.used, lambda one: ("", one.user)),
-                total=next(iter(_rows(self.used, lambda one: ("", "all"))), None),
-            )
+            self._tables[visible] = {
+                "task": _rows(self.used, task),
+                "dag": _rows(self.used, lambda one: ("", task(one)[0] or task(one)[1])),
+                "user": _rows(self.used, lambda one: ("", one.user)),
+                "total": _rows(self.used, lambda one: ("", "all")),
+            }
         return self._tables[visible]
 
 

@@ -25,6 +25,7 @@ SCHEDULE = CapacitySchedule(
     limit=32,
     gpus_per_unit={"training": 8, "inference": 8},
 )
+REPORT = dict.fromkeys(("window", "since", "until", "measured_hours", "gpu_hours", "idle_gpu_hours"), "x")
 TARGETS = [
     SlurmNodesTarget(name="training", nodes="worker-[0-3]", slurm_conn_id="cluster_a"),
     NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-1"),
@@ -66,7 +67,7 @@ def with_variables(
         return list(overrides)
 
     monkeypatch.setattr(capacity_dags, "kept_overrides", kept)
-    monkeypatch.setattr(capacity_dags, "kept_reports", lambda dag_id: [{"window": "night"}])
+    monkeypatch.setattr(capacity_dags, "kept_reports", lambda dag_id: [REPORT, {"edited": "by hand"}])
     monkeypatch.setattr(ShiftAtWork, "find", lambda block: shift)
     monkeypatch.setattr(capacity_dags, "_at_work", lambda shift: shift)
     return _with_variables(dag, "gpu_shifts_overrides")
@@ -79,7 +80,7 @@ def test_overrides_reports_and_the_shift_at_work_come_from_variables(
     shift = ShiftAtWork(id="1", key="k", block="block-1", task="gpu_shifts/r/shift/-1")
     seen = with_variables(dag, monkeypatch, [override], shift)
     assert seen.schedule.at(datetime(2026, 11, 28, tzinfo=timezone.utc)).name == "override by ann"
-    assert (list(seen.reports), seen.at_work) == ([{"window": "night"}], shift)
+    assert (list(seen.reports), seen.at_work) == ([REPORT], shift)
     over = ShiftAtWork(id="1", key="k", block="block-1", task="gpu_shifts/r/shift/-1", ended="done")
     assert with_variables(dag, monkeypatch, [], over).at_work is None
 

@@ -42,9 +42,9 @@ def test_a_finding_of_many_nodes_is_one_row() -> None:
             Finding("worker-1", FindingKind.POD, "it is not ready", "kubernetes"),
         ],
     }
-    disk, pod = alike(found)
-    assert (disk.nodes, disk.finding.since) == (["worker-0", "worker-1"], early)
-    assert (pod.nodes, pod.finding.what) == (["worker-1"], "it is not ready")
+    (disk, of_disk), (pod, of_pod) = alike(found)
+    assert (of_disk, disk.since) == (["worker-0", "worker-1"], early)
+    assert (of_pod, pod.what) == (["worker-1"], "it is not ready")
 
 
 class Objects:

@@ -47,14 +47,15 @@ def test_windows_are_at_their_places_with_what_each_target_has() -> None:
     assert (first.name, first.x, first.width) == ("otherwise", 0, pytest.approx(DAY / 3, abs=0.01))
     assert night.said == "night, Mon 20:00 to Tue 08:00: training 8, inference 0"
     # All 64 GPUs; of a range what is sure.
-    assert [(bar.target, bar.y, bar.height) for bar in night.bars] == [(0, 0, HEIGHT)]
-    assert [(bar.target, bar.y, bar.height) for bar in first.bars] == [(0, 30, 10), (1, 10, 20)]
+    assert night.bars == [(0, 0, HEIGHT)]
+    assert first.bars == [(0, 30, 10), (1, 10, 20)]
     assert drawn.leads[0] == (pytest.approx(DAY / 4, abs=0.01), pytest.approx(DAY / 12, abs=0.01))
     assert [day for _, day in drawn.days][:2] == ["Tue 24", "Wed 25"]
 
 
 def test_the_next_handovers_are_told() -> None:
-    change = band(dag(), NOW).changes[0]
+    change = band(dag(), NOW).change
+    assert change
     assert (change.at, change.begins, change.after.name) == (
         NOW.replace(hour=20),
         NOW.replace(hour=18),
@@ -66,7 +67,8 @@ def test_a_handover_beyond_the_band_is_told_as_well() -> None:
     schedule = replace(SCHEDULE, exceptions={"2026-12-24": {"training": 0, "inference": 8}}, windows=[
         Window("mon 00:00 - mon 00:00", {"training": 8, "inference": 0}, name="always")
     ])  # fmt: skip
-    [change] = band(dag(schedule), NOW).changes
+    change = band(dag(schedule), NOW).change
+    assert change
     assert change.at == datetime(2026, 12, 24, tzinfo=timezone.utc)
 
 
@@ -85,7 +87,7 @@ def test_what_was_is_drawn_from_the_reports_of_windows() -> None:
     assert was.said == (
         "night, Tue 20:00 to Wed 08:00: training 48.0 GPUs, inference 0.0 GPUs on average, 3.5 GPU-hours idle"
     )
-    assert [(bar.target, bar.height) for bar in was.bars] == [(0, HEIGHT * 48 / 64)]
+    assert [(target, height) for target, _, height in was.bars] == [(0, HEIGHT * 48 / 64)]
 
 
 def test_an_override_stands_out_until_it_is_over() -> None:

@@ -65,28 +65,27 @@ LOOK = UsageLook(
 
 def test_usage_is_told_by_task_with_waits_and_what_failed() -> None:
     seen = LOOK.tables(lambda dag: True)
-    train, *rest = seen.by_task
+    train, *rest = seen["task"]
     assert (train.dag_id, train.name, train.jobs, train.gpu_hours, train.failed) == ("train", "fit", 11, 200, 0.5)
     assert (train.median_wait, train.p90_wait) == (4, 8)
     assert [(row.dag_id, row.name, row.gpu_hours) for row in rest] == [
         ("secret", "fit", 50),
         ("", "jobs without a task", 20),
     ]
-    assert [(row.name, row.gpu_hours) for row in seen.by_dag] == [
+    assert [(row.name, row.gpu_hours) for row in seen["dag"]] == [
         ("train", 200),
         ("secret", 50),
         ("jobs without a task", 20),
     ]
-    assert [(row.name, row.gpu_hours) for row in seen.by_user] == [("ann", 200), ("bob", 70)]
-    assert seen.total is not None
-    assert (seen.total.jobs, seen.total.gpu_hours) == (13, 270)
+    assert [(row.name, row.gpu_hours) for row in seen["user"]] == [("ann", 200), ("bob", 70)]
+    assert [(row.jobs, row.gpu_hours) for row in seen["total"]] == [(13, 270)]
     assert LOOK.tables(lambda dag: dag in ("train", "secret", "third")) is seen
 
 
 def test_a_dag_that_one_may_not_see_is_not_named_but_counted() -> None:
     seen = LOOK.tables(lambda dag: dag != "secret")
-    assert ("", "other DAGs", 50) in [(row.dag_id, row.name, row.gpu_hours) for row in seen.by_task]
-    assert ("other DAGs", 50) in [(row.name, row.gpu_hours) for row in seen.by_dag]
+    assert ("", "other DAGs", 50) in [(row.dag_id, row.name, row.gpu_hours) for row in seen["task"]]
+    assert ("other DAGs", 50) in [(row.name, row.gpu_hours) for row in seen["dag"]]
     assert "secret" not in repr(seen)
 
 
