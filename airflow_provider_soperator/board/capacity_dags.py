@@ -133,7 +133,7 @@ def _with_variables(dag: CapacityDag, overrides: str) -> CapacityDag:
         dag = replace(dag, mistake=str(error))
     # A Variable that was edited by hand says nothing.
     with suppress(ValueError):
-        dag = replace(dag, reports=[one for one in kept_reports(dag.dag_id) if _REPORTED <= one.keys()])
+        dag = replace(dag, reports=[one for one in kept_reports(dag.dag_id) if one.keys() >= _REPORTED])
     if dag.order is None:
         return dag
     with suppress(ValueError):
