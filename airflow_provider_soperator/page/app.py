@@ -139,7 +139,9 @@ def make_app(album: Album | None = None, sections: Sections | None = None) -> Fa
         picture = without_tasks(newest, may_see)
         groups = wall(picture.nodes, picture.jobs)
         tiles = [tile for group in groups for tile in group.tiles]
-        return page(
+        # With many nodes it is drawn for a tenth of a second, in which the server has other things to do.
+        return await run_in_threadpool(
+            page,
             request,
             "board.html",
             picture=picture,

@@ -163,6 +163,8 @@ def test_pictures_of_the_page(dag: Dag, stack: Stack, browser: webdriver.Chrome)
     run.wait("shift", "success")
     fit = 'SbatchOperator.partial(task_id="fit", script="sleep 600", deferrable=True, gpus_per_node=8, nodes=1)'
     training = stack.add_dag("train_llm", fit + ".expand(nice=[1, 2])").trigger()
+    for index in (0, 1):
+        training.wait("fit", "deferred", index=index)
     runs = {f"worker-{node}": [[day, {"busbw": 480.0 - node}] for day in range(20)] for node in range(4)}
     runs["worker-3"][-1][1]["busbw"] = 312.0
     figures = {"key": "soperator_figures_all-reduce-perf", "value": json.dumps(runs)}
@@ -174,7 +176,7 @@ def test_pictures_of_the_page(dag: Dag, stack: Stack, browser: webdriver.Chrome)
         camera = Camera(driver, page + query)
         camera.resize(height)
         driver.switch_to.frame(camera.find("//iframe"))
-        camera.find("//tr[contains(., 'train_llm')][2]")
+        camera.find("//tr[contains(., 'train_llm')]")
         camera.find("//h2[@id = 'block']")
         camera.find("//table[contains(@class, 'usage')]")
         if theme == "dark":
