@@ -161,7 +161,7 @@ def test_pictures_of_the_page(dag: Dag, stack: Stack, browser: webdriver.Chrome)
     run.wait("approve", "awaiting_input")
     run.answer("approve", "Approve")
     run.wait("shift", "success")
-    fit = 'SbatchOperator.partial(task_id="fit", script="sleep 600", deferrable=True, gpus_per_node=8, nodes=1)'
+    fit = 'SbatchOperator.partial(task_id="fit", command="sleep 600", deferrable=True, gpus_per_node=8, nodes=1)'
     training = stack.add_dag("train_llm", fit + ".expand(nice=[1, 2])").trigger()
     for index in (0, 1):
         training.wait("fit", "deferred", index=index)
