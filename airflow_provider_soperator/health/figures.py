@@ -17,6 +17,8 @@ Figures = Mapping[str, Mapping[str, float]]
 #: What is known of each node: seconds since 1970, and the figures of the run of that time; the newest last.
 Kept = Mapping[str, list[tuple[int, dict[str, float]]]]
 
+#: The beginning of the keys of the Airflow Variables that keep them; a check follows.
+VARIABLES = "soperator_figures_"
 #: What nccl-tests print at their end, in GB/s.
 PATTERNS = {"busbw": r"Avg bus bandwidth\s*:\s*([0-9.]+)"}
 #: Runs of a node that are kept: together, those of a thousand nodes fit into a Variable.
@@ -86,7 +88,7 @@ def keep_figures(check: str, run: Figures, tolerance: float = 0.1, at: datetime 
 
 
 def _key(check: str) -> str:
-    return f"soperator_figures_{check}"
+    return VARIABLES + check
 
 
 def slower(check: str, kept: Kept, tolerance: float) -> Iterator[Finding]:

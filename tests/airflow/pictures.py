@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -193,3 +194,37 @@ def test_pictures_of_jobs(stack: Stack, browser: webdriver.Chrome) -> None:  # n
     form.add()
     form.open_extra()
     camera.take("connection-form", *camera.look(DIALOG))
+
+
+@pytest.mark.leaves("jobs", "drains")
+def test_pictures_of_the_page(dag: Dag, stack: Stack, browser: webdriver.Chrome) -> None:  # noqa: F811
+    """After a shift by hand: two tasks wait with their jobs, and a check has found a slow node."""
+    driver, until = browser, datetime.now(timezone.utc) + timedelta(hours=3)
+    run = dag.trigger(training="2", until=until.isoformat(), because="a demo for the board")
+    run.wait("approve", "awaiting_input")
+    run.answer("approve", "Approve")
+    run.wait("shift", "success")
+    fit = 'SbatchOperator.partial(task_id="fit", command="sleep 600", deferrable=True, gpus_per_node=8, nodes=1)'
+    training = stack.add_dag("train_llm", fit + ".expand(nice=[1, 2])").trigger()
+    for index in (0, 1):
+        training.wait("fit", "deferred", index=index)
+    runs = {f"worker-{node}": [[day, {"busbw": 480.0 - node}] for day in range(20)] for node in range(4)}
+    runs["worker-3"][-1][1]["busbw"] = 312.0
+    figures = {"key": "soperator_figures_all-reduce-perf", "value": json.dumps(runs)}
+    stack.call("POST", "/variables", json=figures)
+    page = f"{stack.api.url}/plugin/soperator/soperator/?connection=soperator_default"
+    for theme, query, height in (("light", "", 1150), ("dark", "&node=worker-1", 900)):
+        driver.get(stack.api.url)
+        driver.execute_script("localStorage.theme = arguments[0]", theme)  # type: ignore[no-untyped-call]
+        camera = Camera(driver, page + query)
+        camera.resize(height)
+        driver.switch_to.frame(camera.find("//iframe"))
+        camera.find("//tr[contains(., 'train_llm')]")
+        camera.find("//h2[@id = 'block']")
+        camera.find("//table[contains(@class, 'usage')]")
+        if theme == "dark":
+            driver.execute_script("document.getElementById('nodes').scrollIntoView()")  # type: ignore[no-untyped-call]
+        driver.switch_to.default_content()
+        camera.take(f"page-{theme}", 0, 0, WIDTH, height)
+    driver.execute_script("localStorage.theme = 'light'")  # type: ignore[no-untyped-call]
+    training.end("failed")
