@@ -1,7 +1,7 @@
 """The web application behind the page, which Airflow's API server mounts.
 
 It serves documents, not data: links and forms work as such, in the frame of Airflow's page and without it. Nothing is
-answered without a login, and nothing is changed.
+answered without a login, and nothing is changed but by Airflow's own API.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from airflow_provider_soperator.board.picture import INTERVAL, Album, Picture, w
 from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page, row_of
 from airflow_provider_soperator.board.tasks import find_tasks, known_connections
 from airflow_provider_soperator.board.wall import STATES, left_overs, wall
+from airflow_provider_soperator.page.actions import add_actions, node_actions, offers_to
 from airflow_provider_soperator.slurm.notations import NoDuration
 
 _HERE = Path(__file__).parent
@@ -115,13 +116,16 @@ def make_app(album: Album | None = None) -> FastAPI:
         if picture is None:
             return page(request, "wait.html", connection=chosen)
         groups = wall(picture.nodes, picture.jobs)
+        node = next((tile for group in groups for tile in group.tiles if tile.node.name == query.node), None)
         return page(
             request,
             "board.html",
             picture=picture,
             known=known,
             groups=groups,
-            node=next((tile for group in groups for tile in group.tiles if tile.node.name == query.node), None),
+            node=node,
+            node_actions=node_actions(node, picture) if node else [],
+            offers=await run_in_threadpool(offers_to, user, chosen),
             queue=queue_page(picture, query),
             query=query,
             left_overs=left_overs(picture.nodes, picture.reservations),
@@ -141,4 +145,5 @@ def make_app(album: Album | None = None) -> FastAPI:
                 found += [(picture, row_of(picture, job)) for job in of]
         return page(request, "job.html", found=found, task_id=task_id)
 
+    add_actions(app, page, seen)
     return app

@@ -24,6 +24,7 @@ PUBLIC = {
     "hooks.nebius": ("NebiusHook",),
     "hooks.slurm": ("SlurmHook",),
     "hooks.terraform": ("TerraformHook",),
+    "operators.action_dags": ("action_dags",),
     "operators.capacity": ("ScaleTargetOperator", "ShiftCapacityOperator"),
     "operators.capacity_dag": ("capacity_dag",),
     "operators.cluster": (
