@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk import DAG, Param
 
 from airflow_provider_soperator.board.offers import action_tag
+from airflow_provider_soperator.operators.cluster import RunActiveCheckOperator
 from airflow_provider_soperator.operators.nodes import (
     DeleteReservationOperator,
     DrainNodesOperator,
@@ -18,129 +20,99 @@ from airflow_provider_soperator.operators.nodes import (
 from airflow_provider_soperator.operators.queue import CancelJobsOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import BaseOperator
 
 
-def _text(title: str, description: str, **more: Any) -> Param:
-    return Param(type="string", title=title, description=description, **({"minLength": 1} | more))
-
-
-def _yes(title: str, description: str) -> Param:
-    return Param(False, type="boolean", title=title, description=description)
-
-
-def _mode(*modes: str, description: str) -> Param:
-    return Param(modes[0], type="string", enum=[*modes], title="When", description=description)
-
-
-_NODES = _text("Nodes", "As worker-[0-3].", pattern=r"^[A-Za-z0-9_.,\[\]-]*$")
-_WHY = _text("Reason", "Kept in Slurm, with your name.", maxLength=200)
-
-
 class _Action(NamedTuple):
-    """What a DAG does, by an operator whose parameters are those of the DAG."""
+    """What a DAG does, by an operator, some parameters of which are those of the DAG."""
 
     operator: type[BaseOperator]
     what: str
-    params: Mapping[str, Param]
+    params: tuple[str, ...]
+    modes: tuple[str, ...] = ()
     #: It may end jobs, or what a shift needs.
     is_risky: bool = False
 
 
 _ACTIONS = {
     "drain": _Action(
-        DrainNodesOperator,
-        "Stop new jobs on nodes; those that run go on.",
-        {
-            "nodes": _NODES,
-            "reason": _WHY,
-            "wait_for_jobs": _yes("Wait for jobs", "The run ends once the jobs on the nodes have ended."),
-        },
+        DrainNodesOperator, "Stop new jobs on nodes; those that run go on.", ("nodes", "reason", "wait_for_jobs")
     ),
-    "undrain": _Action(
-        UndrainNodesOperator,
-        "Let jobs start on nodes again.",
-        {
-            "nodes": _NODES,
-            "drain_owner": Param(
-                "",
-                type="string",
-                title="Drains of",
-                description="Only these are undone. Left empty: all, also those of health checks and people.",
-            ),
-        },
-    ),
-    "power_up": _Action(
-        PowerUpNodesOperator, "Power nodes up, and wait until jobs can start on them.", {"nodes": _NODES}
-    ),
+    "undrain": _Action(UndrainNodesOperator, "Let jobs start on nodes again.", ("nodes", "drain_owner")),
+    "power_up": _Action(PowerUpNodesOperator, "Power nodes up, and wait until jobs can start on them.", ("nodes",)),
     "power_down": _Action(
         PowerDownNodesOperator,
         "Power nodes down, and wait until they are off.",
-        {
-            "nodes": _NODES,
-            "mode": _mode(
-                "asap",
-                "idle",
-                "force",
-                description="asap: once their jobs have ended; idle: once no job runs, and jobs may start before; "
-                "force: at once, their jobs are requeued or killed.",
-            ),
-            "stay_down": _yes("Stay down", "Drained as well, so that no job powers them up again."),
-            "reason": _WHY,
-        },
+        ("nodes", "mode", "stay_down", "reason"),
+        ("asap", "idle", "force"),
         is_risky=True,
     ),
     "replace": _Action(
         ReplaceNodesOperator,
         "Have Soperator replace the machines under nodes, and wait until jobs can start on the new ones.",
-        {
-            "nodes": _NODES,
-            "mode": _mode(
-                "asap",
-                "requeue",
-                "force",
-                description="asap: once their jobs have ended; requeue: jobs are requeued, and those that cannot be "
-                "are waited for; force: those are cancelled.",
-            ),
-            "any_owner": _yes("Also if another owner has drained them", "Else such nodes are refused."),
-            "reason": _WHY,
-        },
+        ("nodes", "mode", "any_owner", "reason"),
+        ("asap", "requeue", "force"),
         is_risky=True,
     ),
-    "cancel": _Action(
-        CancelJobsOperator,
-        "Cancel jobs, of any user.",
-        {"job_ids": _text("Jobs", "Ids, with commas between.", pattern=r"^[0-9_+,\[\]%-]*$")},
-        is_risky=True,
+    "check": _Action(
+        RunActiveCheckOperator,
+        "Run an active check of Soperator now, and wait for its result on all nodes.",
+        ("check", "on_failure"),
     ),
+    "cancel": _Action(CancelJobsOperator, "Cancel jobs, of any user.", ("job_ids",), is_risky=True),
     "release": _Action(
         DeleteReservationOperator,
         "Delete a reservation that a run of this provider has left behind.",
-        {"name": _text("Reservation", "Its name.", pattern=r"^airflow-.*$")},
+        ("name",),
         is_risky=True,
     ),
 }
+_MODES = {
+    "asap": "once their jobs have ended",
+    "idle": "once no job runs, and jobs may start before",
+    "requeue": "their jobs are requeued, and those that cannot be are waited for",
+    "force": "at once, their jobs are requeued or killed",
+}
 
 
-def _check(kubernetes_conn_id: str) -> _Action:
-    from airflow_provider_soperator.operators.cluster import RunActiveCheckOperator
+def _field(title: str, description: str, **schema: Any) -> Param:
+    least: dict[str, Any] = {"type": "string", "minLength": 1}
+    return Param(title=title, description=description, **(least | schema))
 
-    return _Action(
-        RunActiveCheckOperator,
-        "Run an active check of Soperator now, and wait for its result on all nodes.",
-        {
-            "check": _text("Check", "Name of the ActiveCheck."),
-            "on_failure": Param(
-                "fail",
-                type="string",
-                enum=["fail", "drain"],
-                title="Nodes that fail",
-                description="fail: the run fails and names them; drain: they are drained.",
-            ),
-        },
-    )
+
+def _flag(title: str, description: str) -> Param:
+    return Param(False, type="boolean", title=title, description=description)
+
+
+#: Patterns are for browsers, too, which want an escaped hyphen.
+_FIELDS = {
+    "nodes": _field("Nodes", "As worker-[0-3].", pattern=r"^[A-Za-z0-9_.,\[\]\-]*$"),
+    "reason": _field("Reason", "Kept in Slurm, with your name.", maxLength=200),
+    "wait_for_jobs": _flag("Wait for jobs", "The run ends once the jobs on the nodes have ended."),
+    "drain_owner": _field(
+        "Drains of",
+        "Only these are undone. Left empty: all, also those of health checks and people.",
+        default="",
+        minLength=0,
+    ),
+    "stay_down": _flag("Stay down", "Drained as well, so that no job powers them up again."),
+    "any_owner": _flag("Also if another owner has drained them", "Else such nodes are refused."),
+    "check": _field("Check", "Name of the ActiveCheck."),
+    "on_failure": _field(
+        "Nodes that fail",
+        "fail: the run fails and names them; drain: they are drained.",
+        enum=["fail", "drain"],
+        default="fail",
+    ),
+    "job_ids": _field("Jobs", "Ids, with commas between.", pattern=r"^[0-9_+,\[\]%:\-]*$"),
+    "name": _field("Reservation", "Its name.", pattern=r"^airflow-.*$"),
+}
+
+
+def _params(action: _Action) -> dict[str, Param]:
+    how = "; ".join(f"{mode}: {_MODES[mode]}" for mode in action.modes)
+    mode = {"mode": _field("When", f"{how}.", enum=[*action.modes], default=action.modes[0])} if how else {}
+    return {name: (_FIELDS | mode)[name] for name in action.params}
 
 
 def action_dags(
@@ -163,33 +135,31 @@ def action_dags(
     :param slurm_conn_id: Airflow connection to Slurm
     :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes; without it there is no DAG for checks
     """
-    actions = dict(_ACTIONS) | ({"check": _check(kubernetes_conn_id)} if kubernetes_conn_id else {})
-    return {
-        kind: _dag(kind, of, prefix, slurm_conn_id, kubernetes_conn_id, dag_options) for kind, of in actions.items()
-    }
+    made = partial(_dag, prefix, slurm_conn_id, kubernetes_conn_id, dag_options)
+    return {kind: made(kind) for kind in _ACTIONS if kind != "check" or kubernetes_conn_id}
 
 
-def _dag(
-    kind: str, action: _Action, prefix: str, slurm_conn_id: str, kubernetes_conn_id: str | None, more: dict[str, Any]
-) -> DAG:
-    of_dag: dict[str, Any] = {
+def _dag(prefix: str, slurm_conn_id: str, kubernetes_conn_id: str | None, more: dict[str, Any], kind: str) -> DAG:
+    action = _ACTIONS[kind]
+    options = {
         "schedule": None,
         "description": action.what,
         "doc_md": action.what,
         "is_paused_upon_creation": action.is_risky or None,
-        "params": dict(action.params),
+        "params": _params(action),
+        **more,
+        "tags": {"soperator", action_tag(kind, slurm_conn_id), *more.get("tags", ())},
     }
-    tags = {"soperator", action_tag(kind, slurm_conn_id), *more.get("tags", ())}
     given: dict[str, Any] = {name: f"{{{{ params.{name} }}}}" for name in action.params}
     if "reason" in given:
         given["reason"] += "{{ ' (' ~ dag_run.triggering_user_name ~ ')' if dag_run.triggering_user_name }}"
-    if kind in ("drain", "power_up", "power_down", "replace", "check"):
-        given["drain_owner"] = prefix
     if kind == "undrain":
         given["any_owner"] = "{{ not params.drain_owner }}"
         given["drain_owner"] = f"{{{{ params.drain_owner or {prefix!r} }}}}"
+    elif kind not in ("cancel", "release"):
+        given["drain_owner"] = prefix
     if kind in ("replace", "check") and kubernetes_conn_id:
         given["kubernetes_conn_id"] = kubernetes_conn_id
-    with DAG(f"{prefix}_{kind}", **of_dag | more | {"tags": tags}) as dag:
+    with DAG(f"{prefix}_{kind}", **options) as dag:
         action.operator(task_id=kind, slurm_conn_id=slurm_conn_id, **given)
     return dag

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -52,7 +53,7 @@ class Board(Page):
         self.click(f"//*[@id = 'node']//a[. = '{action}']")
         self.find("//dialog[@open]")
 
-    def focused(self, path: str = "") -> str:
+    def focused(self) -> str:
         """What has the focus, by its text or name."""
         said: str = self._browser.execute_script(
             "const on = document.activeElement; return on.name || on.textContent.trim()"
@@ -108,7 +109,8 @@ def test_an_administrator_drains_a_node(
 def test_what_airflow_refuses_is_told(
     browser: webdriver.Chrome, board: Callable[[str], Board], login: Callable[[str], Api]
 ) -> None:
-    runs = "/api/v2/dags/cluster_undrain/dagRuns?order_by=-id"
+    api, runs = login("ann"), "/api/v2/dags/cluster_drain/dagRuns"
+    before = api.call("GET", runs)["total_entries"]
     page = board("ann")
     page.open("Drain")
     # What the form itself would not send.
@@ -118,7 +120,41 @@ def test_what_airflow_refuses_is_told(
     browser.delete_all_cookies()
     page.click("//dialog//button[. = 'Trigger cluster_drain']")
     page.find("//dialog//*[@role = 'status'][contains(., 'Your session has ended')]")
-    assert login("ann").call("GET", runs)["total_entries"] == 0
+    assert api.call("GET", runs)["total_entries"] == before
+
+
+def test_a_second_try_after_a_lost_answer_makes_no_second_run(
+    browser: webdriver.Chrome, board: Callable[[str], Board], login: Callable[[str], Api]
+) -> None:
+    api, runs = login("ann"), "/api/v2/dags/cluster_check/dagRuns"
+    page = board("ann")
+    page.click("//a[. = 'Run a check']")
+    page.paste("//dialog//input[@name = 'check']", "ssh-check")
+    browser.execute_script("""
+        const real = window.fetch;
+        window.fetch = async (...asked) => {
+          if (asked[1].method !== "POST") return real(...asked);
+          window.fetch = real;
+          await real(...asked);
+          throw new TypeError("lost");
+        };
+    """)
+    page.click("//dialog//button[. = 'Trigger cluster_check']")
+    page.find("//dialog//*[@role = 'status'][contains(., 'To try again makes no second run')]")
+    page.click("//dialog//button[. = 'Trigger cluster_check']")
+    page.find("//dialog//a[contains(., 'has begun')]")
+    assert [run["conf"]["check"] for run in api.call("GET", runs)["dag_runs"]] == ["ssh-check"]
+
+
+def test_the_form_of_another_site_triggers_nothing(login: Callable[[str], Api]) -> None:
+    api, runs = login("ann"), "/api/v2/dags/cluster_power_up/dagRuns"
+    body = json.dumps({"logical_date": None, "conf": {"nodes": "worker-0"}}).encode()
+    # All that it can send without leave, if a browser gave it the cookie.
+    head = {"Content-Type": "text/plain", "Cookie": f"_token={api.token}"}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(api.url + runs, body, head))
+    assert refused.value.code == 422
+    assert api.call("GET", runs)["total_entries"] == 0
 
 
 def test_a_viewer_has_no_buttons_and_is_told_why(board: Callable[[str], Board]) -> None:

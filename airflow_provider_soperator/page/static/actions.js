@@ -78,12 +78,15 @@ document.addEventListener("change", async (event) => {
   if (!form?.matches("form.action")) return;
   const url = new URL(form.dataset.told, location.href);
   for (const field of form.elements) if (field.name) url.searchParams.set(field.name, field.value);
+  form.dataset.asked = url;
   const drawn = await read(url).catch(() => null);
-  if (drawn) form.querySelector(".effects")?.replaceWith(drawn.querySelector(".effects"));
+  // Answers may come in another order.
+  if (drawn && form.dataset.asked === String(url)) form.querySelector(".effects")?.replaceWith(drawn.querySelector(".effects"));
 });
 
 async function show(link) {
   const drawn = await read(link.href);
+  if (document.querySelector("dialog")) return;
   const dialog = document.createElement("dialog");
   dialog.setAttribute("aria-labelledby", "action-title");
   dialog.append(drawn.querySelector("form.action"));

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_soperator.board.offers import FormField, Offer
 from airflow_provider_soperator.page import actions
+from airflow_provider_soperator.page.app import make_app
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Reservation
 from airflow_provider_soperator.slurm.states import NodeState
 from tests.unit.page.test_app import HOSTILE, Everything, picture, rights, visit
@@ -71,6 +72,11 @@ def test_what_one_may_not_trigger_is_off_and_says_why(offers: dict[str, Offer], 
 def test_the_form_of_a_dag_that_one_may_not_trigger_is_not_shown(offers: dict[str, Offer], rights: Everything) -> None:
     rights.dags = frozenset()
     assert visit("/action?connection=c&dag_id=cluster_drain&nodes=worker-0", picture()).status_code == 403
+
+
+def test_nothing_is_changed_by_the_page_itself() -> None:
+    methods = {method for route in make_app().routes for method in getattr(route, "methods", None) or ()}
+    assert methods <= {"GET", "HEAD"}
 
 
 @pytest.mark.usefixtures("offers")
