@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
 from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -127,9 +127,10 @@ def owners_of(picture: Picture, given: Mapping[str, str]) -> set[str]:
 def add_actions(
     app: FastAPI, page: Callable[..., Response], seen: Callable[[str, Any], Awaitable[Picture | None]]
 ) -> None:
-    """Add the form of an action to the application."""
+    """Add the form of an action; ``seen`` is the picture of a connection for a user."""
+    rights = (requires_access_view(AccessView.JOBS), requires_access_dag("POST", DagAccessEntity.RUN))
 
-    @app.get("/action", dependencies=[Depends(requires_access_dag("POST", DagAccessEntity.RUN))])
+    @app.get("/action", dependencies=[*map(Depends, rights)])
     async def action(request: Request, user: GetUserDep, dag_id: str, connection: str) -> Response:
         offers = await run_in_threadpool(offers_to, user, connection)
         offer = next((one for one in offers.all if one.dag_id == dag_id), None)
@@ -137,7 +138,7 @@ def add_actions(
             raise HTTPException(404, "There is no such action on this cluster")
         given = {name: value for name, value in request.query_params.items() if name not in ("dag_id", "connection")}
         picture = await seen(connection, user)
-        about = subject_of(picture, given) if picture else Subject()
+        about = await run_in_threadpool(subject_of, picture, given) if picture else Subject()
         # What was drained from the page has no run that needs it.
         owners = owners_of(picture, given) - {dag_id.removesuffix(f"_{offer.kind}")} if picture else None
         if owners:

@@ -96,6 +96,13 @@ def test_a_paused_dag_is_led_to_and_one_without_any_is_told_how(
 
 
 @pytest.mark.usefixtures("offers")
+def test_what_could_not_be_read_is_not_taken_for_empty() -> None:
+    path = "/action?connection=c&dag_id=cluster_power_down&nodes=worker-0"
+    assert "Not read, so not told in full: jobs." in visit(path, picture(jobs=(), failures={"jobs": "away"})).text
+    assert "Not read, so not told in full: the cluster." in visit(path, None).text
+
+
+@pytest.mark.usefixtures("offers")
 def test_the_form_tells_what_is_lost_and_whose_it_is() -> None:
     text = visit("/action?connection=c&dag_id=cluster_power_down&nodes=worker-0,worker-9", picture()).text
     assert "worker-0 is idle." in text
