@@ -51,14 +51,14 @@ def check_patterns(patterns: Mapping[str, str]) -> None:
 
 
 def with_run(kept: Kept, at: datetime, run: Figures) -> Kept:
-    """What is known, with a new run; the oldest runs of each node are forgotten."""
-    second = int(at.timestamp())
-    grown = {
-        node: [*kept.get(node, ()), (second, {name: float(f"{value:.6g}") for name, value in found.items()})]
-        for node, found in run.items()
-        if found
-    }
-    return {**kept, **{node: runs[-_MOST_RUNS:] for node, runs in grown.items()}}
+    """What is known, with a new run; one that is known already is not kept twice, and the oldest are forgotten."""
+    second, grown = int(at.timestamp()), {**kept}
+    for node, found in run.items():
+        new = (second, {name: float(f"{value:.6g}") for name, value in found.items()})
+        before = [(begun, figures) for begun, figures in kept.get(node, ())]
+        if found and new not in before:
+            grown[node] = [*before, new][-_MOST_RUNS:]
+    return grown
 
 
 def kept_figures(check: str) -> Kept:
@@ -74,7 +74,8 @@ def keep_figures(check: str, run: Figures, tolerance: float = 0.1, at: datetime 
 
         keep_figures("all-reduce", {"worker-0": {"busbw": 481.2}, "worker-1": {"busbw": 312.0}})
 
-    Two runs of one check must not be kept at the same time.
+    A run that was kept already, ``at`` the same time with the same figures, is not kept twice: so a retry may keep it
+    again. Two runs of one check must not be kept at the same time.
     """
     from airflow.sdk import Variable
 
