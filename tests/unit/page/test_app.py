@@ -14,9 +14,8 @@ from fastapi.testclient import TestClient
 
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
-from airflow_provider_soperator.page import actions
+from airflow_provider_soperator.page import actions, output
 from airflow_provider_soperator.page import app as page
-from airflow_provider_soperator.page import output
 from airflow_provider_soperator.page.sections import Sections, said
 from airflow_provider_soperator.plugin import SoperatorPlugin
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
