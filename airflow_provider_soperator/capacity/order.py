@@ -188,7 +188,12 @@ class ShiftOrder(Plain):
     @property
     def places(self) -> dict[str, str]:
         """What each target holds GPUs with, apart from its name: the same for two targets with the same nodes."""
-        return {one.name: place_of(one) for one in self.targets}
+        fields = ("slurm_conn_id", "nodes", "kubernetes_conn_id", "namespace", "resource")
+        return {
+            one.name: getattr(one, "node_group", "")
+            or "/".join(getattr(one, name) for name in fields if hasattr(one, name))
+            for one in self.targets
+        }
 
     def units(self, name: str) -> str:
         return next(target.units for target in self.targets if target.name == name)
@@ -278,13 +283,6 @@ class ShiftOrder(Plain):
                 f"{wanted} GPUs are desired, but block {block.id} has only {later} from {block.next_change_at} on",
                 "extend the block, or ask for less",
             )
-
-
-def place_of(target: Target) -> str:
-    """What a target holds GPUs with: the same for two targets, also of two DAGs, with the same nodes."""
-    fields = ("slurm_conn_id", "nodes", "kubernetes_conn_id", "namespace", "resource")
-    group: str = getattr(target, "node_group", "")
-    return group or "/".join(getattr(target, name) for name in fields if hasattr(target, name))
 
 
 class PartTookTooLong(CapacityError):

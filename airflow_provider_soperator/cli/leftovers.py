@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from argparse import Namespace
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from typing import Any, Literal
 
 from airflow_provider_soperator.board.tasks import dags_at_work
 from airflow_provider_soperator.board.wall import LeftOver, left_overs
-from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.reservations import is_lapsed
 from airflow_provider_soperator.cli.terminal import agreed, command, moment_text, show, tell
 from airflow_provider_soperator.functions.call import FOLDER
@@ -36,8 +34,6 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: Minutes after which no task reads the file of a call whose job has left the queue.
 _OLD = 24 * 60
-#: The DAG of a shift, at the end of what it says about itself.
-_DAG = re.compile(r"\(([\w.-]+)\)$")
 
 
 @dataclass(frozen=True)
@@ -105,9 +101,8 @@ async def _found(conn_id: str) -> list[Remnant]:
         except NotSupported:
             files = ()
     held = left_overs(nodes, reservations)
-    owners = {one.what: _owner(one) for one in held}
-    known = await asyncio.to_thread(dags_at_work, set(owners.values()))
-    found = [_remnant(one, owners[one.what], known) for one in held]
+    known = await asyncio.to_thread(dags_at_work, {one.dag_id for one in held})
+    found = [_remnant(one, known) for one in held]
     in_queue = {key.text for job in jobs if (key := key_of(job.name))}
     for file in files:
         if PurePosixPath(file).stem not in in_queue:
@@ -116,28 +111,19 @@ async def _found(conn_id: str) -> list[Remnant]:
     return found
 
 
-def _remnant(one: LeftOver, dag_id: str, known: Mapping[str, bool]) -> Remnant:
+def _remnant(one: LeftOver, known: Mapping[str, bool]) -> Remnant:
     if one.reservation:
         release: Request[Any] = DeleteReservation(one.reservation.name)
         if is_lapsed(one.reservation, datetime.now(timezone.utc)):
             return Remnant(one, release, "no")
     else:
         release = Undrain(one.nodes)
-    if dag_id not in known:
+    if one.dag_id not in known:
         # Of another Airflow, or under a name of its own.
         return Remnant(one, release, "unknown")
     # A schedule keeps nodes drained between its shifts.
-    is_kept = known[dag_id] or one.owner.startswith("capacity/")
+    is_kept = known[one.dag_id] or one.owner.startswith("capacity/")
     return Remnant(one, release, "yes" if is_kept else "no")
-
-
-def _owner(one: LeftOver) -> str:
-    """The DAG that has left it, as far as it says so."""
-    if one.reservation and (record := ShiftRecord.read(one.reservation.comment)):
-        return record.task.partition("/")[0]
-    said = one.reservation.comment if one.reservation else one.why
-    found = _DAG.search(said)
-    return found[1] if found else one.owner
 
 
 async def _release(conn_id: str, chosen: Sequence[Remnant]) -> None:

@@ -18,12 +18,15 @@ PACKAGE = "airflow-provider-soperator"
 
 #: What DAGs import, which stays where it is.
 PUBLIC = {
+    "capacity.demand": ("Demand",),
+    "capacity.loads": ("MetricLoad", "QueueLoad", "ServiceLoad"),
     "capacity.schedule": ("CapacitySchedule", "Window"),
     "capacity.targets": ("BoughtNodes", "KubernetesScaleTarget", "NebiusNodeGroupTarget", "SlurmNodesTarget"),
     "hooks.cluster": ("SoperatorClusterHook",),
     "hooks.nebius": ("NebiusHook",),
     "hooks.slurm": ("SlurmHook",),
     "hooks.terraform": ("TerraformHook",),
+    "operators.action_dags": ("action_dags",),
     "operators.capacity": ("ScaleTargetOperator", "ShiftCapacityOperator"),
     "operators.capacity_dag": ("capacity_dag",),
     "operators.cluster": (
@@ -44,7 +47,13 @@ PUBLIC = {
         "UndrainNodesOperator",
     ),
     "operators.pipeline": ("SbatchPipeline",),
-    "operators.queue": ("HoldJobsOperator", "ReleaseJobsOperator", "TopJobsOperator", "UpdateJobsOperator"),
+    "operators.queue": (
+        "CancelJobsOperator",
+        "HoldJobsOperator",
+        "ReleaseJobsOperator",
+        "TopJobsOperator",
+        "UpdateJobsOperator",
+    ),
     "operators.sbatch": ("SbatchOperator",),
     "operators.stats": ("SlurmStatsOperator",),
     "operators.steering": ("SteerShiftOperator",),

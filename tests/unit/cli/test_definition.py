@@ -55,7 +55,7 @@ def test_the_calls_in_the_documents_are_such() -> None:
     found = [line for page in pages for line in re.findall(r"^    airflow soperator (.*)$", page.read_text(), re.M)]
     assert len(found) > 15
     for line in found:
-        parsed(*shlex.split(line.partition(" > ")[0]))
+        parsed(*shlex.split(line.partition(" > ")[0], comments=True))
 
 
 def test_a_feature_that_the_doctor_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,14 +29,16 @@ dag = capacity_dag(
         SlurmNodesTarget(name="training", nodes="{nodes}", gpus_per_unit=8),
         NebiusNodeGroupTarget(name="inference", node_group="{group}", gpus_per_unit=8),
     ],
-    "capacityblockgroup-a",
+    "capacityblockgroup-{block}",
 )
 """
 
 
-def written(folder: Path, name: str, night: int = 4, nodes: str = "worker-[0-3]", group: str = "group-a") -> str:
+def written(folder: Path, name: str, **other: Any) -> str:
+    """The file of a DAG."""
     file = folder / f"{name}.py"
-    file.write_text(DAG.format(name=name, night=night, nodes=nodes, group=group))
+    said = {"night": 4, "nodes": "worker-[0-3]", "group": "group-a", "block": "a"} | other
+    file.write_text(DAG.format(name=name, **said))
     return str(file)
 
 
@@ -67,11 +69,12 @@ def test_a_schedule_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("other", "conflicts"),
     [
-        ({"night": 4}, []),
-        ({"night": 2}, ["both move soperator_default/worker-[0-3]: from Wed 25 Nov 20:00 on to 4 and to 2 units"]),
-        ({"nodes": "worker-[4-7]", "group": "group-b"}, ["want 64 GPUs of block capacityblockgroup-a, which has 32"]),
+        ({"night": 2}, ["both move training and inference, and wish for different sizes from Wed 25 Nov 20:00 on."]),
+        ({"night": 4}, ["both move training and inference."]),
+        ({"nodes": "worker-[4-7]", "group": "group-b"}, ["both move block capacityblockgroup-a."]),
+        ({"nodes": "worker-[4-7]", "group": "group-b", "block": "b"}, []),
     ],
-    ids=["the-same", "sizes", "block"],
+    ids=["sizes", "nodes", "block", "nothing"],
 )
 def test_what_two_dags_both_want_is_told(
     other: dict[str, Any], conflicts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
