@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: The way without root or Debian.
-DOCKER = "`docker compose -f docker/compose.yaml up sandbox`"
+DOCKER = "`docker compose up sandbox`"
 
 
 class SandboxError(Exception):
