@@ -6,7 +6,7 @@ VERSIONS := 3.3.0 3.4.0b2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test matrix soak flaky sandbox bench pictures wheel lint format clean
+.PHONY: help venv demo test matrix soak flaky sandbox bench pictures wheel release lint format clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,12 +46,15 @@ pictures: venv ## Take the pictures of the documentation anew, of a real Airflow
 wheel: venv ## Build the wheels into dist/, twice, and see that they are the same
 	scripts/wheel $(ARGS)
 
+release: venv ## Build what a release has into dist/; ARGS=v0.1.0 is its tag
+	scripts/release $(ARGS)
+
 lint: venv ## Check style, format, types, the direction of imports, and shell files
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports --no-logo --no-cache
-	git ls-files '*.bash' '*.sh' scripts/bootstrap scripts/wheel | xargs .venv/bin/shellcheck
+	git ls-files '*.bash' '*.sh' scripts/bootstrap scripts/release scripts/wheel .ci/debian .ci/run docker/entrypoint | xargs .venv/bin/shellcheck
 
 format: venv ## Mend style and format in place
 	$(PYTHON) -m ruff check --fix-only --quiet
