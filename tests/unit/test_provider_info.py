@@ -25,6 +25,8 @@ PACKAGE = "airflow-provider-soperator"
 
 #: What DAGs import, which stays where it is.
 PUBLIC = {
+    "capacity.demand": ("Demand",),
+    "capacity.loads": ("MetricLoad", "QueueLoad", "ServiceLoad"),
     "capacity.schedule": ("CapacitySchedule", "Window"),
     "capacity.targets": ("BoughtNodes", "KubernetesScaleTarget", "NebiusNodeGroupTarget", "SlurmNodesTarget"),
     "hooks.cluster": ("SoperatorClusterHook",),
@@ -139,7 +141,7 @@ def test_airflow_is_told_of_the_modules_of_all_classes(kind: str) -> None:
     assert empty <= makers
 
 
-@pytest.mark.parametrize("key", ["cli", "extra-links", "task-decorators", "connection-types"])
+@pytest.mark.parametrize("key", ["cli", "connection-types", "executors", "extra-links", "task-decorators"])
 def test_what_airflow_is_told_of_by_name_is_there(key: str) -> None:
     for entry in get_provider_info()[key]:
         path = entry if isinstance(entry, str) else entry.get("class-name") or entry["hook-class-name"]
