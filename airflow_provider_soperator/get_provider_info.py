@@ -26,6 +26,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _listed(
             "operators",
             "capacity",
+            "action_dags",
             "capacity_dag",
             "cluster",
             "nodes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -78,6 +78,20 @@ def _type_of(text: str) -> str:
         except ValueError:
             return ""
     return urlsplit(text).scheme.replace("-", "_")
+
+
+def dags_at_work(dag_ids: Collection[str]) -> dict[str, bool]:
+    """Those of these DAGs that this Airflow has, and whether one has a run under way."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        known = session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids))).all()
+        states = DagRun.state.in_(("queued", "running"))
+        active = {*session.scalars(select(DagRun.dag_id).where(DagRun.dag_id.in_(dag_ids), states))}
+    return {dag_id: dag_id in active for dag_id in known}
 
 
 class TaskFinder:

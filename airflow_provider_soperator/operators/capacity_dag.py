@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher, Param
 from airflow.sdk.exceptions import AirflowFailException, DownstreamTasksSkipped
 
+from airflow_provider_soperator.board.offers import action_tag
 from airflow_provider_soperator.capacity.allocation import one_of, units_text
 from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 from airflow_provider_soperator.operators.steering import ACTIONS, SteerShiftOperator
@@ -142,7 +144,11 @@ def capacity_dag(
         "max_active_runs": _RUNS,
         "is_paused_upon_creation": True,
     }
-    with DAG(dag_id, **options | dag_options | {"params": params}) as dag:
+    # By which the page Soperator of the clusters whose nodes it moves finds it.
+    clusters = {target.slurm_conn_id for target in targets if isinstance(target, SlurmNodesTarget)}
+    kinds = ("shift", "approve") if approve else ("shift",)
+    tags = {*dag_options.get("tags", ()), *(action_tag(kind, one) for kind in kinds for one in clusters)}
+    with DAG(dag_id, **options | dag_options | {"params": params, "tags": tags}) as dag:
         common: dict[str, Any] = {
             "targets": targets,
             "block": block,

@@ -1,7 +1,7 @@
 """The web application behind the page, which Airflow's API server mounts.
 
 It serves documents, not data: links and forms work as such, in the frame of Airflow's page and without it. Nothing is
-answered without a login, and nothing is changed.
+answered without a login, and nothing is changed but by Airflow's own API.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, qu
 from airflow_provider_soperator.board.tasks import find_tasks, known_connections
 from airflow_provider_soperator.board.wall import STATES, left_overs, wall
 from airflow_provider_soperator.capacity.allocation import units_text
+from airflow_provider_soperator.page.actions import add_actions, node_actions, offers_to
 from airflow_provider_soperator.page.output import add_output
 from airflow_provider_soperator.page.sections import Sections
 from airflow_provider_soperator.slurm.notations import NoDuration
@@ -139,6 +140,7 @@ def make_app(album: Album | None = None, sections: Sections | None = None) -> Fa
         picture = without_tasks(newest, may_see)
         groups = wall(picture.nodes, picture.jobs)
         tiles = [tile for group in groups for tile in group.tiles]
+        node = next((tile for tile in tiles if tile.node.name == query.node), None)
         # With many nodes it is drawn for a tenth of a second, in which the server has other things to do.
         return await run_in_threadpool(
             page,
@@ -147,7 +149,9 @@ def make_app(album: Album | None = None, sections: Sections | None = None) -> Fa
             picture=picture,
             known=known,
             groups=groups,
-            node=next((tile for tile in tiles if tile.node.name == query.node), None),
+            node=node,
+            node_actions=node_actions(node, picture) if node else [],
+            offers=await run_in_threadpool(offers_to, user, chosen),
             lit=sum(tile.fits(query.state, query.find) for tile in tiles),
             is_dense=len(tiles) > _SPARSE,
             queue=queue_page(picture, query),
@@ -171,5 +175,6 @@ def make_app(album: Album | None = None, sections: Sections | None = None) -> Fa
                 found += [(picture, row_of(picture, job)) for job in of]
         return page(request, "job.html", found=found, task_id=task_id)
 
+    add_actions(app, page, seen)
     add_output(app, page, seen)
     return app

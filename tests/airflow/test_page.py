@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 from tests.airflow.jobs import HELD, Jobs
-from tests.airflow.stack import Stack
+from tests.airflow.stack import Dag, Stack
 from tests.integration.cluster import Cluster
 
 #: Two that wait in the triggerer, each for a job of its own.
 BODY = f"""
 SbatchOperator.partial(task_id="fit", script='{HELD}', deferrable=True, poll_interval=1).expand(nice=[1, 2])
 """
+
+
+ACTIONS = """
+from airflow_provider_soperator.operators.action_dags import action_dags
+
+action_dags("page", is_paused_upon_creation=False, default_args={"poll_interval": 1})
+"""
+
+
+def test_what_the_page_triggers_is_done(stack: Stack, slurm: Cluster) -> None:
+    job = slurm.held_job("--nodelist=worker-0")
+    slurm.wait_job(job, "RUNNING")
+    drain = stack.add_source("page_drain", ACTIONS)
+    slurm.drained.add("worker-0")
+    assert drain.trigger(nodes="worker-0", reason="too hot").wait_all() == {"drain": "success"}
+    assert re.fullmatch(r"airflow:page: too hot \(\w+\)", slurm.node("worker-0").reason)
+    undrain, cancel = Dag(stack, "page_undrain"), Dag(stack, "page_cancel")
+    assert undrain.trigger(nodes="worker-0", drain_owner="others").wait_all() == {"undrain": "failed"}
+    assert undrain.trigger(nodes="worker-0", drain_owner="page").wait_all() == {"undrain": "success"}
+    slurm.wait_node("worker-0", lacks={"DRAIN"})
+    assert cancel.trigger(job_ids=job).wait_all() == {"cancel": "success"}
+    slurm.wait_job(job, "CANCELLED")
 
 
 def test_a_job_leads_to_its_task_and_a_task_to_its_job(stack: Stack, slurm: Cluster) -> None:

@@ -140,6 +140,7 @@ TABLE = (
             "capacity.targets.bought_nodes",
             "capacity.targets.nebius_session",
             "nebius.node_groups",
+            "page.actions",
             "page.app",
             "page.output",
         ),

@@ -33,6 +33,7 @@ PUBLIC = {
     "hooks.nebius": ("NebiusHook",),
     "hooks.slurm": ("SlurmHook",),
     "hooks.terraform": ("TerraformHook",),
+    "operators.action_dags": ("action_dags",),
     "operators.capacity": ("ScaleTargetOperator", "ShiftCapacityOperator"),
     "operators.capacity_dag": ("capacity_dag",),
     "operators.cluster": (
@@ -53,7 +54,13 @@ PUBLIC = {
         "UndrainNodesOperator",
     ),
     "operators.pipeline": ("SbatchPipeline",),
-    "operators.queue": ("HoldJobsOperator", "ReleaseJobsOperator", "TopJobsOperator", "UpdateJobsOperator"),
+    "operators.queue": (
+        "CancelJobsOperator",
+        "HoldJobsOperator",
+        "ReleaseJobsOperator",
+        "TopJobsOperator",
+        "UpdateJobsOperator",
+    ),
     "operators.sbatch": ("SbatchOperator",),
     "operators.stats": ("SlurmStatsOperator",),
     "operators.steering": ("SteerShiftOperator",),

@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.page import actions, output
 from airflow_provider_soperator.page import app as page
-from airflow_provider_soperator.page import output
 from airflow_provider_soperator.page.sections import Sections, said
 from airflow_provider_soperator.plugin import SoperatorPlugin
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
@@ -83,6 +83,9 @@ def rights(monkeypatch: pytest.MonkeyPatch) -> Everything:
     monkeypatch.setattr("airflow.api_fastapi.core_api.security.get_auth_manager", lambda: given)
     # It is in the database which DAGs are a team's.
     monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
+    monkeypatch.setattr(DagModel, "get_dag_id_to_team_name_mapping", lambda dag_ids: {})
+    monkeypatch.setattr(actions, "get_auth_manager", lambda: given)
+    monkeypatch.setattr(actions, "find_offers", lambda connection: [])
     monkeypatch.setattr(page, "known_connections", lambda environment: ["c", "other"])
     return given
 
