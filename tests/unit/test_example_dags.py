@@ -20,7 +20,7 @@ def test_they_parse_soon_and_say_what_they_are_for() -> None:
             ("Destroy", "Estimate", "Every", "Heal", "Make", "Prepare", "Search", "Upgrade", *OF_ACTIONS)
         )
         # The list of DAGs has it.
-        assert 30 < len(dag.description or "") < 130, dag.dag_id
+        assert 20 < len(dag.description or "") < 130, dag.dag_id
     # What takes something from others waits until it is switched on.
     paused = {dag.dag_id for dag in bag.dags.values() if dag.is_paused_upon_creation}
     assert paused >= {"destroy_cluster", "gpu_shifts", "replace_sick_nodes", "upgrade_window"}
