@@ -27,6 +27,7 @@ found_ill = Asset("nodes_found_ill")
 
 
 @dag(
+    description=__doc__.splitlines()[0],
     schedule="0 2 * * *",
     catchup=False,
     max_active_runs=1,

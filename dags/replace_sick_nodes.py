@@ -51,6 +51,7 @@ found_ill = Asset("nodes_found_ill")
 
 
 @dag(
+    description=__doc__.splitlines()[0],
     schedule=falls_ill | found_ill,
     catchup=False,
     # Nodes that become unhealthy in the meantime wait for the next run.

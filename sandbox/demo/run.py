@@ -34,6 +34,8 @@ LAST_LINES = 30
 
 def check(settings: Settings) -> None:
     """Refuse a sandbox in which the DAG could not run, before anything is started."""
+    if not DAGS.is_dir():
+        raise SandboxError("the example DAGs are not installed with the sandbox", "run `make demo` in a clone")
     if settings.gpus < GPUS:
         raise SandboxError(f"{DAG_ID} asks for {GPUS} GPUs of a node", f"use --gpus {GPUS} or more")
 

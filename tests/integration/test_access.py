@@ -284,11 +284,8 @@ def test_the_ssh_connection_says_all_that_ssh_needs(cluster: Cluster) -> None:
         parsed = connection(cluster, name)
         assert (parsed.conn_type, parsed.host, parsed.port, parsed.login) == (kind, "127.0.0.1", ssh["port"], "root")
         assert parsed.password is None
-        assert parsed.extra_dejson == {
-            "key_file": ssh["key_file"],
-            "host_key": ssh["host_key"],
-            "no_host_key_check": "false",
-        }
+        # Text for a switch, such as "false", would show it as switched on in Airflow's form.
+        assert parsed.extra_dejson == {"key_file": ssh["key_file"], "host_key": ssh["host_key"]}
 
 
 def test_the_kubernetes_connection_names_the_kubeconfig(cluster: Cluster) -> None:
