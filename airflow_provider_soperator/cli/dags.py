@@ -13,8 +13,8 @@ from pathlib import Path
 from pprint import pformat
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.cli.rehearsal import bags, cause_of, in_order, rehearsed, the_dag
-from airflow_provider_soperator.cli.terminal import command, show, tell
+from airflow_provider_soperator.cli.rehearsal import Unknown, bags, cause_of, in_order, rehearsed, the_dag
+from airflow_provider_soperator.cli.terminal import command, show, tell, told
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.chains.reading import task_parameters
@@ -56,6 +56,11 @@ def plan(args: Namespace) -> None:
         what = f"task {args.task}" if args.task else f"DAG {dag.dag_id}"
         raise LookupError(f"{what} submits no job itself: name another task, of SbatchOperator or @task.sbatch")
     show(args, rows, "\n".join(f"# {', '.join(row['tasks'])}{row['after']}\n{row['shell']}" for row in rows))
+    sys.exit(any(row["shell"].startswith(_UNTOLD) for row in rows))
+
+
+#: The beginning of what stands in the place of jobs that cannot be told.
+_UNTOLD = "# not known without a run: "
 
 
 def _blocks(dag: DAG, conf: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -75,6 +80,8 @@ def _block(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) 
     from airflow_provider_soperator.pipelines.chains.writing import as_shell
     from airflow_provider_soperator.pipelines.submit import RenderedStages, SubmitAheadOperator
 
+    after = sorted(task.upstream_task_ids)
+    row = {"tasks": list(stages), "after": f", after {', '.join(after)}" if after else ""}
     rendered = RenderedStages(dag, stages, rehearsed(dag, task, conf), uploads=False)
     if isinstance(task, SubmitAheadOperator):
         inside = {*stages}
@@ -87,13 +94,12 @@ def _block(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) 
     else:
         indices = [index for index, state in rendered.states(task.task_id, {}).items() if state is None]
         planned = [plans.PlannedJob(task.task_id, index) for index in indices]
-    jobs = {str(one): _readable(rendered.render(one)) for one in planned}
-    after = sorted(task.upstream_task_ids)
-    return {
-        "tasks": list(stages),
-        "after": f", after {', '.join(after)}" if after else "",
-        "shell": as_shell(jobs).partition("\n\n")[2] if jobs else "# nothing: it is mapped over nothing\n",
-    }
+    try:
+        jobs = {str(one): _readable(rendered.render(one)) for one in planned}
+    except Exception as error:
+        whole = "a field is the result of another task" if Unknown.__name__ in str(error) else told(error)
+        return {**row, "shell": f"{_UNTOLD}{whole}\n"}
+    return {**row, "shell": as_shell(jobs).partition("\n\n")[2] if jobs else "# nothing: it is mapped over nothing\n"}
 
 
 def _readable(job: BatchJob) -> BatchJob:

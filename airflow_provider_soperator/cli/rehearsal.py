@@ -94,11 +94,6 @@ class Unknown(str):
     def __iter__(self) -> Iterator[Unknown]:
         return iter([self])
 
-    def __getattr__(self, name: str) -> Unknown:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
 
 def rehearsed(dag: DAG, task: Any, conf: Mapping[str, Any] | None = None) -> Any:
     """The context of a task."""

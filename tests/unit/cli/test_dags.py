@@ -23,7 +23,7 @@ TRAIN = """
 with DAG("train", schedule=None, params={"rate": 0.1}):
     first = SbatchOperator(task_id="first", command="hostname {{ params.rate }}", partition="mian")
     wide = SbatchOperator.partial(task_id="wide", account="physics").expand(command=["a", "b"])
-    text = "#!/bin/sh\\n#SBATCH --qos=high\\n: {{ ti.xcom_pull('first')['x'] }}\\n"
+    text = "#!/bin/sh\\n#SBATCH --qos=high\\n: {{ ti.xcom_pull('first')['x'].y }}\\n"
     last = SbatchOperator(task_id="last", script=text)
     first >> wide >> last
     with SbatchPipeline("model"):
@@ -32,7 +32,8 @@ with DAG("train", schedule=None, params={"rate": 0.1}):
 
     @task
     def other(): ...
-    other()
+    SbatchOperator.partial(task_id="over").expand(command=other())
+    SbatchOperator(task_id="whole", command="a", env=other())
 """
 
 
@@ -46,11 +47,13 @@ def folder(tmp_path: Path) -> Path:
 def test_a_plan_has_the_job_of_each_task_as_a_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = called(capsys, "plan", str(folder / "train.py"), "--json", "--conf", '{"rate": 3}').rows
     shells = {tuple(row["tasks"]): row["shell"] for row in rows}
-    assert set(shells) == {("first",), ("wide",), ("last",), ("model.prepare", "model.fit")}
+    assert set(shells) == {("first",), ("wide",), ("last",), ("model.prepare", "model.fit"), ("over",), ("whole",)}
     assert "--partition=mian" in shells["first",]
     assert "--wrap='hostname 3'" in shells["first",]
     assert [line.split("=")[0] for line in shells["wide",].splitlines() if "$(sbatch" in line] == ["wide_0_", "wide_1_"]
     # What only a run knows is named.
+    assert "--wrap='<result of other>'" in shells["over",]
+    assert shells["whole",] == "# not known without a run: a field is the result of another task\n"
     assert ": <result of first>" in shells["last",]
     assert "--dependency=afterok:$model_prepare" in shells["model.prepare", "model.fit"]
     assert "srun fit" in shells["model.prepare", "model.fit"]
@@ -66,7 +69,7 @@ def test_a_plan_of_one_task(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_clean_folder_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clean = called(capsys, "lint", str(folder))
-    assert (clean.out, clean.err, clean.status) == ("", "5 tasks with jobs checked: 0 problems\n", 0)
+    assert (clean.out, clean.err, clean.status) == ("", "7 tasks with jobs checked: 0 problems\n", 0)
     assert called(capsys, "lint", str(folder), "--json").rows == []
 
 
@@ -120,7 +123,7 @@ def test_names_are_looked_up_on_the_cluster(
         ("first", "partition='mian'"), ("wide", "account='physics'"), ("last", "qos='high'"),
     }  # fmt: skip
     assert "did you mean 'main'?" in found.out
-    assert "5 tasks with jobs checked, 5 of them against soperator_default" in found.err
+    assert "7 tasks with jobs checked, 7 of them against soperator_default" in found.err
     # Tasks of another connection are not for this cluster.
     assert called(capsys, "lint", str(folder), "--conn-id", "other", "--json").rows == []
 
