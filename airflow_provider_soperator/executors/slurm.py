@@ -152,7 +152,8 @@ class SlurmExecutor(BaseExecutor):
 
         kind = news.kind
         if kind in (NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED):
-            self._books.move(news.leg, Phase.STARTED if kind is NewsKind.STARTED else Phase.SUBMITTED)
+            if kind is not NewsKind.WAITING:
+                self._books.move(news.leg, Phase.STARTED if kind is NewsKind.STARTED else Phase.SUBMITTED)
             if key := self._books.key_of(news.leg):
                 self._tell(key, kind.value, news.text)
             return
