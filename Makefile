@@ -6,7 +6,7 @@ VERSIONS := 3.3.0 3.4.0b2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test matrix soak flaky sandbox bench pictures lint format clean
+.PHONY: help venv demo docs test matrix soak flaky sandbox bench pictures wheel release lint format clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,6 +16,9 @@ venv: ## Install what is missing, into .venv and (as root) from Debian
 
 demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in them
 	$(PYTHON) -m sandbox demo $(ARGS)
+
+docs: venv ## Build the documentation as a site, into build/site; ARGS=serve shows it while you write
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs $(or $(ARGS),build --strict)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
 	$(PYTHON) -m pytest --numprocesses=5 --dist=loadgroup --no-loadscope-reorder $(ARGS)
@@ -43,12 +46,18 @@ bench: venv ## Run the benchmarks and print one table
 pictures: venv ## Take the pictures of the documentation anew, of a real Airflow
 	$(PYTHON) -m pytest tests/airflow/pictures.py $(ARGS)
 
+wheel: venv ## Build the wheels into dist/, twice, and see that they are the same
+	scripts/wheel $(ARGS)
+
+release: venv ## Build what a release has into dist/; ARGS=v0.1.0 is its tag
+	scripts/release $(ARGS)
+
 lint: venv ## Check style, format, types, the direction of imports, and shell files
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports --no-logo --no-cache
-	git ls-files '*.bash' '*.sh' scripts/bootstrap | xargs .venv/bin/shellcheck
+	git ls-files '*.bash' '*.sh' scripts/bootstrap scripts/release scripts/wheel .ci/debian .ci/run docker/entrypoint | xargs .venv/bin/shellcheck
 
 format: venv ## Mend style and format in place
 	$(PYTHON) -m ruff check --fix-only --quiet
@@ -56,5 +65,5 @@ format: venv ## Mend style and format in place
 
 clean: ## Stop all sandboxes; remove .venv and every cache in this folder
 	if [ -x $(PYTHON) ] && [ "$$(id -u)" = 0 ]; then $(PYTHON) -m sandbox down --all; fi
-	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist *.egg-info sandbox/build sandbox/*.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

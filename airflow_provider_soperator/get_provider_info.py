@@ -12,7 +12,8 @@ from airflow_provider_soperator.hooks.forms import NEBIUS, SOPERATOR
 def get_provider_info() -> dict[str, Any]:
     """Describe the provider in the terms of Airflow's ``provider_info.schema.json``.
 
-    Airflow calls this in each of its processes, so it must import nothing heavy.
+    Airflow calls this in each of its processes, so it must import nothing heavy. The plugin has an entry point
+    and is not named here as well: an Airflow that discovers providers eagerly would show a second one, as an error.
     """
     return {
         "package-name": "airflow-provider-soperator",
@@ -25,6 +26,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _listed(
             "operators",
             "capacity",
+            "action_dags",
             "capacity_dag",
             "cluster",
             "nodes",
@@ -35,7 +37,7 @@ def get_provider_info() -> dict[str, Any]:
             "steering",
         ),
         "sensors": _listed("sensors", "capacity", "cluster", "health", "jobs", "nodes"),
-        "triggers": _listed("triggers", "shift", "events", "sbatch", "work"),
+        "triggers": _listed("triggers", "capacity_watch", "events", "sbatch", "shift", "work"),
         "extra-links": [
             "airflow_provider_soperator.links.JobLink",
             "airflow_provider_soperator.links.OutputLink",

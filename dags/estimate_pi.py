@@ -20,6 +20,7 @@ def hits(darts: int, seed: int) -> int:
 
 
 @dag(
+    description=__doc__.splitlines()[0],
     schedule=None,
     params={
         "jobs": Param(4, type="integer", minimum=1),

@@ -63,6 +63,7 @@ dag = capacity_dag(
     },
     # A retry continues the shift of the previous try, for example after an Airflow process has died.
     default_args={"retries": 1, "retry_delay": timedelta(seconds=30)},
+    description=__doc__.splitlines()[0],
     doc_md=__doc__,
     tags=["soperator", "example"],
 )

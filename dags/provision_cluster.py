@@ -81,6 +81,7 @@ form = {
 
 
 @dag(
+    description=__doc__.splitlines()[0],
     schedule=None,
     params={"name": name, **form},
     # Two applies to one cluster would wait for each other.
@@ -113,6 +114,9 @@ def provision_cluster() -> None:
 
 
 @dag(
+    description="Destroy a cluster that provision_cluster has made; its file systems stay.",
+    # One click would not do: it has to be switched on first, and its form wants the name twice.
+    is_paused_upon_creation=True,
     schedule=None,
     params={
         "name": name,

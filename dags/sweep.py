@@ -18,6 +18,7 @@ NUMBERS = {"type": "array", "items": {"type": "number"}}
 
 
 @dag(
+    description=__doc__.splitlines()[0],
     schedule=None,
     params={
         "learning_rates": Param([0.1, 0.3, 1.4], **NUMBERS),

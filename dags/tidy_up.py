@@ -14,6 +14,7 @@ from airflow_provider_soperator.sensors.jobs import SlurmQueueSensor
 
 
 @dag(
+    description=__doc__.splitlines()[0],
     schedule="0 3 * * *",
     catchup=False,
     # The next night's run waits until this one has ended.

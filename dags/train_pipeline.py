@@ -18,6 +18,7 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 
 
 @dag(
+    description=__doc__.splitlines()[0],
     schedule=None,
     params={"learning_rates": Param([0.01, 0.03, 0.1, 0.3], type="array", items={"type": "number"})},
     default_args={

@@ -39,6 +39,9 @@ MAX_BACKUP_AGE = timedelta(hours=12)
 
 
 @dag(
+    description=__doc__.splitlines()[0],
+    # It takes nodes from their users.
+    is_paused_upon_creation=True,
     schedule=None,
     # Two windows at once would wait for each other's nodes.
     max_active_runs=1,

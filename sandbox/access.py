@@ -89,7 +89,7 @@ def connections(facts: dict[str, Any]) -> dict[str, str]:
     """Airflow connection URIs, by the environment variable that Airflow reads each from."""
     ssh, kubernetes, rest, nebius = facts["ssh"], facts["kubernetes"], facts["rest"], facts["nebius"]
     login = f"{ssh['user']}@{ssh['host']}:{ssh['port']}"
-    shell = {"key_file": ssh["key_file"], "host_key": ssh["host_key"], "no_host_key_check": "false"}
+    shell = {"key_file": ssh["key_file"], "host_key": ssh["host_key"]}
     pods = {"kubernetes_conn_id": "kubernetes_default", "namespace": kubernetes["namespace"]}
     key = b64encode(Path(rest["jwt_key_file"]).read_bytes()).decode()
     tokens = {"rest_url": rest["url"], "jwt_secret": key, "ssh_conn_id": "ssh_default"}

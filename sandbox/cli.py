@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sandbox import access, faults, lifecycle, preflight, status
+from sandbox.airflow import tables
 from sandbox.airflow.beside import Airflow
 from sandbox.demo import run as demo
 from sandbox.errors import SandboxError
@@ -125,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
     _add_settings(show)
     down = command("down", "stop a sandbox and remove all it has written", _down)
     down.add_argument("--all", action="store_true", help="all sandboxes of this machine")
-    down.add_argument("--purge", action="store_true", help="remove the cached roots, too")
+    down.add_argument("--purge", action="store_true", help="remove the cached roots and the tables of Airflow, too")
     return parser
 
 
@@ -189,7 +191,11 @@ def _status(options: argparse.Namespace) -> int:
 
 def _shell(options: argparse.Namespace) -> int:
     sandbox = Sandbox.existing(options.name)
-    argv = sandbox.init.enter(options.pod, options.argv or ["bash", "-l"])
+    words = options.argv or ["bash", "-l"]
+    if len(words) == 1 and " " in words[0]:
+        # One word with spaces is a line of shell, as for ssh.
+        words = ["bash", "-lc", words[0]]
+    argv = sandbox.init.enter(options.pod, words)
     environment = ENVIRONMENT | {"HOME": "/root"}
     os.execvpe(argv[0], argv, environment | {"TERM": os.environ.get("TERM", "dumb")})
 
@@ -227,6 +233,7 @@ def _down(options: argparse.Namespace) -> None:
         if others := lifecycle.all_names():
             raise SandboxError(f"{', '.join(others)} still need the cached roots", "use `down --all --purge`")
         RootCache().remove()
+        shutil.rmtree(tables.folder(), ignore_errors=True)
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: The way without root or Debian.
+DOCKER = "`docker compose up sandbox`"
+
 
 class SandboxError(Exception):
     """A failure with its remedy; the command line prints it as one line and exits with status 1."""

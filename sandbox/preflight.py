@@ -12,11 +12,9 @@ import sys
 
 import psutil
 
-from sandbox.errors import SandboxError
+from sandbox.errors import DOCKER, SandboxError
 from sandbox.settings import EPHEMERAL_SET, FIRST_PORT_BASE, LOOPBACK, PORTS_PER_SANDBOX, STATIC_SET, Settings, home
 from sandbox.slurmd_ports import SlurmdPorts
-
-DOCKER = "`docker compose -f docker/compose.yaml up sandbox`"
 
 
 def check_machine() -> None:

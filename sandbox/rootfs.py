@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandbox.errors import SandboxError
-from sandbox.preflight import DOCKER
+from sandbox.errors import DOCKER, SandboxError
 from sandbox.settings import SUITES, USER, home
 
 PACKAGES = (

@@ -24,7 +24,7 @@ os.environ |= {"AIRFLOW_HOME": AIRFLOW_HOME, "AIRFLOW__CORE__LOAD_EXAMPLES": "Fa
 #: Folders beside this file whose tests CI must run in full, as it must all tests marked ``sandbox``.
 REQUIRED_IN_CI = {"contract", "integration", "sandbox", "ui"}
 
-pytest_plugins = ["tests.sandboxes", "tests.order"]
+pytest_plugins = ["tests.keeper", "tests.sandboxes", "tests.order"]
 
 # CI gets the same answer each time, so hypothesis tries the same examples there; a developer gets new ones, and a soak
 # many more.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterator
+
+_PR_SET_PDEATHSIG = 1
 
 
 @contextlib.contextmanager
@@ -17,6 +20,8 @@ def forked(work: Callable[[], object]) -> Iterator[int]:
     pid = os.fork()
     if pid == 0:
         try:
+            # A test that is killed ends nothing.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             work()
         finally:
             # Nothing of the test is to run on in the copy, no `finally` of a fixture and no handler of pytest's.

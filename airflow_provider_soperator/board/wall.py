@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.reservations import OUR_RESERVATIONS
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
@@ -19,6 +20,8 @@ from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
 STATES = (
     "failed to boot", "off", "going off", "booting", "not responding", "down", "draining", "drained", "busy", "idle",
 )  # fmt: skip
+#: The DAG of a shift, at the end of what it says about itself.
+_DAG = re.compile(r"\(([\w.-]+)\)$")
 _NUMBER = re.compile(r"(.*?)-?(\d+)")
 
 
@@ -52,6 +55,11 @@ class Tile:
         if self.node.reason:
             said += f", {self.node.reason}" + (f" (by {self.node.reason_user})" if self.node.reason_user else "")
         return said
+
+    def fits(self, state: str, find: str) -> bool:
+        """True if it is in the state, if one is asked for, and has all words that are looked for."""
+        said = f"{self.words} {' '.join(self.node.partitions)} {self.node.instance}".lower() if find else ""
+        return state in ("", self.state) and all(word in said for word in find.lower().split())
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,17 @@ class LeftOver:
     owner: str
     why: str = ""
     since: datetime | None = None
+    #: The drained nodes, or the reservation.
+    nodes: tuple[str, ...] = ()
+    reservation: Reservation | None = None
+
+    @property
+    def dag_id(self) -> str:
+        """The DAG that has left it, as far as it says so."""
+        if self.reservation and (record := ShiftRecord.read(self.reservation.comment)):
+            return record.task.partition("/")[0]
+        found = _DAG.search(self.reservation.comment if self.reservation else self.why)
+        return found[1] if found else self.owner
 
 
 def left_overs(nodes: Iterable[Node], reservations: Iterable[Reservation]) -> list[LeftOver]:
@@ -118,8 +137,11 @@ def left_overs(nodes: Iterable[Node], reservations: Iterable[Reservation]) -> li
             owner=reason.owner,
             why=reason.why,
             since=min((node.reason_since for node in drained if node.reason_since), default=None),
+            nodes=tuple(node.name for node in drained),
         )
         for reason, drained in drains.items()
     ]
     ours = [one for one in reservations if one.name.startswith(OUR_RESERVATIONS)]
-    return found + [LeftOver(what=f"reservation {one.name} of {one.nodelist}", owner=one.name) for one in ours]
+    return found + [
+        LeftOver(what=f"reservation {one.name} of {one.nodelist}", owner=one.name, reservation=one) for one in ours
+    ]

@@ -85,6 +85,16 @@ def top(meant: JobSelection) -> Steps[OrderedJobs]:
     return _order(meant, lambda job: not job.is_held, _tops)
 
 
+def cancel(meant: JobSelection) -> Steps[OrderedJobs]:
+    """Cancel jobs, running ones too; of an entry with pending elements only those that are named."""
+    listed: tuple[Job, ...] = yield meant.request()
+    found = meant.among(listed)
+    gone = meant.gone_from(found)
+    jobs = _ids(found) if meant.ids is None else tuple(job for job in meant.ids if job not in gone)
+    yield from cancel_many(jobs)
+    return OrderedJobs(jobs, (), gone)
+
+
 def update(
     meant: JobSelection, changes: Mapping[str, str], is_so: Callable[[Job], bool], also_running: bool
 ) -> Steps[OrderedJobs]:

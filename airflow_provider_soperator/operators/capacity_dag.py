@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher, Param
 from airflow.sdk.exceptions import AirflowFailException, DownstreamTasksSkipped
 
+from airflow_provider_soperator.board.offers import action_tag
 from airflow_provider_soperator.capacity.allocation import one_of, units_text
 from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 from airflow_provider_soperator.operators.steering import ACTIONS, SteerShiftOperator
@@ -23,6 +25,7 @@ from airflow_provider_soperator.values import check_choice
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
+    from airflow_provider_soperator.capacity.demand import Demand
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
     from airflow_provider_soperator.operators.approval import OnNoAnswer
@@ -84,6 +87,7 @@ def capacity_dag(
     targets: Sequence[Target],
     block: str,
     *,
+    demand: Demand | None = None,
     approve: bool = False,
     response_timeout: timedelta | None = None,
     on_no_answer: OnNoAnswer = "fail",
@@ -105,6 +109,7 @@ def capacity_dag(
     :param schedule: allocation of the GPUs by time
     :param targets: holders of GPUs of the block
     :param block: id of the capacity block
+    :param demand: what decides within the ranges of the schedule; without it targets keep what they have in these
     :param approve: let a person approve each plan, on Airflow's page *Required Actions*
     :param response_timeout: time for the approval, which ends at the handover at the latest
     :param on_no_answer: without an answer carry out the shift (``"go"``), skip it (``"stay"``), or fail (``"fail"``)
@@ -117,7 +122,9 @@ def capacity_dag(
         raise CapacityMistake(f"the form has a field {' and '.join(sorted(taken))} of its own", "rename the target")
     params = {target.name: _amount(target, schedule) for target in targets}
     params |= _FIELDS | dag_options.get("params", {})
-    overrides = f"{dag_id}_overrides"
+    overrides, demanded = f"{dag_id}_overrides", f"{dag_id}_demand"
+    if demand:
+        demand.check([target.name for target in targets])
     seen = ShiftOrder(
         key="watch",
         task=dag_id,
@@ -128,7 +135,8 @@ def capacity_dag(
         wanted_at=datetime.fromtimestamp(0, timezone.utc),
     )
     watched, told = json.dumps(seen.write()), json.dumps(schedule.describe())
-    watcher = CapacityDifferenceTrigger(dag_id, watched, told, overrides)
+    by_demand = json.dumps(demand.write()) if demand else ""
+    watcher = CapacityDifferenceTrigger(dag_id, watched, told, overrides, by_demand, demanded)
     differences = Asset(name=f"{dag_id}_differences", watchers=[AssetWatcher(name="wish_and_world", trigger=watcher)])
     options: dict[str, Any] = {
         "schedule": ReconciledCapacityTimetable(schedule, differences),
@@ -136,7 +144,11 @@ def capacity_dag(
         "max_active_runs": _RUNS,
         "is_paused_upon_creation": True,
     }
-    with DAG(dag_id, **options | dag_options | {"params": params}) as dag:
+    # By which the page Soperator of the clusters whose nodes it moves finds it.
+    clusters = {target.slurm_conn_id for target in targets if isinstance(target, SlurmNodesTarget)}
+    kinds = ("shift", "approve") if approve else ("shift",)
+    tags = {*dag_options.get("tags", ()), *(action_tag(kind, one) for kind in kinds for one in clusters)}
+    with DAG(dag_id, **options | dag_options | {"params": params, "tags": tags}) as dag:
         common: dict[str, Any] = {
             "targets": targets,
             "block": block,
@@ -145,6 +157,7 @@ def capacity_dag(
             "until": f"{{{{ params.{_UNTIL} }}}}",
             "because": f"{{{{ params.{_BECAUSE} or '' }}}}",
             "overrides_variable": overrides,
+            "demand_variable": demanded if demand else None,
             "nebius_conn_id": nebius_conn_id,
             **(shift_args or {}),
         }

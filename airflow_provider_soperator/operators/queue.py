@@ -1,4 +1,4 @@
-"""Hold, release, put first and change jobs in the queue, of any user, as tasks."""
+"""Hold, release, put first, cancel and change jobs in the queue, of any user, as tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import ids_in
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
@@ -66,7 +66,7 @@ class _QueueOperator(StrictOperator):
         """The requests to Slurm."""
         from airflow_provider_soperator.client import queue
 
-        orders = {"hold": queue.hold, "release": queue.release, "top": queue.top}
+        orders = {"hold": queue.hold, "release": queue.release, "top": queue.top, "cancel": queue.cancel}
         return orders[self.order](meant)
 
     def execute(self, context: Context) -> dict[str, list[str]]:
@@ -94,9 +94,9 @@ class _QueueOperator(StrictOperator):
             return JobSelection(filter=_filter(self.job_filter))
         if self.job_ids is None:
             raise InvalidRequest("no jobs are named: what job_ids was to come from has returned nothing")
-        said = str(self.job_ids).split(",") if isinstance(self.job_ids, (str, int)) else self.job_ids
+        said = [self.job_ids] if isinstance(self.job_ids, (str, int)) else self.job_ids
         try:
-            return JobSelection(ids=tuple(JobId.parse(str(one).strip()) for one in said if str(one).strip()))
+            return JobSelection(ids=tuple(job for one in said for job in ids_in(str(one))))
         except ValueError as error:
             raise InvalidRequest(f"job_ids: {error}") from None
 
@@ -132,6 +132,16 @@ class TopJobsOperator(_QueueOperator):
 
     done = "put first"
     order = "top"
+
+
+class CancelJobsOperator(_QueueOperator):
+    """End jobs, whether they run or wait. The task of Airflow that a job is of fails, and may be retried.
+
+    CancelJobsOperator(task_id="cancel", job_ids=["4711"])
+    """
+
+    done = "cancelled"
+    order = "cancel"
 
 
 class UpdateJobsOperator(_QueueOperator):

@@ -143,6 +143,15 @@ class JobId:
             yield range(int(found[1]), int(found[2] or found[1]) + 1, int(found[3] or 1))
 
 
+def ids_in(text: str) -> list[JobId]:
+    """The ids in a text with commas between them.
+
+    >>> [str(job) for job in ids_in("7, 8_[1,3-5]")]
+    ['7', '8_[1,3-5]']
+    """
+    return [JobId.parse(one) for one in re.split(r",(?![^\[]*\])", text) if one.strip()]
+
+
 class JobIdSet:
     """Set of jobs with a fast lookup of jobs, their parts and their wholes."""
 
@@ -256,12 +265,12 @@ class SubmissionKey:
 
 
 #: Maximum difference of the clocks of Airflow and Slurm.
-_CLOCKS = timedelta(hours=1)
+CLOCKS = timedelta(hours=1)
 
 
 def submitted_since(begun: datetime | None) -> datetime | None:
     """The time from which on the jobs of a DAG run that began then are looked for."""
-    return begun - _CLOCKS if begun else None
+    return begun - CLOCKS if begun else None
 
 
 def key_of(job_name: str, job: JobId | None = None) -> SubmissionKey | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import httpx
 
@@ -83,6 +85,19 @@ class AirflowApi:
             if is_new and Path(error["filename"]).name == file:
                 raise SandboxError(f"Airflow cannot import {file} ({error['stack_trace'].strip()})", "correct the file")
         return self.get(f"/dags/{dag_id}").status_code == 200
+
+    def add_connections(self, uris: Mapping[str, str]) -> None:
+        """Those of environment variables that it has not got; in its database its pages show and test them."""
+        for variable, uri in uris.items():
+            name, parts = variable.removeprefix("AIRFLOW_CONN_").lower(), urlsplit(uri)
+            if self.get(f"/connections/{name}").status_code == 200:
+                continue
+            login, password = (unquote(part) if part else None for part in (parts.username, parts.password))
+            where = {"host": parts.hostname, "port": parts.port, "login": login, "password": password}
+            extra = json.dumps(dict(parse_qsl(parts.query)))
+            self.call(
+                "POST", "/connections", json={"connection_id": name, "conn_type": parts.scheme, "extra": extra, **where}
+            )
 
     def trigger(self, dag_id: str, conf: Json) -> str:
         """Start a run of a DAG, and return its id."""

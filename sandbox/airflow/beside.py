@@ -49,7 +49,6 @@ class Airflow:
         facts = access.describe(self._sandbox.settings)
         environment = self.home.environment(
             {
-                **facts["airflow_connections"],
                 "AIRFLOW__CORE__PARALLELISM": str(_PARALLELISM),
                 "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
                 "AIRFLOW__API__INSTANCE_NAME": f"Soperator sandbox {self._sandbox.settings.name}",
@@ -64,6 +63,8 @@ class Airflow:
         for done, name in enumerate(COMPONENTS):
             report((done + 1) / (len(COMPONENTS) + 1), f"starting Airflow's {name}")
             self._wait_for(name)
+            if name == COMPONENTS[0]:
+                self.api.add_connections(facts["airflow_connections"])
         report(1.0, "ready")
 
     def wait_for_dag(self, dag_id: str, since: datetime | None = None, timeout: float = 60) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import secrets
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from sandbox.airflow.tables import Tables
 from sandbox.errors import SandboxError
 from sandbox.private import write_private
 from sandbox.settings import LOOPBACK, AirflowPorts
@@ -130,10 +132,25 @@ class AirflowHome:
         self._python.mkdir(exist_ok=True)
         (self._python / "sitecustomize.py").write_text(_CUSTOMIZED)
         (self.folder / "config/airflow_local_settings.py").write_text(_PRELOADED)
-        if not stamp.exists():
+        if not (settings := self.folder / "airflow.cfg").exists():
+            # Else each of its processes would write one, all of them at once, with a key of its own.
+            key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+            write_private(settings, f"[core]\nfernet_key = {key}\n".encode())
+        if stamp.exists():
+            self._migrate(environment)
+        else:
             # One whose making was interrupted.
             for file in self.folder.glob("airflow.db*"):
                 file.unlink()
+            tables = Tables(installed, environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+            tables.make(lambda: self._migrate(environment))
+        if (file := self.folder / "airflow.db").exists():
+            # With it, whoever reads does not keep others from writing.
+            with contextlib.closing(sqlite3.connect(file)) as database:
+                database.execute("PRAGMA journal_mode=WAL")
+        stamp.write_text(installed)
+
+    def _migrate(self, environment: dict[str, str]) -> None:
         log = self.folder / "migration.log"
         with log.open("wb") as output:
             said = subprocess.run(
@@ -147,11 +164,6 @@ class AirflowHome:
             # The folder may be gone before anybody reads the log.
             last = log.read_text(errors="replace").splitlines()[-1:]
             raise SandboxError(f"`airflow db migrate` failed ({''.join(last)})", "run `make venv`, and try again")
-        if (file := self.folder / "airflow.db").exists():
-            # With it, whoever reads does not keep others from writing.
-            with contextlib.closing(sqlite3.connect(file)) as database:
-                database.execute("PRAGMA journal_mode=WAL")
-        stamp.write_text(installed)
 
 
 def airflow(*words: str) -> list[str]:

@@ -42,7 +42,7 @@ def shift(task_id, training_nodes, inference_nodes, **options):
         targets=[training, inference],
         block=BLOCK,
         desired={{"training": training_nodes, "inference": inference_nodes}},
-        poll_interval=0.5,
+        poll_interval=1,
     ) | options)
 """
 
@@ -88,7 +88,7 @@ class Capacity:
             targets=TARGETS,
             desired={"training": training, "inference": inference},
             wanted_at=datetime.now(timezone.utc),
-            poll_interval=0.2,
+            poll_interval=0.6,
         )
         os.environ.update(self.cluster.access["airflow_connections"])
         asyncio.run(_run(order))

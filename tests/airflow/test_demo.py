@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sandbox import access
 from sandbox.airflow.api import AirflowApi, DagRun
 from sandbox.airflow.beside import Airflow
 from sandbox.airflow.home import COMPONENTS
@@ -73,6 +74,14 @@ def test_it_runs_and_says_where_to_look(made: Sandbox) -> None:
     # No login is asked for.
     with urllib.request.urlopen(airflow.home.url) as page:
         assert page.status == 200
+    # Its first page has nothing in red, and that of its connections has something to look at and to test.
+    assert airflow.api.call("GET", "/plugins/importErrors")["import_errors"] == []
+    listed = airflow.api.call("GET", "/connections")["connections"]
+    facts = access.describe(made.settings)["airflow_connections"]
+    assert {f"AIRFLOW_CONN_{one['connection_id'].upper()}" for one in listed} == facts.keys()
+    [default] = [one for one in listed if one["connection_id"] == "soperator_default"]
+    tested = {name: default[name] for name in ("connection_id", "conn_type", "host", "port", "login", "extra")}
+    assert airflow.api.call("POST", "/connections/test", json=tested)["status"]
     status = command_line("status", "--name", NAME)
     assert status.returncode == 0
     assert f"127.0.0.1:{airflow.home.ports.api}" in status.stdout

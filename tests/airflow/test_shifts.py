@@ -30,7 +30,7 @@ LEAD = timedelta(seconds=15)
 BY_SCHEDULE = """
 dag = capacity_dag(
     {name!r}, CapacitySchedule.read({schedule!r}), [training, inference], BLOCK,
-    shift_args={{"poll_interval": 0.5, "deferrable": True}}, is_paused_upon_creation=False, {options}
+    shift_args={{"poll_interval": 1, "deferrable": True}}, is_paused_upon_creation=False, {options}
 )
 """
 ALWAYS = CapacitySchedule(timezone="UTC", windows=[Window("daily 00:00 - 24:00", {"training": 4, "inference": 0})])

@@ -302,8 +302,7 @@ class Cluster:
     @contextmanager
     def _resume_timeout(self, seconds: int) -> Iterator[None]:
         def change(seconds: int) -> None:
-            edit = f"sed -i s/^ResumeTimeout=.*/ResumeTimeout={seconds}/ /etc/slurm/slurm*.conf*"
-            self.run("sh", "-c", edit)
+            self._configure("ResumeTimeout", seconds)
             # On a busy machine slurmctld may not answer within MessageTimeout; to ask again does no harm.
             self.wait("slurmctld reads its configuration again", self._reconfigured)
 
@@ -312,6 +311,18 @@ class Cluster:
             yield
         finally:
             change(self.settings.resume_timeout)
+
+    @contextmanager
+    def hasty_commands(self) -> Iterator[None]:
+        """Commands that begin meanwhile wait less long for a daemon that does not answer: those read it each time."""
+        self._configure("MessageTimeout", 4)
+        try:
+            yield
+        finally:
+            self._configure("MessageTimeout", self.settings.message_timeout)
+
+    def _configure(self, name: str, seconds: int) -> None:
+        self.run("sh", "-c", f"sed -i s/^{name}=.*/{name}={seconds}/ /etc/slurm/slurm*.conf*")
 
     def _reconfigured(self) -> bool:
         return self.try_run("scontrol", "reconfigure").returncode == 0

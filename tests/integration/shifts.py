@@ -140,7 +140,8 @@ class Shifts:
             "desired": {"training": training, "inference": inference},
             "wanted_at": datetime.now(timezone.utc),
             "timeouts": PATIENT,
-            "poll_interval": 0.2,
+            # Each look is some commands in the cluster, and most of what these tests cost.
+            "poll_interval": 0.6,
             "why": "a test",
         }
         return ShiftOrder(**{**said, **fields})

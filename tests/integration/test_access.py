@@ -45,6 +45,12 @@ def test_a_remote_command_ends_with_its_own_exit_code(cluster: Cluster) -> None:
     assert ssh(cluster, "exit 42").returncode == 42
 
 
+def test_one_word_with_spaces_is_a_line_of_shell(cluster: Cluster) -> None:
+    shell = ("shell", "--name", cluster.settings.name, "--")
+    assert command_line(*shell, "command -v sinfo; echo done").stdout.splitlines()[1:] == ["done"]
+    assert command_line(*shell, "echo", "a; b").stdout == "a; b\n"
+
+
 def test_a_login_shell_finds_slurm(cluster: Cluster) -> None:
     assert ssh(cluster, "bash -lc 'command -v sbatch srun sacct scontrol'").stdout.count("/usr/bin/") == 4
 
@@ -278,11 +284,8 @@ def test_the_ssh_connection_says_all_that_ssh_needs(cluster: Cluster) -> None:
         parsed = connection(cluster, name)
         assert (parsed.conn_type, parsed.host, parsed.port, parsed.login) == (kind, "127.0.0.1", ssh["port"], "root")
         assert parsed.password is None
-        assert parsed.extra_dejson == {
-            "key_file": ssh["key_file"],
-            "host_key": ssh["host_key"],
-            "no_host_key_check": "false",
-        }
+        # Text for a switch, such as "false", would show it as switched on in Airflow's form.
+        assert parsed.extra_dejson == {"key_file": ssh["key_file"], "host_key": ssh["host_key"]}
 
 
 def test_the_kubernetes_connection_names_the_kubeconfig(cluster: Cluster) -> None:

@@ -275,6 +275,25 @@ def test_down_removes_a_sandbox_that_has_crashed(name: str) -> None:
     assert remains(name, tuple(cluster.access["ports"].values())) == []
 
 
+def test_a_sandbox_of_tests_goes_with_them_if_they_are_killed(name: str, tmp_path: Path) -> None:
+    up, settings = tmp_path / "up", f"Settings(name={name!r}, workers=1, static=0, initial=0, bare=True)"
+    test = "import pathlib, time\nfrom sandbox.lifecycle import Sandbox\nfrom sandbox.settings import Settings\n"
+    test += f"def test_it():\n    Sandbox({settings}).up()\n    pathlib.Path({str(up)!r}).touch()\n    time.sleep(99)\n"
+    (tmp_path / "test_it.py").write_text(test)
+    alone = ["-p", "tests.keeper", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-c", os.devnull]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest", *alone, str(tmp_path)],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    ) as run:
+        try:
+            eventually("the sandbox is up", lambda: up.exists() or run.poll() is not None)
+            assert processes_of(name)
+        finally:
+            run.kill()
+    eventually("it is gone", lambda: remains(name) == [])
+
+
 # ----------------------------------------------------------------------------------------------------- the root
 
 

@@ -11,6 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.operators.queue import (
+    CancelJobsOperator,
     HoldJobsOperator,
     ReleaseJobsOperator,
     TopJobsOperator,
@@ -86,6 +87,17 @@ def test_stats_are_those_of_the_cluster(
     assert gauges["soperator.queue.jobs", "hidden", "PENDING"] == 1
     assert gauges["soperator.gpus", "off"] == 24
     assert gauges["soperator.nodes", "drained"] == 1
+
+
+def test_only_named_jobs_are_cancelled(perform: Perform, cluster: Cluster) -> None:
+    running, other = cluster.held_job("--nodelist=worker-0"), waiting(cluster)
+    array = waiting(cluster, "--array=0-4")
+    cluster.wait_job(running, "RUNNING")
+    named = [running, f"{array}_3", f"{array}_[0-1]"]
+    assert perform(CancelJobsOperator, job_ids=",".join([*named, "999999"])) == {"jobs": sorted(named), "already": []}
+    cluster.wait_job(running, "CANCELLED")
+    left = cluster.run("squeue", "--noheader", "--states=PD", "--array", "--format=%i").split()
+    assert sorted(left) == sorted([other, f"{array}_2", f"{array}_4"])
 
 
 def test_jobs_are_held_and_released_once(perform: Perform, cluster: Cluster) -> None:

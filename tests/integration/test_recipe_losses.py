@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,42 @@ def workers(size: int, name: str = "worker") -> NodeSet:
     return NodeSet(name, size, ephemeral=True, initial=1, min_size=0, **GPU)
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    shutil.copytree(RECIPES, tmp_path / "recipe")
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where each test has its home: paths in it are absolute."""
+    return tmp_path_factory.mktemp("recipe") / "home"
+
+
+@pytest.fixture(scope="module")
+def empty(place: Path) -> Path:
+    """A home with nothing made, to copy."""
+    shutil.copytree(RECIPES, place / "recipe")
     step = Path(__file__).parent / "cloud/step.tf"
-    shutil.copy(step, tmp_path / "recipe/modules/step/main.tf")
-    install(tmp_path)
-    return tmp_path
+    shutil.copy(step, place / "recipe/modules/step/main.tf")
+    install(place)
+    return place.rename(place.with_name("empty"))
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path, empty: Path) -> Path:
+    """One with the cluster: to make it takes as long as most of what is done with it."""
+    shutil.copytree(empty, place)
+    provision(source(place))
+    assert told(place) == ALL
+    return place.rename(place.with_name("whole"))
+
+
+@pytest.fixture
+def home(place: Path, empty: Path) -> Iterator[Path]:
+    yield shutil.copytree(empty, place)
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def made(place: Path, whole: Path) -> Iterator[Path]:
+    """A home with the cluster."""
+    yield shutil.copytree(whole, place, symlinks=True)
+    shutil.rmtree(place)
 
 
 def source(home: Path, fail: str = "", **changed: Any) -> Recipe:
@@ -50,14 +80,12 @@ def told(home: Path) -> list[str]:
     return sorted(line.replace("soperator-research", "cluster") for line in ledger(home))
 
 
-def test_a_second_run_has_nothing_to_do_and_a_resize_says_what_it_does(home: Path) -> None:
-    provision(source(home))
-    assert told(home) == ALL
-    again = provision(source(home))["plan"]
+def test_a_second_run_has_nothing_to_do_and_a_resize_says_what_it_does(made: Path) -> None:
+    again = provision(source(made))["plan"]
     assert again == {"summary": "nothing to do", "changes": {}, "exists": True}
     # The context of the worker is written all the same.
-    assert told(home) == sorted([*ALL, "context"])
-    grown = provision(source(home), spec=spec(nodesets=(workers(8), CPUS)))["plan"]
+    assert told(made) == sorted([*ALL, "context"])
+    grown = provision(source(made), spec=spec(nodesets=(workers(8), CPUS)))["plan"]
     assert grown["summary"] == "1 to update"
     assert grown["changes"] == {WORKERS: "update"}
 
@@ -69,38 +97,35 @@ def test_a_first_apply_that_failed_halfway_is_continued(home: Path) -> None:
     assert [line for line in told(home) if line.startswith("create")] == [line for line in ALL if line != "context"]
 
 
-def test_what_may_be_in_use_is_not_replaced_though_it_is_tainted(home: Path) -> None:
-    provision(source(home))
+def test_what_may_be_in_use_is_not_replaced_though_it_is_tainted(made: Path) -> None:
     grown = spec(nodesets=(*spec().nodesets, workers(2, "more")))
     with pytest.raises(AirflowException, match="no such capacity"):
-        provision(source(home, fail="more-0"), spec=grown)
+        provision(source(made, fail="more-0"), spec=grown)
     more = 'module.node_group["more-0"].nebius_mk8s_v1_node_group.this[0]'
     with pytest.raises(AirflowFailException, match=r"more-0.*its creation was not finished.*terraform untaint"):
-        provision(source(home), spec=grown)
-    provision(source(home), spec=grown, allow_destroy=[more])
-    assert "create more-0" in ledger(home)
+        provision(source(made), spec=grown)
+    provision(source(made), spec=grown, allow_destroy=[more])
+    assert "create more-0" in ledger(made)
 
 
-def test_nodes_are_not_lost_unless_they_may_be(home: Path) -> None:
-    provision(source(home))
+def test_nodes_are_not_lost_unless_they_may_be(made: Path) -> None:
     fewer = spec(nodesets=(workers(2), CPUS))
     with pytest.raises(AirflowFailException, match=r"worker-0 would shrink from 4 to 2 machines.*allow_destroy"):
-        provision(source(home), spec=fewer)
+        provision(source(made), spec=fewer)
     with pytest.raises(AirflowFailException, match=r"worker-cpu-0.*would be destroyed.*no longer in the recipe"):
-        provision(source(home), spec=spec(nodesets=(workers(4),)))
-    provision(source(home), spec=fewer, allow_destroy=[WORKERS])
-    assert "update worker-0" in ledger(home)
+        provision(source(made), spec=spec(nodesets=(workers(4),)))
+    provision(source(made), spec=fewer, allow_destroy=[WORKERS])
+    assert "update worker-0" in ledger(made)
 
 
-def test_what_would_end_is_refused_unless_it_may(home: Path) -> None:
-    provision(source(home))
+def test_what_would_end_is_refused_unless_it_may(made: Path) -> None:
     moved = spec(project="project-e00other")
     for options in ({}, {"plan_only": True}, {"allow_destroy": ["module.slurm.*"]}):
         with pytest.raises(AirflowFailException, match=r"nothing was changed: module\.k8s.*be replaced.*parent_id"):
-            provision(source(home), spec=moved, **options)
-    assert told(home) == ALL
-    provision(source(home), spec=moved, allow_destroy=["module.k8s.*"])
-    assert "destroy soperator-research" in ledger(home)
+            provision(source(made), spec=moved, **options)
+    assert told(made) == ALL
+    provision(source(made), spec=moved, allow_destroy=["module.k8s.*"])
+    assert "destroy soperator-research" in ledger(made)
 
 
 def test_a_state_of_another_cluster_is_left_alone(home: Path) -> None:
@@ -117,38 +142,36 @@ def test_a_state_of_another_cluster_is_left_alone(home: Path) -> None:
 
 
 def test_a_cluster_is_destroyed_without_its_data_and_made_again_with_it(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    provision(source(home))
-    planned = destroy(source(home), plan_only=True)
+    planned = destroy(source(made), plan_only=True)
     assert JAIL not in planned["changes"]
     assert planned["changes"][CLUSTER] == "delete"
     capsys.readouterr()
-    destroy(source(home), approved_plan=planned, end_jobs=True)
+    destroy(source(made), approved_plan=planned, end_jobs=True)
     said = capsys.readouterr().out
     assert said.count("Plan: ") == 1
     assert f"stays in the state: {JAIL}" in said
-    assert "destroy soperator-research" in ledger(home)
-    assert "destroy jail" not in ledger(home)
+    assert "destroy soperator-research" in ledger(made)
+    assert "destroy jail" not in ledger(made)
     # What stays is nothing to do for the next one.
-    assert destroy(source(home), end_jobs=True)["plan"]["summary"] == "nothing to do"
-    provision(source(home))
-    assert ledger(home).count("create jail") == 1
-    destroy(source(home), end_jobs=True, keep_data=False)
-    assert "destroy jail" in ledger(home)
+    assert destroy(source(made), end_jobs=True)["plan"]["summary"] == "nothing to do"
+    provision(source(made))
+    assert ledger(made).count("create jail") == 1
+    destroy(source(made), end_jobs=True, keep_data=False)
+    assert "destroy jail" in ledger(made)
 
 
-def test_a_cluster_is_compared_and_nothing_is_changed(home: Path) -> None:
+def test_a_cluster_is_compared_and_nothing_is_changed(made: Path) -> None:
     events: dict[str, Any] = {}
 
     def compare(**options: Any) -> Any:
         alias = AssetAlias("research_drift")
-        common = {"spec": spec(), "source": source(home), "nebius_conn_id": None, "outlets": [alias]}
+        common = {"spec": spec(), "source": source(made), "nebius_conn_id": None, "outlets": [alias]}
         task = CompareClusterOperator(task_id="compare", **{**common, **options})
         found = type("Event", (), {"add": lambda self, asset, extra: events.update({asset.name: extra})})
         return task.execute({**TaskInstance().context, "outlet_events": {alias: found()}})
 
-    provision(source(home))
     assert compare() == {"summary": "nothing to do", "changes": {}, "exists": True}
     assert events == {}
     bigger = spec(nodesets=(workers(8), CPUS))
@@ -156,7 +179,7 @@ def test_a_cluster_is_compared_and_nothing_is_changed(home: Path) -> None:
     assert events["research_drift"]["summary"] == "1 to update"
     with pytest.raises(AirflowFailException, match="differs from its description: 1 to update"):
         compare(spec=bigger, fail=True)
-    assert told(home) == ALL
+    assert told(made) == ALL
 
 
 def test_templates_in_the_environment_of_a_recipe_are_rendered(home: Path) -> None:

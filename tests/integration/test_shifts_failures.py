@@ -23,7 +23,7 @@ from airflow_provider_soperator.nebius import api
 from sandbox.cloud.landscape import BLOCK_ID, CPU_GROUP, INFERENCE_GROUP, REMOTE_INFERENCE_GROUP, TRAINING_GROUP
 from sandbox.nebius.catalogue import INFERENCE_PROJECT
 from tests.integration.cluster import check_ledger
-from tests.integration.shifts import PATIENT, WHOLE_NODE, Running, Shifts, at, is_dead
+from tests.integration.shifts import PATIENT, Running, Shifts, at, is_dead
 
 pytestmark = pytest.mark.lane("shifts")
 
@@ -217,27 +217,6 @@ def test_a_block_that_shrinks_meanwhile_leaves_nothing_to_go_back_to(shifts: Shi
     cluster.fault("clear")
     shifts.run(shifts.order(4, 0))
     shifts.check_at_rest()
-
-
-def test_somebody_who_goes_on_changing_the_group_is_named(shifts: Shifts) -> None:
-    cluster = shifts.cluster
-    busy = [cluster.held_job(WHOLE_NODE, f"--nodelist={name}") for name in shifts.workers[1:]]
-    for job in busy:
-        cluster.wait_job(job, "RUNNING")
-    running = shifts.start(shifts.order(2, 2, rollback="all"))
-    for _ in range(2):
-        # One node has come, and the other one has a job yet.
-        cluster.wait("inference has a node", lambda: shifts.machines() == 1 or running.is_over)
-        cluster.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=30)
-    shifts.wait_said(running, "rolling back")
-    for job in busy:
-        cluster.let_go(job)
-    said = running.failure()
-    assert f"node group {INFERENCE_GROUP} was set to 0 nodes by " in said
-    assert "the second such change" in said
-    assert "it was rolled back" in said
-    shifts.check_at_rest()
-    assert set(shifts.fates(busy).values()) == {("COMPLETED", 0)}
 
 
 # What passes by itself is waited out

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.preflight import DOCKER
+from sandbox.errors import DOCKER
 from sandbox.settings import FIRST_PORT_BASE, Settings, home
 from tests.integration.cluster import Cluster
 from tests.integration.outside import Said, apt_config, command_line

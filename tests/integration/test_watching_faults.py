@@ -34,14 +34,15 @@ def test_slurmctld_is_killed_and_comes_back(cluster: Cluster, connect_both: Conn
     followed = [slurm.watch(job) for slurm in clients]
     for one in followed:
         one.until_state("RUNNING")
-    cluster.fault("slurmctld-down")
-    for one in followed:
-        one.until("slurmctld is down", lambda status: "slurmctld" in status.trouble)
-    # Whoever comes now hears of it before anything else.
-    late = [slurm.watch(job) for slurm in clients]
-    for one in late:
-        one.until("slurmctld is down", lambda status: bool(status.trouble))
-        assert one.news[0].trouble
+    with cluster.hasty_commands():
+        cluster.fault("slurmctld-down")
+        for one in followed:
+            one.until("slurmctld is down", lambda status: "slurmctld" in status.trouble)
+        # Whoever comes now hears of it before anything else.
+        late = [slurm.watch(job) for slurm in clients]
+        for one in late:
+            one.until("slurmctld is down", lambda status: bool(status.trouble))
+            assert one.news[0].trouble
     cluster.let_go(job)
     cluster.sandbox.up()
     for one in (*followed, *late):
@@ -54,9 +55,10 @@ def test_slurmctld_hangs_and_goes_on(cluster: Cluster, connect_both: ConnectBoth
     followed = [slurm.watch(job) for slurm in connect_both(cluster)]
     for one in followed:
         one.until_state("RUNNING")
-    cluster.fault("slurmctld-hung")
-    for one in followed:
-        one.until("slurmctld hangs", lambda status: bool(status.trouble), timeout=120)
+    with cluster.hasty_commands():
+        cluster.fault("slurmctld-hung")
+        for one in followed:
+            one.until("slurmctld hangs", lambda status: bool(status.trouble), timeout=120)
     cluster.let_go(job)
     cluster.fault("clear")
     for one in followed:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from tests import keeper
 from tests.soak.rounds import SCENARIOS, VERSIONS, Soak, flushed
 
 
@@ -80,6 +81,7 @@ def main(words: Sequence[str] | None = None) -> int:
         keep_going=given.keep_going,
         say=flushed,
     )
+    keeper.start()
     with airflow_home():
         return soak.run(given.round)
 

@@ -7,24 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from sandbox.airflow.home import without_airflow
-from sandbox.control import Init
-from sandbox.errors import SandboxError
-from sandbox.lifecycle import Sandbox
-from sandbox.settings import Settings, home
 from tests.soak.rounds import Round
 
 ROOT = Path(__file__).parent.parent.parent
 #: Those that ask both versions of Slurm the same, and those that let hypothesis find examples.
 TESTS = ("tests/contract", "tests/integration", "tests/unit", "tests/sandbox/test_fleet.py")
 OPTIONS = ("--each-slurm", "--soak", "-p", "xdist", "-n", "2", "--dist=loadgroup", "-q")
-#: What all processes that a round has started have in their environment, the sandboxes too.
-OURS = "SOPERATOR_SOAK"
 #: Seconds in which a suite that is told to end takes its sandboxes down.
 GRACE = 60
 
@@ -36,19 +27,16 @@ class SuiteFailed(Exception):
 
 
 def play(round_: Round) -> None:
-    mark = f"{os.getpid()}-{round_.seed}"
     hypothesis = round_.dice("hypothesis").randrange(10**6)
     words = [sys.executable, "-m", "pytest", *TESTS, *OPTIONS, f"--hypothesis-seed={hypothesis}"]
     round_.say(f"  {' '.join(words[1:])}")
     # It makes an Airflow home of its own.
-    environment = without_airflow() | {OURS: mark, "HYPOTHESIS_PROFILE": "soak"}
+    environment = without_airflow() | {"HYPOTHESIS_PROFILE": "soak"}
     suite = subprocess.Popen(words, cwd=ROOT, env=environment, start_new_session=True)
     try:
         status = suite.wait()
     finally:
         _end(suite)
-        for left in _sandboxes(mark):
-            left.down()
     if status:
         raise SuiteFailed(f"pytest ended with {status}; what it has said is above")
     round_.checked[PASSED] += 1
@@ -60,16 +48,7 @@ def _end(suite: subprocess.Popen[bytes]) -> None:
         suite.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             suite.wait(GRACE)
-    # Its workers, if they are left: they are in its session, and its sandboxes are not.
+    # Its workers, if they are left; what they have started ends with them (tests/keeper.py).
     with contextlib.suppress(ProcessLookupError):
         os.killpg(suite.pid, signal.SIGKILL)
     suite.wait()
-
-
-def _sandboxes(mark: str) -> Iterator[Sandbox]:
-    """Those that a suite has left which came to a sudden end."""
-    for folder in (home() / "sandboxes").glob("*"):
-        with contextlib.suppress(SandboxError, psutil.Error):
-            outer = Init(Settings(name=folder.name).paths).outer()
-            if outer and outer.environ().get(OURS) == mark:
-                yield Sandbox.existing(folder.name)

@@ -14,7 +14,7 @@ EXAMPLES = {
     f"{page.name}:{number}": code
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE))
-    if "@dag(" in code or "capacity_dag(" in code
+    if "@dag(" in code or "capacity_dag(" in code or "action_dags(" in code
 }
 
 

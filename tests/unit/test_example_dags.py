@@ -7,6 +7,8 @@ from pathlib import Path
 from airflow.dag_processing.dagbag import DagBag
 
 DAGS = Path(__file__).parents[2] / "dags"
+#: How the actions of the page begin to say what they do.
+OF_ACTIONS = ("Cancel", "Delete", "Have", "Let", "Power", "Run", "Stop")
 
 
 def test_they_parse_soon_and_say_what_they_are_for() -> None:
@@ -15,8 +17,13 @@ def test_they_parse_soon_and_say_what_they_are_for() -> None:
     assert {dag.fileloc for dag in bag.dags.values()} == {str(file) for file in DAGS.glob("*.py")}
     for dag in bag.dags.values():
         assert (dag.doc_md or "").startswith(
-            ("Destroy", "Estimate", "Every", "Heal", "Make", "Prepare", "Search", "Upgrade")
+            ("Destroy", "Estimate", "Every", "Heal", "Make", "Prepare", "Search", "Upgrade", *OF_ACTIONS)
         )
+        # The list of DAGs has it.
+        assert 20 < len(dag.description or "") < 130, dag.dag_id
+    # What takes something from others waits until it is switched on.
+    paused = {dag.dag_id for dag in bag.dags.values() if dag.is_paused_upon_creation}
+    assert paused >= {"destroy_cluster", "gpu_shifts", "replace_sick_nodes", "upgrade_window"}
     # Airflow and the provider are imported once; what is left is to be done again and again.
     for stat in bag.dagbag_stats:
         assert stat.duration.total_seconds() < 2, stat

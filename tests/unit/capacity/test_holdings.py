@@ -129,6 +129,12 @@ def test_what_was_promised_before_is_not_free() -> None:
     assert may_have(seen, {"training": 4, "inference": 6}) == {"training": 4, "inference": 4}
 
 
+def test_what_others_leave_of_a_block_is_possible_for_one_target_alone() -> None:
+    one = Holding(allowed=1, held=1, ready=1)
+    seen = world(40, training=one, inference=one)
+    assert seen.possible({"training": 4, "inference": 4}).units == {"training": 4, "inference": 1}
+
+
 def test_promises_that_cannot_be_kept_take_nothing_from_others() -> None:
     seen = world(
         56,

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
 from airflow_provider_soperator.capacity.reconciliation import begin
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
@@ -18,6 +19,7 @@ from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.nebius.api import NebiusMissing, NebiusUnauthenticated, NebiusUnreachable
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotPermitted
+from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
 from tests.unit.capacity.test_shift import ALL, DAY, HASTY, NIGHT, ORDER, OTHER, carry, is_as, made_cloud, shift
 from tests.unit.capacity.world import BLOCK, NEVER, SECOND, START, Cloud, Death, Pace, Process, State, Unit
@@ -58,6 +60,24 @@ def test_what_others_put_back_is_left_to_them_and_nothing_is_undone(cloud: Cloud
     outcome = carry(cloud, order)
     assert outcome.state == "partial"
     assert outcome.missing[0] == "training still has 8 nodes, not 4: Flux puts it back"
+    assert is_as(cloud, NIGHT)
+
+
+def test_who_keeps_a_target_small_is_named_when_a_shift_is_rolled_back(cloud: Cloud) -> None:
+    cloud.targets["training"].pace = Pace(work=lambda unit: 45 if unit == 2 else 0)
+    inference, problem = cloud.targets["inference"], "Terraform has set it to 0"
+    see = inference.see
+
+    def small() -> Holding:
+        if see().ready:
+            inference.shrink(0, PowerDownMode.FORCE)
+            inference.grow = lambda to: None  # type: ignore[method-assign]
+            inference.see = lambda: replace(see(), pinned=0, problems=(problem,))  # type: ignore[method-assign]
+        return see()
+
+    inference.see = small  # type: ignore[method-assign]
+    with pytest.raises(ShiftFailed, match=rf"{problem}.*rolled back"):
+        carry(cloud, replace(ALL, timeouts=HASTY))
     assert is_as(cloud, NIGHT)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_soperator.operators.work import Waiting
+from airflow_provider_soperator.operators.work import Waiting, WaitingOperator
 from airflow_provider_soperator.triggers.base import KillableTrigger
 
 
@@ -21,7 +21,8 @@ class Endless(KillableTrigger):
 
     async def event(self) -> dict[str, Any]:
         self.begun.set()
-        await asyncio.Event().wait()
+        # As good as endless, and a test that fails ends.
+        await asyncio.sleep(30)
         return {}
 
     async def cancel(self) -> None:
@@ -56,3 +57,25 @@ def test_work_that_ends_before_who_ends_it_goes_on_has_been_told_to(monkeypatch:
         waiting.event()
     killer.join(30)
     assert said == [True]
+
+
+class Task(WaitingOperator):
+    deferrable = False
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        return event
+
+
+def test_a_task_that_is_ended_in_an_airflow_worker_ends_its_work() -> None:
+    task, trigger = Task(task_id="fit"), Endless()
+
+    def kill() -> None:
+        assert trigger.begun.wait(30)
+        task.on_kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(AirflowException, match="the task was told to end, and has ended"):
+        task.wait_for(trigger, {"ti": None})  # type: ignore[typeddict-item]
+    killer.join(30)
+    assert trigger.is_cancelled.is_set()

@@ -75,6 +75,13 @@ def test_names_without_a_key(name: str) -> None:
     assert strip_key(name) == name
 
 
+def test_a_name_of_several_lines_has_its_key() -> None:
+    """Names of other people's jobs are as they are: none but ours is cleaned of what ends a line."""
+    name = "two\nlines.af-z4kjrjwmwsj3"
+    assert key_of(name) == SubmissionKey("z4kjrjwmwsj3")
+    assert strip_key(name) == "two\nlines"
+
+
 def test_a_wrong_key_is_refused() -> None:
     with pytest.raises(ValueError, match="is not a submission key"):
         SubmissionKey("x")

@@ -19,9 +19,11 @@ from airflow_provider_soperator.slurm.requests import CancelJobs, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, Unreachable
 from airflow_provider_soperator.triggers import sbatch
-from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
+from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger, SbatchTrigger
 from airflow_provider_soperator.work import polling
+from airflow_provider_soperator.work.sbatch import key_of_try
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
+from tests.unit.operators.task_runs import TaskRun
 
 KEY = SubmissionKey("a" * 12)
 NAME = KEY.name("train")
@@ -159,6 +161,44 @@ def test_a_triggerer_that_is_relieved_of_a_task_does_not_submit_its_job_later(
 
     run(relieved())
     assert cluster.queue == []
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "scheduled", "deferred", None])
+def test_a_job_goes_with_its_task_unless_another_triggerer_has_that(
+    state: str | None, cluster: Cluster, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Marked, in a run that takes too long, cleared, or deleted: what Airflow makes of the task is no matter."""
+
+    async def of_task(self: SbatchTrigger) -> str | None:
+        return state
+
+    async def killed() -> None:
+        told = trigger()
+        event = asyncio.ensure_future(told.event())
+        await asyncio.sleep(10)
+        event.cancel()
+        await asyncio.wait([event])
+        await told.on_kill()
+
+    monkeypatch.setattr(SbatchTrigger, "state", of_task)
+    run(killed())
+    assert [str(job.state) for job in cluster.queue] == ["PENDING" if state == "deferred" else "CANCELLED"]
+
+
+def test_a_try_that_is_ended_before_a_worker_begins_it_takes_the_job_of_the_triggerer_with_it(
+    cluster: Cluster, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def of_task(self: SbatchTrigger) -> None:
+        return None
+
+    monkeypatch.setattr(SbatchTrigger, "state", of_task)
+    task = TaskRun()
+    first, second = task.begin_in_the_triggerer(), task.begin_in_the_triggerer()
+    cluster.queue = [queued("7", "RUNNING", key_of_try(first, task.start_date, 1).name("train"))]
+    told = SbatchStartTrigger("c", {"command": "train"})
+    told.task_instance = second
+    run(told.on_kill())
+    assert [str(job.state) for job in cluster.queue] == ["CANCELLED"]
 
 
 def test_what_is_killed_before_it_could_be_submitted_is_not_submitted_later(

@@ -1,0 +1,149 @@
+"""What people do from the page: the buttons that a viewer has, and the form that tells what an action will do.
+
+Nothing is changed here. The form is sent by the browser to Airflow's own API, which triggers a DAG with the rights of
+the viewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.models.dag import DagModel
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from airflow_provider_soperator.board.offers import Offer, fields_of, find_offers
+from airflow_provider_soperator.board.picture import Picture
+from airflow_provider_soperator.board.queue_rows import QueueRow, row_of
+from airflow_provider_soperator.board.tasks import dags_at_work
+from airflow_provider_soperator.board.wall import Tile, left_overs, wall
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Reservation
+from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet, ids_in
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_going_off, is_off
+from airflow_provider_soperator.slurm.node_orders import static_among
+from airflow_provider_soperator.slurm.states import NodeFlag
+
+#: Nodes and jobs that a form tells of one by one.
+_TOLD = 20
+
+
+class Offers:
+    """The actions on one cluster, as one viewer has them."""
+
+    def __init__(self, found: Iterable[Offer]) -> None:
+        self.all = tuple(found)
+
+    def of(self, *kinds: str) -> list[Offer]:
+        """Those of these kinds, in their order."""
+        return [offer for kind in kinds for offer in self.all if offer.kind == kind]
+
+    def usable(self, kind: str) -> Offer | None:
+        """One that the viewer can trigger now."""
+        return next((offer for offer in self.of(kind) if offer.is_allowed and not offer.is_paused), None)
+
+
+def offers_to(user: Any, connection: str) -> Offers:
+    """The actions on the cluster behind a connection, and which of them a user may trigger."""
+    found = find_offers(connection)
+    teams = DagModel.get_dag_id_to_team_name_mapping([one.dag_id for one in found]) if found else {}
+
+    def is_allowed(dag_id: str) -> bool:
+        details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
+        manager = get_auth_manager()
+        return manager.is_authorized_dag(
+            method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
+        ) and manager.is_authorized_dag(method="GET", details=details, user=user)
+
+    return Offers(replace(one, is_allowed=is_allowed(one.dag_id)) for one in found)
+
+
+def node_actions(tile: Tile, picture: Picture) -> list[tuple[str, dict[str, str]]]:
+    """The kinds of actions that make sense for a node, with what is known of their forms."""
+    node, nodes = tile.node, {"nodes": tile.node.name}
+    ours = DrainReason.parse(node.reason)
+    drains = ("undrain", {**nodes, "drain_owner": ours.owner if ours else ""})
+    is_drained = node.state.has(NodeFlag.DRAIN)
+    found: list[tuple[str, dict[str, str]]] = [drains if is_drained else ("drain", nodes)]
+    is_static = picture.config is not None and bool(static_among([node.name], picture.config))
+    if not is_static:
+        found.append(("power_up" if is_off(node) or is_going_off(node) else "power_down", nodes))
+    return found if is_off(node) else [*found, ("replace", nodes | ({"any_owner": "true"} if is_drained else {}))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What an action is about, as the picture has it."""
+
+    tiles: Sequence[Tile] = ()
+    jobs: Sequence[QueueRow] = ()
+    #: How many nodes and jobs are not told one by one.
+    more: int = 0
+    #: What the cluster has not.
+    unknown: Sequence[str] = ()
+    reservation: Reservation | None = None
+    #: The DAGs that may still need what is to be released, and whether they are at work; None of an unknown one.
+    at_work: Mapping[str, bool | None] = field(default_factory=dict)
+
+
+def subject_of(picture: Picture, given: Mapping[str, str]) -> Subject:
+    """The nodes with their jobs, the jobs, or the reservation that an action is about; of mistakes the form tells."""
+    names: list[str] = []
+    meant: list[JobId] = []
+    with suppress(ValueError):
+        names = hostlist.expand(given.get("nodes", ""))
+    with suppress(ValueError):
+        meant = ids_in(given.get("job_ids", ""))
+    known = {tile.node.name: tile for group in wall(picture.nodes, picture.jobs) for tile in group.tiles}
+    tiles = [known[name] for name in names if name in known]
+    on_nodes = {job for tile in tiles for job in tile.jobs}
+    wanted = JobIdSet(meant)
+    jobs = [job for job in picture.jobs if not job.state.is_finished and (job.id in on_nodes or wanted.touches(job.id))]
+    there = JobIdSet(job.id for job in jobs)
+    missing = [name for name in names if name not in known] + [str(job) for job in meant if not there.touches(job)]
+    return Subject(
+        tiles=tiles[:_TOLD],
+        jobs=[row_of(picture, job.id) for job in jobs[:_TOLD]],
+        more=max(0, len(tiles) - _TOLD) + max(0, len(jobs) - _TOLD),
+        unknown=missing,
+        reservation=next((one for one in picture.reservations if one.name == given.get("name")), None),
+    )
+
+
+def owners_of(picture: Picture, given: Mapping[str, str]) -> set[str]:
+    """The DAGs that have left what is to be released."""
+    held = left_overs(picture.nodes, picture.reservations)
+    return {
+        one.dag_id for one in held if one.owner == (given.get("name") if one.reservation else given.get("drain_owner"))
+    }
+
+
+def add_actions(
+    app: FastAPI, page: Callable[..., Response], seen: Callable[[str, Any], Awaitable[Picture | None]]
+) -> None:
+    """Add the form of an action; ``seen`` is the picture of a connection for a user."""
+    rights = (requires_access_view(AccessView.JOBS), requires_access_dag("POST", DagAccessEntity.RUN))
+
+    @app.get("/action", dependencies=[*map(Depends, rights)])
+    async def action(request: Request, user: GetUserDep, dag_id: str, connection: str) -> Response:
+        offers = await run_in_threadpool(offers_to, user, connection)
+        offer = next((one for one in offers.all if one.dag_id == dag_id), None)
+        if offer is None or not offer.is_allowed:
+            raise HTTPException(404, "There is no such action on this cluster")
+        given = {name: value for name, value in request.query_params.items() if name not in ("dag_id", "connection")}
+        picture = await seen(connection, user)
+        about = await run_in_threadpool(subject_of, picture, given) if picture else Subject()
+        # What was drained from the page has no run that needs it.
+        owners = owners_of(picture, given) - {dag_id.removesuffix(f"_{offer.kind}")} if picture else None
+        if owners:
+            known = await run_in_threadpool(dags_at_work, owners)
+            about = replace(about, at_work={dag_id: known.get(dag_id) for dag_id in sorted(owners)})
+        fields = await run_in_threadpool(fields_of, dag_id, given)
+        values = {"offer": offer, "about": about, "fields": fields, "given": given, "connection": connection}
+        return page(request, "action.html", picture=picture, **values)

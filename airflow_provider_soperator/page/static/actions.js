@@ -1,0 +1,116 @@
+// The form of an action in a dialog, and its way to Airflow's API: with the rights of the one who looks.
+"use strict";
+
+const REFUSED = {
+  401: "Your session has ended. Log in again, and reload the page.",
+  403: "Airflow does not let you trigger this DAG.",
+  404: "The DAG is not there any more.",
+};
+
+function valueOf(field) {
+  const text = field.value.trim();
+  switch (field.dataset.form) {
+    case "boolean": return field.checked;
+    case "choice": return JSON.parse(field.value);
+    case "json": return text ? JSON.parse(text) : null;
+    case "number": return text ? Number(text) : null;
+    case "moment": return text ? new Date(text).toISOString() : null;
+    default: return text || !("nullable" in field.dataset) ? text : null;
+  }
+}
+
+// What Airflow says of values that it does not take: a text, or one for each of them.
+function wordsOf(detail) {
+  return Array.isArray(detail) ? detail.map((one) => one.msg).join("; ") : String(detail ?? "");
+}
+
+async function trigger(form) {
+  const conf = Object.fromEntries([...form.elements].filter((one) => one.name).map((one) => [one.name, valueOf(one)]));
+  // A second try after an answer that got lost makes no second run.
+  form.dataset.id ||= `page__${new Date().toISOString()}__${Math.random().toString(36).slice(2, 8)}`;
+  const answer = await fetch(form.dataset.runs, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ dag_run_id: form.dataset.id, logical_date: null, conf }),
+  });
+  if (answer.ok || answer.status === 409) return;
+  const { detail } = await answer.json().catch(() => ({}));
+  throw new Error(REFUSED[answer.status] ?? `Airflow refuses it (${answer.status}): ${wordsOf(detail)}`);
+}
+
+function lead(form) {
+  const link = document.createElement("a");
+  link.className = "airflow";
+  link.href = form.dataset.run + encodeURIComponent(form.dataset.id);
+  link.textContent = `The run ${form.dataset.id} has begun`;
+  for (const part of form.querySelectorAll(".effects, .field, h2, .go")) part.remove();
+  form.querySelector(".said").replaceChildren(link);
+  link.focus();
+}
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!form.matches("form.action")) return;
+  event.preventDefault();
+  const [said, go] = [form.querySelector(".said"), form.querySelector(".go")];
+  said.textContent = "";
+  go.disabled = true;
+  try {
+    await trigger(form);
+    lead(form);
+  } catch (error) {
+    const lost = error instanceof TypeError;
+    said.textContent = lost ? "Airflow does not answer. To try again makes no second run." : error.message;
+    go.disabled = false;
+    go.focus();
+  }
+});
+
+async function read(url) {
+  const answer = await fetch(url, { headers: { Accept: "text/html" } });
+  if (!answer.ok) throw new Error(REFUSED[answer.status] ?? `Airflow answers ${answer.status}.`);
+  return new DOMParser().parseFromString(await answer.text(), "text/html");
+}
+
+// What the action will do, once it is about other nodes or jobs.
+document.addEventListener("change", async (event) => {
+  const form = event.target.form;
+  if (!form?.matches("form.action")) return;
+  const url = new URL(form.dataset.told, location.href);
+  for (const field of form.elements) if (field.name) url.searchParams.set(field.name, field.value);
+  form.dataset.asked = url;
+  const drawn = await read(url).catch(() => null);
+  // Answers may come in another order.
+  if (drawn && form.dataset.asked === String(url)) form.querySelector(".effects")?.replaceWith(drawn.querySelector(".effects"));
+});
+
+async function show(link) {
+  const drawn = await read(link.href);
+  if (document.querySelector("dialog")) return;
+  const dialog = document.createElement("dialog");
+  dialog.setAttribute("aria-labelledby", "action-title");
+  dialog.append(drawn.querySelector("form.action"));
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    // The page may have been drawn anew meanwhile.
+    document.getElementById(link.id)?.focus();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  dialog.querySelector("input[value=''], .go").focus();
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a.act, dialog a.leave");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  if (link.matches(".leave")) link.closest("dialog").close();
+  else show(link).catch((error) => tell(error instanceof TypeError ? "Airflow does not answer." : error.message));
+});
+
+// What looks like a button is pressed like one.
+document.addEventListener("keydown", (event) => {
+  if (event.key !== " " || !event.target.matches("a[role=button]")) return;
+  event.preventDefault();
+  event.target.click();
+});

@@ -1,0 +1,174 @@
+"""Actions from the page *Soperator*, in a real browser: with the rights of the one who looks, and no others."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.integration.cluster import Cluster
+from tests.ui.page import PATIENCE, Page
+
+pytestmark = pytest.mark.sandbox
+HOSTILE = "x<img src=x onerror=document.title='hit'>"
+#: That of the example DAGs.
+CONNECTION = "soperator_default"
+NODE = f"connection={CONNECTION}&node=worker-0"
+
+
+class Api:
+    """Airflow's API, for one user."""
+
+    def __init__(self, url: str, user: str) -> None:
+        self.url = url
+        self.token = ""
+        self.token = self.call("POST", "/auth/token", {"username": user, "password": user})["access_token"]
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        head = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+        data = json.dumps(body).encode() if body else None
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, data, head, method=method)) as answer:
+            return json.loads(answer.read() or "null")
+
+
+class Board(Page):
+    """The page in Airflow's frame, as a user sees it."""
+
+    def __init__(self, browser: webdriver.Chrome, api: Api) -> None:
+        browser.get(f"{api.url}/api/v2/version")
+        browser.add_cookie({"name": "_token", "value": api.token, "path": "/"})
+        super().__init__(browser, f"{api.url}/plugin/soperator/soperator/?{NODE}")
+        browser.switch_to.frame(self.find("//iframe"))
+
+    def open(self, action: str) -> None:
+        self.click(f"//*[@id = 'node']//a[. = '{action}']")
+        self.find("//dialog[@open]")
+
+    def focused(self) -> str:
+        """What has the focus, by its text or name."""
+        said: str = self._browser.execute_script(
+            "const on = document.activeElement; return on.name || on.textContent.trim()"
+        )
+        return said
+
+    def wait_closed(self) -> None:
+        WebDriverWait(self._browser, PATIENCE).until_not(lambda browser: browser.find_elements(By.TAG_NAME, "dialog"))
+
+
+@pytest.fixture
+def login(airflow_of_users: str, cluster: Cluster) -> Iterator[Callable[[str], Api]]:
+    """A user's way to Airflow, which knows the sandbox by the connection of the example DAGs."""
+    ssh = cluster.access["ssh"]
+    extra = json.dumps({"key_file": ssh["key_file"], "host_key": ssh["host_key"]})
+    body = {"connection_id": CONNECTION, "conn_type": "soperator", "host": ssh["host"], "login": ssh["user"]}
+    admin = Api(airflow_of_users, "ann")
+    admin.call("POST", "/api/v2/connections", {**body, "port": ssh["port"], "extra": extra})
+    yield lambda user: Api(airflow_of_users, user)
+    admin.call("DELETE", f"/api/v2/connections/{CONNECTION}")
+
+
+@pytest.fixture
+def board(browser: webdriver.Chrome, login: Callable[[str], Api]) -> Iterator[Callable[[str], Board]]:
+    """The page with a node's panel, as a user sees it."""
+    yield lambda user: Board(browser, login(user))
+    browser.delete_all_cookies()
+
+
+def test_an_administrator_drains_a_node(
+    browser: webdriver.Chrome, board: Callable[[str], Board], login: Callable[[str], Api], cluster: Cluster
+) -> None:
+    job = cluster.held_job("--gres=gpu:8", f"--job-name={HOSTILE}", "--nodelist=worker-0")
+    cluster.wait_job(job, "RUNNING")
+    page = board("ann")
+    # A picture from before is drawn anew.
+    page.find(f"//*[@id = 'node']//dd[starts-with(., '{job}')]")
+    page.open("Drain")
+    page.find(f'//dialog//li[contains(., "Job {job} ({HOSTILE}, root) runs on worker-0 with 8 GPUs")]')
+    page.paste("//dialog//input[@name = 'reason']", HOSTILE)
+    page.click("//dialog//button[. = 'Trigger cluster_drain']")
+    link = page.find("//dialog//a[contains(., 'has begun')]")
+    assert page.focused() == link.text
+    run = login("ann").call("GET", "/api/v2/dags/cluster_drain/dagRuns?order_by=-id")["dag_runs"][0]
+    assert run["conf"] == {"nodes": "worker-0", "reason": HOSTILE, "wait_for_jobs": False}
+    assert run["triggering_user_name"] == "ann"
+    link.click()
+    browser.switch_to.default_content()
+    WebDriverWait(browser, PATIENCE).until(lambda browser: unquote(browser.current_url).endswith(run["dag_run_id"]))
+    assert browser.title != "hit"
+
+
+def test_what_airflow_refuses_is_told(
+    browser: webdriver.Chrome, board: Callable[[str], Board], login: Callable[[str], Api]
+) -> None:
+    api, runs = login("ann"), "/api/v2/dags/cluster_drain/dagRuns"
+    before = api.call("GET", runs)["total_entries"]
+    page = board("ann")
+    page.open("Drain")
+    # What the form itself would not send.
+    browser.execute_script("document.querySelector('dialog form').noValidate = true")
+    page.click("//dialog//button[. = 'Trigger cluster_drain']")
+    page.find("//dialog//*[@role = 'status'][contains(., 'Airflow refuses it (400): Invalid input for param reason')]")
+    browser.delete_all_cookies()
+    page.click("//dialog//button[. = 'Trigger cluster_drain']")
+    page.find("//dialog//*[@role = 'status'][contains(., 'Your session has ended')]")
+    assert api.call("GET", runs)["total_entries"] == before
+
+
+def test_a_second_try_after_a_lost_answer_makes_no_second_run(
+    browser: webdriver.Chrome, board: Callable[[str], Board], login: Callable[[str], Api]
+) -> None:
+    api, runs = login("ann"), "/api/v2/dags/cluster_check/dagRuns"
+    page = board("ann")
+    page.click("//a[. = 'Run a check']")
+    page.paste("//dialog//input[@name = 'check']", "ssh-check")
+    browser.execute_script("""
+        const real = window.fetch;
+        window.fetch = async (...asked) => {
+          if (asked[1].method !== "POST") return real(...asked);
+          window.fetch = real;
+          await real(...asked);
+          throw new TypeError("lost");
+        };
+    """)
+    page.click("//dialog//button[. = 'Trigger cluster_check']")
+    page.find("//dialog//*[@role = 'status'][contains(., 'To try again makes no second run')]")
+    page.click("//dialog//button[. = 'Trigger cluster_check']")
+    page.find("//dialog//a[contains(., 'has begun')]")
+    assert [run["conf"]["check"] for run in api.call("GET", runs)["dag_runs"]] == ["ssh-check"]
+
+
+def test_the_form_of_another_site_triggers_nothing(login: Callable[[str], Api]) -> None:
+    api, runs = login("ann"), "/api/v2/dags/cluster_power_up/dagRuns"
+    body = json.dumps({"logical_date": None, "conf": {"nodes": "worker-0"}}).encode()
+    # All that it can send without leave, if a browser gave it the cookie.
+    head = {"Content-Type": "text/plain", "Cookie": f"_token={api.token}"}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(api.url + runs, body, head))
+    assert refused.value.code == 422
+    assert api.call("GET", runs)["total_entries"] == 0
+
+
+def test_a_viewer_has_no_buttons_and_is_told_why(board: Callable[[str], Board]) -> None:
+    page = board("vic")
+    for action in ("Drain", "Replace machine", "Power down"):
+        assert not page.find(f"//*[@id = 'node']//button[. = '{action}']").is_enabled()
+    page.find("//*[@id = 'node']//*[contains(., 'You may not trigger cluster_drain')]")
+
+
+def test_it_is_done_by_keyboard(browser: webdriver.Chrome, board: Callable[[str], Board]) -> None:
+    page = board("ann")
+    page.find("//*[@id = 'node']//a[. = 'Drain']").send_keys(Keys.SPACE)
+    page.find("//dialog[@open]")
+    assert page.focused() == "reason"
+    browser.switch_to.active_element.send_keys(Keys.ESCAPE)
+    page.wait_closed()
+    assert page.focused() == "Drain"

@@ -1,0 +1,167 @@
+"""The buttons of actions and their forms: who has them, and that what they tell stays text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.board.offers import FormField, Offer
+from airflow_provider_soperator.page import actions
+from airflow_provider_soperator.page.app import make_app
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Reservation
+from airflow_provider_soperator.slurm.states import NodeState
+from tests.unit.page.test_app import HOSTILE, Everything, picture, rights, visit
+
+__all__ = ["rights"]
+KINDS = ("drain", "undrain", "power_up", "power_down", "replace", "check", "cancel", "release", "shift", "approve")
+REASON = {"type": "string", "minLength": 1, "maxLength": 200, "title": "Reason"}
+
+
+def form(*fields: FormField) -> Any:
+    """What the DAG's form has; a given value is in place of its own."""
+    return lambda dag_id, given: [
+        FormField(name=one.name, value=given.get(one.name, one.value), schema=one.schema) for one in fields
+    ]
+
+
+@pytest.fixture
+def offers(rights: Everything, monkeypatch: pytest.MonkeyPatch) -> dict[str, Offer]:
+    """All actions there are, each by a DAG that the viewer may trigger."""
+    found = {kind: Offer(kind=kind, dag_id=f"cluster_{kind}") for kind in KINDS}
+    rights.dags = frozenset({"train", *(offer.dag_id for offer in found.values())})
+    monkeypatch.setattr(actions, "find_offers", lambda connection: list(found.values()))
+    monkeypatch.setattr(actions, "fields_of", form(FormField(name="reason", value=None, schema=REASON)))
+    monkeypatch.setattr(actions, "dags_at_work", lambda dag_ids: dict.fromkeys(dag_ids, False))
+    return found
+
+
+def buttons(text: str) -> dict[str, bool]:
+    """The buttons of actions, and whether they are on."""
+    on = re.findall(r'<a class="act"[^>]*>([^<]*)</a>', text)
+    return dict.fromkeys(on, True) | dict.fromkeys(
+        re.findall(r"<button type=.button. disabled[^>]*>([^<]*)<", text), False
+    )
+
+
+@pytest.mark.usefixtures("offers")
+def test_a_node_has_the_actions_that_make_sense_for_it() -> None:
+    config = ClusterConfig(version="25.11.3", suspend_exc_nodes="worker-1")
+    of_idle, of_drained = (
+        buttons(visit(f"/?node={name}", picture(config=config)).text) for name in ("worker-0", "worker-1")
+    )
+    everywhere = {"Run a check", "Plan by cluster_shift", "Move GPUs or steer by cluster_shift", "Cancel"}
+    assert {*of_idle} - everywhere == {"Drain", "Power down", "Replace machine"}
+    assert {*of_drained} - everywhere == {"Undrain", "Replace machine"}
+
+
+def test_what_one_may_not_trigger_is_off_and_says_why(offers: dict[str, Offer], rights: Everything) -> None:
+    rights.dags = frozenset({"cluster_replace"})
+    text = visit("/?node=worker-0", picture()).text
+    assert buttons(text) == {
+        **dict.fromkeys(
+            ("Drain", "Power down", "Run a check", "Move GPUs or steer by cluster_shift", "Cancel jobs"), False
+        ),
+        "Approve moves": False,
+        "Replace machine": True,
+    }
+    assert "You may not trigger cluster_drain, cluster_power_down." in text
+
+
+def test_the_form_of_a_dag_that_one_may_not_trigger_is_not_shown(offers: dict[str, Offer], rights: Everything) -> None:
+    rights.dags = frozenset()
+    assert visit("/action?connection=c&dag_id=cluster_drain&nodes=worker-0", picture()).status_code == 403
+
+
+def test_nothing_is_changed_by_the_page_itself() -> None:
+    methods = {method for route in make_app().routes for method in getattr(route, "methods", None) or ()}
+    assert methods <= {"GET", "HEAD"}
+
+
+@pytest.mark.usefixtures("offers")
+def test_a_dag_that_is_no_action_has_no_form() -> None:
+    assert visit("/action?connection=c&dag_id=train", picture()).status_code == 404
+
+
+def test_a_paused_dag_is_led_to_and_one_without_any_is_told_how(
+    offers: dict[str, Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = Offer(kind="drain", dag_id="cluster_drain", is_paused=True)
+    monkeypatch.setattr(actions, "find_offers", lambda connection: [paused])
+    text = visit("/?node=worker-0", picture()).text
+    assert 'href="/af/dags/cluster_drain" title="The DAG cluster_drain is paused: unpause it first"' in text
+    monkeypatch.setattr(actions, "find_offers", lambda connection: [])
+    assert "<code>action_dags()</code> in a DAG file adds them" in visit("/", picture()).text
+
+
+@pytest.mark.usefixtures("offers")
+def test_what_could_not_be_read_is_not_taken_for_empty() -> None:
+    path = "/action?connection=c&dag_id=cluster_power_down&nodes=worker-0"
+    assert "Not read, so not told in full: jobs." in visit(path, picture(jobs=(), failures={"jobs": "away"})).text
+    assert "Not read, so not told in full: the cluster." in visit(path, None).text
+
+
+@pytest.mark.usefixtures("offers")
+def test_the_form_tells_what_is_lost_and_whose_it_is() -> None:
+    text = visit("/action?connection=c&dag_id=cluster_power_down&nodes=worker-0,worker-9", picture()).text
+    assert "worker-0 is idle." in text
+    assert "Job 8 (train &rsaquo; fit) runs on worker-0" in text
+    assert "with <em>force</em> they are requeued or lost" in text
+    assert "Not in the picture of the cluster: worker-9." in text
+    assert 'data-runs="/af/api/v2/dags/cluster_power_down/dagRuns"' in text
+    cancel = visit("/action?connection=c&dag_id=cluster_cancel&job_ids=8", picture()).text
+    assert "and ends: its task fails, and Airflow may retry it" in cancel
+
+
+def test_what_is_left_over_is_told_with_its_owner(offers: dict[str, Offer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "dags_at_work", lambda dag_ids: {dag: dag == "night" for dag in dag_ids})
+    drained = Node(name="worker-2", state=NodeState.parse("IDLE+DRAIN"), reason="airflow:train: new driver")
+    kept = Reservation(name="airflow-handover-x", nodelist="worker-2", comment=f"{HOSTILE} (night)")
+    seen = picture(nodes=(drained,), reservations=(kept,))
+    text = visit("/", seen).text
+    of_drain = "/action?dag_id=cluster_undrain&connection=c&nodes=worker-2&drain_owner=train"
+    of_reservation = f"/action?dag_id=cluster_release&connection=c&name={kept.name}"
+    for path in (of_drain, of_reservation):
+        assert f'href="/af/soperator{path.replace("&", "&amp;")}"' in text
+    assert "No run of the DAG train is under way." in visit(of_drain, seen).text
+    monkeypatch.setattr(actions, "dags_at_work", lambda dag_ids: {"night": True})
+    assert "This Airflow has no DAG train: its owner may need it." in visit(of_drain, seen).text
+    said = visit(of_reservation, seen).text
+    assert '<li class="failure">A run of the DAG night is under way, and may need it.</li>' in said
+    assert "<script>alert" not in said
+
+
+@pytest.mark.usefixtures("offers")
+@pytest.mark.parametrize(
+    "of", ["nodes=worker-1", "job_ids=7", f"nodes={HOSTILE}", f"job_ids={HOSTILE}", f"reason={HOSTILE}"]
+)
+def test_hostile_texts_in_a_form_stay_texts(of: str) -> None:
+    for kind in ("drain", "cancel"):
+        said = visit(f"/action?connection=c&dag_id=cluster_{kind}&{of}", picture())
+        assert said.status_code == 200
+        assert "<script>alert" not in said.text
+        assert 'onerror="' not in said.text
+
+
+def test_each_kind_of_parameter_has_its_field(offers: dict[str, Offer], monkeypatch: pytest.MonkeyPatch) -> None:
+    schemas: dict[str, dict[str, Any]] = {
+        "reason": {"type": "string", "minLength": 1, "pattern": "^[a-z]*$"},
+        "mode": {"enum": [None, "a'b\"<"], "values_display": {"null": "leave it"}},
+        "until": {"type": ["null", "string"], "format": "date-time"},
+        "count": {"type": ["null", "integer"]},
+        "force": {"type": "boolean"},
+        "more": {"type": "object"},
+    }
+    values = {"force": True, "more": {"a": "<b>"}, "count": 3}
+    fields = [FormField(name=name, value=values.get(name), schema=schema) for name, schema in schemas.items()]
+    monkeypatch.setattr(actions, "fields_of", form(*fields))
+    text = visit("/action?connection=c&dag_id=cluster_drain", picture()).text
+    assert 'data-form="text" value="" required pattern="^[a-z]*$"' in text
+    assert "<option value='null' selected>leave it</option>" in text
+    assert '<option value=\'"a\\u0027b\\"\\u003c"\'>a&#39;b&#34;&lt;</option>' in text
+    assert 'type="datetime-local" name="until"' in text
+    assert 'type="number" name="count" id="action-4" data-form="number" data-nullable value="3"' in text
+    assert 'type="checkbox" name="force" id="action-5" data-form="boolean" checked' in text
+    assert "{&#34;a&#34;" not in text
+    assert '{"a": "\\u003cb\\u003e"}</textarea>' in text

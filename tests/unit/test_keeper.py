@@ -1,0 +1,72 @@
+"""What tests have started ends with the process that ran them, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+#: A server, as those of an Airflow, out of reach of a Ctrl-C.
+_TEST = """
+import pathlib, subprocess, time
+def test_it():
+    server = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    pathlib.Path({up!r}).write_text(str(server.pid))
+    time.sleep(600)
+"""
+
+
+#: What happens to the run, and to its worker.
+ENDS: dict[str, Callable[[psutil.Process, psutil.Process], None]] = {
+    "interrupted": lambda run, worker: run.send_signal(signal.SIGINT),
+    "killed": lambda run, worker: run.kill(),
+    "worker_killed": lambda run, worker: worker.kill(),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_server_ends_with_its_test(tmp_path: Path, end: Callable[[psutil.Process, psutil.Process], None]) -> None:
+    up = tmp_path / "up"
+    (tmp_path / "test_it.py").write_text(_TEST.format(up=str(up)))
+    words = ["-p", "xdist", "-p", "tests.keeper", "-p", "no:cacheprovider", "-n1", "--max-worker-restart=0"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest", *words, str(tmp_path), f"--rootdir={tmp_path}", "-c", os.devnull],
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        stdout=subprocess.DEVNULL,
+        # Of a run in the background of a script it would be ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as run:
+        try:
+            wait(lambda: up.exists() and up.read_text(), run)
+            server = psutil.Process(int(up.read_text()))
+            worker = psutil.Process(server.ppid())
+            end(psutil.Process(run.pid), worker)
+            server.wait(60)
+            worker.wait(60)
+        finally:
+            run.kill()
+
+
+def wait(condition: Callable[[], object], run: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert run.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_copy_of_a_test_ends_with_it() -> None:
+    program = "import time; from tests.forks import forked\n"
+    program += "with forked(lambda: time.sleep(60)) as pid: print(pid, flush=True); time.sleep(60)\n"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as test:
+        assert test.stdout is not None
+        copy = psutil.Process(int(test.stdout.readline()))
+        test.kill()
+        copy.wait(60)
