@@ -13,6 +13,7 @@ from functools import partial
 from benchmarks import fan_outs, nodes, parsing, sandbox_cycles, sandbox_root, transports, watching
 from benchmarks.capacity import run as capacity
 from benchmarks.chains import gaps, submitting
+from benchmarks.executor import run as executor
 from benchmarks.kept import Kept
 from benchmarks.table import Row, show
 from benchmarks.tasks import run as tasks
@@ -27,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "nodes": nodes.run,
     "fan_outs": fan_outs.run,
     "tasks": tasks.run,
+    "executor": executor.run,
     "chains": lambda: [*submitting.run(), *gaps.run()],
     "capacity": capacity.run,
     "trace": trace.run,

@@ -17,16 +17,23 @@ _REPOSITORY = Path(__file__).parents[1]
 
 @contextmanager
 def airflow_beside(
-    name: str, dags: Path, dag_ids: Sequence[str], more: Mapping[str, str]
+    name: str,
+    dags: Path,
+    dag_ids: Sequence[str],
+    more: Mapping[str, str],
+    *,
+    user: str = USER,
+    visible: Sequence[str] = (),
 ) -> Iterator[tuple[Sandbox, Airflow]]:
-    """``more`` are settings of Airflow's."""
+    """``more`` are settings of Airflow's; ``visible`` are folders that nodes see, too."""
     # No node has to be waited for.
-    sandbox = Sandbox(Settings(name=name, workers=1, static=2, slurm_conf=["PrologSlurmctld=/bin/true"]))
+    conf = ["PrologSlurmctld=/bin/true"]
+    sandbox = Sandbox(Settings(name=name, workers=1, static=2, slurm_conf=conf, visible=list(visible)))
     try:
         sandbox.up()
         facts = access.describe(sandbox.settings)
         own = {
-            **access.connections({**facts, "ssh": {**facts["ssh"], "user": USER}}),
+            **access.connections({**facts, "ssh": {**facts["ssh"], "user": user}}),
             "PYTHONPATH": str(_REPOSITORY),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.start(sandbox),
         }

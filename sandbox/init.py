@@ -66,7 +66,8 @@ def mount_root(paths: Paths, lower: Path, gpu_files: int, visible: list[str]) ->
         os.mknod(root / "dev" / f"nvidia{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     for folder in visible:
         place = root / folder.lstrip("/")
-        place.mkdir(parents=True, exist_ok=True)
+        for one in (Path(folder), place):
+            one.mkdir(parents=True, exist_ok=True)
         _mount("--bind", folder, place)
     _mount("-t", "tmpfs", "run", "-o", "mode=755", root / "run")
     for folder, owner in (("munge", "munge"), ("mysqld", "mysql"), ("sshd", "root")):

@@ -112,6 +112,11 @@ class JobKeeper:
 
     async def submit(self, tasks: Sequence[QueuedTask]) -> None:
         """Submit the jobs of tasks that became ready together."""
+        if self._folder is None and not self._options.python:
+            for task in tasks:
+                self._tell(
+                    News(task.leg, NewsKind.WAITING, "The environment on the cluster is made, if it is not there")
+                )
         try:
             client, folder = await self._reach()
             jobs, rejected = folder.plan(tasks, self._options.defaults, self._env)

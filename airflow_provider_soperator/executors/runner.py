@@ -5,6 +5,7 @@ and forks for each, as many at a time as the job has CPUs. It runs with nothing 
 """
 
 import gc
+import importlib
 import json
 import os
 import sys
@@ -44,13 +45,24 @@ def main(folder: str, names: list[str]) -> int:
     )
 
 
+#: What a task imports, of which those in one job have one copy.
+_NEEDED = (
+    "airflow.executors.workloads",
+    "airflow.executors.base_executor",
+    "airflow.sdk.execution_time.supervisor",
+    "airflow.sdk.execution_time.task_runner",
+    "airflow.dag_processing.dagbag",
+    "airflow.sdk.definitions.decorators.setup_teardown",
+)
+
+
 def _prepare() -> None:
     """Import what each task needs."""
     # To look for garbage meanwhile takes a fifth of the time, and what is frozen is shared with what is forked.
     gc.disable()
+    for name in _NEEDED:
+        importlib.import_module(name)
     import setproctitle
-    from airflow.executors import workloads  # noqa: F401
-    from airflow.executors.base_executor import BaseExecutor  # noqa: F401
     from airflow.sdk.log import configure_logging
     from airflow.settings import dispose_orm
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.executors.task_jobs import QueuedTask
 
 #: Seconds between two looks for tasks that were cleared or marked while their jobs wait.
-LOOK = 30.0
+LOOK = 15.0
 #: Seconds that adoption may take of the scheduler's time, a log of the API server's, and submissions at the exit.
 ADOPTION, OF_LOG, AT_EXIT = 5.0, 3.0, 10.0
 #: News that are taken up at once.
@@ -152,7 +152,8 @@ class SlurmExecutor(BaseExecutor):
 
         kind = news.kind
         if kind in (NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED):
-            self._books.move(news.leg, Phase.STARTED if kind is NewsKind.STARTED else Phase.SUBMITTED)
+            if kind is not NewsKind.WAITING:
+                self._books.move(news.leg, Phase.STARTED if kind is NewsKind.STARTED else Phase.SUBMITTED)
             if key := self._books.key_of(news.leg):
                 self._tell(key, kind.value, news.text)
             return
@@ -206,6 +207,8 @@ class SlurmExecutor(BaseExecutor):
         ours = [leg for leg in legs if leg not in self._books]
         for leg in ours:
             self._books.accept(leg, self._key(legs[leg]), Phase.SUBMITTED)
+        if not ours:
+            return [ti for ti in tis if not ti.external_executor_id]
         adoption = self._loop.begin(self._started_keeper.adopt(ours))
         try:
             found = adoption.result(ADOPTION)

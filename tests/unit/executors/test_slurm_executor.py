@@ -139,6 +139,8 @@ def test_jobs_that_wait_in_slurm_take_no_slots(executor: SlurmExecutor) -> None:
     queue(executor, workload("a", "a"), workload("b", "b"))
     assert (executor.slots_occupied, executor.slots_available) == (2, 9998)
     tell(executor, News("a", NewsKind.SUBMITTED), News("b", NewsKind.WAITING))
+    assert executor.slots_occupied == 1
+    tell(executor, News("b", NewsKind.SUBMITTED))
     assert executor.slots_occupied == 0
 
 
