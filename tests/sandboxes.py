@@ -126,12 +126,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sandbox" in metafunc.fixturenames:
         root = metafunc.config.getoption("--slurm-root")
-        chosen = [own_root(root)] if root else [{"slurm": version} for version in _versions(metafunc)]
+        chosen = [own_root(root)] if root else [{"slurm": version} for version in versions(metafunc)]
         ids = [f"slurm-{one['slurm']}" for one in chosen]
         metafunc.parametrize("sandbox", chosen, indirect=True, scope="session", ids=ids)
 
 
-def _versions(metafunc: pytest.Metafunc) -> list[str]:
+def versions(metafunc: pytest.Metafunc) -> list[str]:
     """Slurm versions that a test runs on: one, unless what it proves differs between them."""
     chosen = {"each_slurm": [*SUITES], "oldest_slurm": [min(SUITES)], "newest_slurm": [max(SUITES)]}
     if metafunc.config.getoption("--each-slurm"):
