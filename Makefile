@@ -6,7 +6,7 @@ VERSIONS := 3.3.0 3.4.0b2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test matrix soak flaky sandbox bench pictures lint format clean
+.PHONY: help venv demo docs test matrix soak flaky sandbox bench pictures lint format clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,6 +16,9 @@ venv: ## Install what is missing, into .venv and (as root) from Debian
 
 demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in them
 	$(PYTHON) -m sandbox demo $(ARGS)
+
+docs: venv ## Build the documentation as a site, into build/site; ARGS=serve shows it while you write
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs $(or $(ARGS),build --strict)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
 	$(PYTHON) -m pytest --numprocesses=5 --dist=loadgroup --no-loadscope-reorder $(ARGS)

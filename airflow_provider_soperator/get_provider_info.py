@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_soperator import __version__
+from airflow_provider_soperator.executors.settings import described
 from airflow_provider_soperator.hooks.forms import NEBIUS, SOPERATOR
 
 
@@ -40,6 +41,8 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider_soperator.links.OutputLink",
             "airflow_provider_soperator.links.GrafanaLink",
         ],
+        "executors": ["airflow_provider_soperator.executors.SlurmExecutor"],
+        "config": described(),
         "connection-types": [SOPERATOR.described(), NEBIUS.described()],
         "cli": ["airflow_provider_soperator.cli.definition.get_cli_commands"],
         # The schema has "path" for what Airflow reads as "class-name".

@@ -16,6 +16,7 @@ from benchmarks.chains import gaps, submitting
 from benchmarks.kept import Kept
 from benchmarks.table import Row, show
 from benchmarks.tasks import run as tasks
+from benchmarks.trace import run as trace
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "root": sandbox_root.run,
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "tasks": tasks.run,
     "chains": lambda: [*submitting.run(), *gaps.run()],
     "capacity": capacity.run,
+    "trace": trace.run,
 }
 
 
@@ -38,8 +40,11 @@ def main() -> int:
         "--tasks", type=int, default=tasks.TASKS, metavar="N", help=f"how many wait at once in `tasks` ({tasks.TASKS})"
     )
     parser.add_argument(
-        "--full", action="store_true", help="all ways in `capacity`, under longer jobs, and with slow boots: 35 minutes"
+        "--full",
+        action="store_true",
+        help="all ways in `capacity`, under longer jobs, and with slow boots: 35 minutes; `trace` under other loads: 5",
     )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the month in `trace` (1)")
     given = parser.parse_args()
     names = given.names or list(BENCHMARKS)
     if unknown := set(names) - BENCHMARKS.keys():
@@ -47,8 +52,9 @@ def main() -> int:
     benchmarks = BENCHMARKS | {
         "tasks": partial(tasks.run, given.tasks),
         "capacity": partial(capacity.run, quick=not given.full),
+        "trace": partial(trace.run, given.seed, full=given.full),
     }
-    kept = Kept([str(given.tasks), str(given.full)])
+    kept = Kept([str(given.tasks), str(given.full), str(given.seed)])
     rows = []
     for name in names:
         found = kept.get(name)

@@ -13,8 +13,9 @@ import re
 from datetime import timedelta
 from typing import Any
 
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Asset, AssetWatcher, Param, dag, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_soperator.operators.nodes import (
     CreateReservationOperator,
@@ -27,7 +28,7 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
 
-# With True a person must approve each replacement, on Airflow's page Required Actions.
+# With True a person must approve all healing, on Airflow's page Required Actions; else only that of too many nodes.
 APPROVE = False
 WITNESSES = {
     "kubernetes_conn_id": "kubernetes_default",
@@ -37,8 +38,8 @@ WITNESSES = {
 # Findings for which this DAG replaces a machine. Soperator itself handles reboots and maintenance, and up to 4.1 it
 # tests a node with a "node_problem" further; from 5.0 on, where it does not, add that.
 NEEDS_ANOTHER_MACHINE = {"hardware_problem", "metric"}
-# The most nodes that are treated at once: a number, or a share of the nodes that are on. If more are ill, the cause is
-# mostly another one, such as the jail or the network, and a person has to look.
+# The most nodes that may be ill, a number or a share of the nodes that are on. If more are, the cause is mostly another
+# one, such as the jail or the network, and a person is asked before anything is touched.
 AT_MOST = "10%"
 
 falls_ill = Asset(
@@ -81,47 +82,59 @@ def replace_sick_nodes() -> None:
             raise AirflowSkipException("neither the form nor an event names a node")
         return names
 
-    nodes = meant()
-    # Some may have recovered by now.
-    look = NodeHealthSensor(
-        task_id="look", nodes=nodes, target_state="any", deferrable=False, poke_interval=10, **WITNESSES
-    )
+    # All nodes: if many are ill, the cause is one that they share. Some that an event names may have recovered by now.
+    look = NodeHealthSensor(task_id="look", target_state="any", deferrable=False, poke_interval=10, **WITNESSES)
 
     @task(multiple_outputs=True)
-    def judge(found: dict[str, list[dict[str, Any]]], run_id: str) -> dict[str, Any]:
-        """Sort the nodes: replace the machine, power up again, or only log."""
+    def judge(named: list[str], found: dict[str, list[dict[str, Any]]], run_id: str) -> dict[str, Any]:
+        """Sort the nodes: replace the machine, power up again, or only log; and see whether too many are ill."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.slurm.node_conditions import is_off
+        from airflow_provider_soperator.slurm import hostlist
+        from airflow_provider_soperator.slurm.node_conditions import is_off, refuse_unknown
         from airflow_provider_soperator.slurm.requests import ListNodes
         from airflow_provider_soperator.values import number_or_share
 
-        told = {name: [finding["what"] for finding in findings] for name, findings in found.items()}
+        meant = {name for one in named for name in hostlist.expand(one)}
+        with SlurmHook("soperator_default").client() as slurm:
+            known = slurm.ask(ListNodes())
+        refuse_unknown(meant, [node.name for node in known])
         broken = [
             name
             for name, findings in found.items()
             if any(one["kind"] in NEEDS_ANOTHER_MACHINE and one["takes_machine"] for one in findings)
         ]
         stuck = [name for name, findings in found.items() if any(one["kind"] == "boot_failed" for one in findings)]
-        for name, what in told.items():
-            print(f"{name}: {'; '.join(what)}")
+        for name in sorted(meant & found.keys()):
+            print(f"{name}: {'; '.join(one['what'] for one in found[name])}")
             if name not in [*broken, *stuck]:
                 heals = all(one["heals"] for one in found[name])
                 print(f"{name}: {'resolves itself' if heals else 'needs attention by a person'}")
-        with SlurmHook("soperator_default").client() as slurm:
-            on = [node for node in slurm.ask(ListNodes()) if not is_off(node)]
-        if len(broken + stuck) > number_or_share("AT_MOST", AT_MOST, len(on)):
-            raise AirflowFailException(
-                f"{len(broken + stuck)} of {len(on)} nodes are ill, more than AT_MOST={AT_MOST}: none is touched. "
-                f"Look for a common cause; else trigger this DAG for a few of {', '.join(broken + stuck)}"
-            )
-        reservation = "heal-" + re.sub(r"\W", "", run_id)
-        return {"broken": broken, "stuck": stuck, "treated": broken + stuck, "reservation": reservation}
+        on, ill = sum(not is_off(node) for node in known), {*broken, *stuck}
+        return {
+            "broken": [name for name in broken if name in meant],
+            "stuck": [name for name in stuck if name in meant],
+            "treated": sorted(ill & meant),
+            "are_too_many": len(ill) > number_or_share("AT_MOST", AT_MOST, on),
+            "ill": f"{len(ill)} of {on} nodes are ill ({hostlist.fold(sorted(ill))})",
+            "reservation": "heal-" + re.sub(r"\W", "", run_id),
+        }
 
-    judged = judge(look.output)
+    judged = judge(meant(), look.output)
 
-    @task.short_circuit
-    def is_anybody_treated(names: list[str]) -> bool:
-        return bool(names)
+    @task.branch
+    def decide(judged: dict[str, Any]) -> str | None:
+        """Heal at once, or ask a person; if no node is to be healed, neither."""
+        if not judged["treated"]:
+            return None
+        return "ask" if APPROVE or judged["are_too_many"] else "reserve"
+
+    # Until there is an answer, nothing is touched.
+    ask = ApprovalOperator(
+        task_id="ask",
+        subject="Heal {{ ti.xcom_pull('judge')['treated'] | join(', ') }}? {{ ti.xcom_pull('judge')['ill'] }}",
+        body="{% if ti.xcom_pull('judge')['are_too_many'] %}These are more than AT_MOST. Look for a common cause "
+        "first, such as the jail, the network or a check.{% endif %}",
+    )
 
     @task.short_circuit(ignore_downstream_trigger_rules=False)
     def any_of(names: list[str]) -> bool:
@@ -134,6 +147,8 @@ def replace_sick_nodes() -> None:
         users=["root"],
         duration=timedelta(days=1),
         comment="nodes that are being healed",
+        # Without a question, its task is skipped.
+        trigger_rule="none_failed_min_one_success",
     )
     replace = ReplaceNodesOperator(
         task_id="replace",
@@ -148,7 +163,8 @@ def replace_sick_nodes() -> None:
     power_up = PowerUpNodesOperator(task_id="power_up", nodes=judged["stuck"], timeout=timedelta(hours=1))
     healed = NodeHealthSensor(
         task_id="healed",
-        nodes=judged["treated"],
+        # Not by judged[...]: it is to follow the two branches alone.
+        nodes="{{ ti.xcom_pull('judge')['treated'] | join(',') }}",
         kubernetes_conn_id="kubernetes_default",
         poke_interval=5,
         timeout=timedelta(minutes=15).total_seconds(),
@@ -167,12 +183,8 @@ def replace_sick_nodes() -> None:
     )
     release = DeleteReservationOperator(task_id="release", name=judged["reservation"])
 
-    begin = is_anybody_treated(judged["treated"])
-    if APPROVE:
-        from airflow.providers.standard.operators.hitl import ApprovalOperator
-
-        begin >> ApprovalOperator(task_id="approve", subject="Heal {{ ti.xcom_pull('judge')['treated'] }}?") >> reserve
-    begin >> reserve
+    decide(judged) >> [ask, reserve]
+    ask >> reserve
     reserve >> any_of.override(task_id="any_broken")(judged["broken"]) >> replace >> healed
     reserve >> any_of.override(task_id="any_stuck")(judged["stuck"]) >> power_down >> power_up >> healed
     healed >> trial >> release

@@ -191,7 +191,11 @@ def _status(options: argparse.Namespace) -> int:
 
 def _shell(options: argparse.Namespace) -> int:
     sandbox = Sandbox.existing(options.name)
-    argv = sandbox.init.enter(options.pod, options.argv or ["bash", "-l"])
+    words = options.argv or ["bash", "-l"]
+    if len(words) == 1 and " " in words[0]:
+        # One word with spaces is a line of shell, as for ssh.
+        words = ["bash", "-lc", words[0]]
+    argv = sandbox.init.enter(options.pod, words)
     environment = ENVIRONMENT | {"HOME": "/root"}
     os.execvpe(argv[0], argv, environment | {"TERM": os.environ.get("TERM", "dumb")})
 

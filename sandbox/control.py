@@ -73,7 +73,7 @@ class Init:
 
     # Changing it
 
-    def boot(self, lower: Path, gpu_files: int) -> None:
+    def boot(self, lower: Path, gpu_files: int, visible: list[str]) -> None:
         """Create the namespaces and start the first process in them."""
         command = [
             "unshare",
@@ -85,7 +85,7 @@ class Init:
             "--propagation",
             "private",
         ]
-        inside = [sys.executable, "-m", "sandbox.init", str(self._paths.state), str(lower), str(gpu_files)]
+        inside = [sys.executable, "-m", "sandbox.init", str(self._paths.state), str(lower), str(gpu_files), *visible]
         with (self._paths.logs / "init.log").open("ab") as log:
             outer = subprocess.Popen(
                 [*command, *inside],

@@ -39,8 +39,8 @@ class Process:
     status: int | None = None
 
 
-def mount_root(paths: Paths, lower: Path, gpu_files: int) -> None:
-    """Lay this sandbox's own layer over the shared root, and give it the devices that its daemons need."""
+def mount_root(paths: Paths, lower: Path, gpu_files: int, visible: list[str]) -> None:
+    """Lay this sandbox's own layer over the shared root, and give it devices and the folders that are visible in it."""
     root = paths.root
     # Volatile: no write waits for the disk, and no umount either. After a crash of this process alone the layer is
     # whole, and the mark that keeps it from being mounted again is removed; after one of the machine nobody cares.
@@ -64,6 +64,10 @@ def mount_root(paths: Paths, lower: Path, gpu_files: int) -> None:
     for number in range(gpu_files):
         # Slurm wants a device file for each GPU, and asks nothing of it: these are /dev/null by other names.
         os.mknod(root / "dev" / f"nvidia{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    for folder in visible:
+        place = root / folder.lstrip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        _mount("--bind", folder, place)
     _mount("-t", "tmpfs", "run", "-o", "mode=755", root / "run")
     for folder, owner in (("munge", "munge"), ("mysqld", "mysql"), ("sshd", "root")):
         (root / "run" / folder).mkdir(mode=0o755)
@@ -240,7 +244,7 @@ class ControlServer:
 
 
 def main() -> None:
-    state, lower, gpu_files = sys.argv[1:4]
+    state, lower, gpu_files, *visible = sys.argv[1:]
     paths = Paths(Path(state))
     # PID 1 has no default signal handling: without this, SIGTERM would do nothing at all.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -248,7 +252,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     try:
-        mount_root(paths, Path(lower), int(gpu_files))
+        mount_root(paths, Path(lower), int(gpu_files), visible)
     except subprocess.CalledProcessError as error:
         print(f"mount failed: {shlex.join(map(str, error.cmd))}", flush=True)
         sys.exit(1)

@@ -80,7 +80,7 @@ class Sandbox:
     def _up(self, lower: Path, report: Progress, new: bool) -> None:
         if not self.init.alive():
             self._prepare(lower, report)
-            self.init.boot(lower, self.settings.gpus)
+            self.init.boot(lower, self.settings.gpus, self.settings.visible)
         self.resume_frozen()
         self._start_all(report)
         self._wait_for_cloud(report)

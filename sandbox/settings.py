@@ -159,6 +159,8 @@ class Settings:
     checks_interval: float = 1.0
     #: Lines added at the end of slurm.conf, as SlurmCluster.spec.customSlurmConfig adds them.
     slurm_conf: list[str] = field(default_factory=list)
+    #: Folders of this machine that are in the root, too, at the same paths, as of an Airflow whose tasks run on nodes.
+    visible: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.root and self.slurm not in SUITES:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from async_timeout import timeout
-
+from airflow_provider_soperator.board.looks import PATIENCE, Looks, attempt
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.health.assessment import Observations, assess
 from airflow_provider_soperator.health.findings import Finding
@@ -24,8 +22,6 @@ from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListR
 
 #: Seconds for which a picture is shown before a new one is taken.
 INTERVAL = 15.0
-#: Seconds that a cluster has for each part of a picture.
-PATIENCE = 20.0
 #: Seconds that a viewer waits for a new picture before seeing the last one.
 GLANCE = 3.0
 
@@ -73,14 +69,8 @@ async def take(connection: str, find_tasks: FindTasks, before: Picture | None = 
     failures: dict[str, str] = {}
 
     async def part(name: str, read: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
-        try:
-            async with timeout(PATIENCE):
-                return {name: await read()}
-        except TimeoutError:
-            failures[name] = f"No answer within {PATIENCE:g} s."
-        except Exception as error:
-            failures[name] = in_words(error)
-        return {}
+        answer = await attempt(name, failures, read(), None, PATIENCE)
+        return {} if name in failures else {name: answer}
 
     read: dict[str, Any] = {}
     try:
@@ -103,38 +93,20 @@ async def take(connection: str, find_tasks: FindTasks, before: Picture | None = 
     return Picture(connection=connection, taken=now, failures=failures, since=since, **(read | kept))
 
 
-@dataclass
-class _Frame:
-    picture: Picture | None = None
-    taking: asyncio.Task[Picture] | None = None
-    at: float = 0.0
-
-
 class Album:
     """The newest picture of each connection, taken on demand and shared by all viewers."""
 
     def __init__(self, find_tasks: FindTasks) -> None:
-        self._find_tasks = find_tasks
-        self._frames: dict[str, _Frame] = {}
+        self._looks: Looks[Picture] = Looks(lambda connection, before: take(connection, find_tasks, before))
 
     async def newest(self, connection: str) -> Picture | None:
         """A picture that is new enough, else the last one; None while the first one is being taken."""
-        frame = self._frames.setdefault(connection, _Frame())
-        if frame.taking is None and (frame.picture is None or time.monotonic() - frame.at > INTERVAL):
-            frame.taking = asyncio.create_task(self._take(frame, connection))
-        if frame.taking:
-            await asyncio.wait([frame.taking], timeout=GLANCE)
-        return frame.picture
-
-    async def _take(self, frame: _Frame, connection: str) -> Picture:
-        try:
-            frame.picture = await take(connection, self._find_tasks, frame.picture)
-            return frame.picture
-        finally:
-            frame.at, frame.taking = time.monotonic(), None
+        return await self._looks.newest(connection, INTERVAL, GLANCE)
 
 
 def without_tasks(picture: Picture, may_see: Callable[[str], bool]) -> Picture:
-    """The picture for one who may not see all DAGs: the jobs stay, as they do in ``squeue``."""
+    """The picture for one who may not see all DAGs: their jobs stay, without names, which have those of their tasks."""
     seen = {job: tasks for job, tasks in picture.tasks.items() if may_see(tasks.dag_id)}
-    return replace(picture, tasks=seen)
+    hidden = picture.tasks.keys() - seen.keys()
+    jobs = tuple(replace(job, name="") if job.id in hidden else job for job in picture.jobs) if hidden else picture.jobs
+    return replace(picture, tasks=seen, jobs=jobs)

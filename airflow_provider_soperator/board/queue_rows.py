@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -15,8 +16,8 @@ from airflow_provider_soperator.slurm.job_ids import JobId, strip_key
 from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
 
-#: Rows on a page.
-ROWS = 100
+#: Rows on a page, and reasons above them.
+ROWS, _REASONS = 100, 4
 
 
 class QueueQuery(BaseModel):
@@ -60,10 +61,15 @@ class QueueRow:
         return min(100, round(100 * used / limit)) if limit else None
 
     @property
+    def has_output(self) -> bool:
+        """True if a viewer may ask for what it has printed, which is as private as its task's log."""
+        return self.tasks is not None and bool(self.job.stdout) and not self.job.state.is_pending
+
+    @property
     def words(self) -> str:
         """All that a search looks through."""
         job, task = self.job, f"{self.tasks.dag_id} {self.tasks.run_id} {self.tasks}" if self.tasks else ""
-        return f"{job.id} {job.name} {task} {job.user} {job.account} {job.partition} {job.state}".lower()
+        return f"{job.id} {job.name} {task} {job.user} {job.account} {job.partition} {job.state} {job.reason}".lower()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +83,8 @@ class QueuePage:
     pending: int
     gpus_running: int
     gpus_pending: int
+    #: The most frequent reasons of pending jobs, with how many there are.
+    reasons: tuple[tuple[str, int], ...] = ()
 
 
 def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> QueuePage:
@@ -84,6 +92,10 @@ def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> Queu
     rows = [_row(job, picture.tasks.get(job.id)) for job in picture.jobs]
     running = [row for row in rows if row.job.state.is_active]
     pending = [row for row in rows if row.job.state.is_pending]
+    reasons: Counter[str] = Counter()
+    for row in pending:
+        # Elements that wait for several reasons are one row, with all of these.
+        reasons[row.job.reason.partition(",")[0]] += row.count
     fitting = [row for row in rows if _fits(row, query)]
     fitting.sort(key=_order)
     return QueuePage(
@@ -93,6 +105,7 @@ def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> Queu
         pending=sum(row.count for row in pending),
         gpus_running=sum(row.gpus for row in running),
         gpus_pending=sum(row.gpus * row.count for row in pending),
+        reasons=tuple((reason, number) for reason, number in reasons.most_common(_REASONS) if reason),
     )
 
 

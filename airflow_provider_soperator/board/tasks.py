@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.job_ids import JobId, Keys, key_of
+from airflow_provider_soperator.slurm.job_ids import CLOCKS, JobId, Keys, key_of
 from airflow_provider_soperator.slurm.job_records import Job
 
 #: States in which a task may have a job in the queue.
 _ALIVE = ("running", "deferred", "queued", "scheduled", "up_for_retry", "up_for_reschedule", "restarting")
+#: Jobs that are remembered with their tasks.
+_MOST_KNOWN = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ class JobTasks:
     map_index: int = -1
     try_number: int = 1
     count: int = 1
+    has_ended: bool = False
 
     def __str__(self) -> str:
         which = f"[{self.map_index}]" if self.map_index >= 0 else ""
@@ -41,8 +45,13 @@ class JobTasks:
     @property
     def path(self) -> str:
         """Its page, below the address of Airflow."""
-        dag, run, task = (quote(text, safe="") for text in (self.dag_id, self.run_id, self.task_id))
-        return f"dags/{dag}/runs/{run}/tasks/{task}" + (f"/mapped/{self.map_index}" if self.map_index >= 0 else "")
+        return path_of(self.dag_id, self.run_id, self.task_id, self.map_index)
+
+
+def path_of(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+    """The page of a task instance, below the address of Airflow."""
+    dag, run, task = (quote(text, safe="") for text in (dag_id, run_id, task_id))
+    return f"dags/{dag}/runs/{run}/tasks/{task}" + (f"/mapped/{map_index}" if map_index >= 0 else "")
 
 
 def known_connections(environment: Mapping[str, str]) -> list[str]:
@@ -71,19 +80,59 @@ def _type_of(text: str) -> str:
     return urlsplit(text).scheme.replace("-", "_")
 
 
-def find_tasks(jobs: Sequence[Job]) -> Mapping[JobId, JobTasks]:
-    """The tasks of these jobs, as far as the tasks have not ended."""
-    if not any(key_of(job.name) for job in jobs):
-        return {}
+class TaskFinder:
+    """The tasks of jobs in the queue: those at work are looked up each time, and one that has ended is remembered."""
+
+    def __init__(self) -> None:
+        #: By the names of jobs, which have their submission keys, and by their ids; None: no task is known.
+        self._known: dict[tuple[str, JobId], JobTasks | None] = {}
+
+    def __call__(self, jobs: Sequence[Job]) -> Mapping[JobId, JobTasks]:
+        keyed = [job for job in jobs if key_of(job.name)]
+        if not keyed:
+            return {}
+        from airflow.models.taskinstance import TaskInstance
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            alive = _instances().where(TaskInstance.state.in_(_ALIVE))
+            found = match(keyed, session.execute(alive).all())
+            unknown = [job for job in keyed if job.id not in found and (job.name, job.id) not in self._known]
+            # A task may have ended before anyone has looked at its job; one search for each job is enough.
+            since = min((job.submitted for job in unknown if job.submitted), default=None)
+            ended = match(unknown, session.execute(with_jobs_since(since)).all()) if since else {}
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        self._known |= {(job.name, job.id): ended.get(job.id) for job in unknown}
+        self._known |= {(job.name, job.id): found[job.id] for job in keyed if job.id in found}
+        for job in keyed:
+            if job.id not in found and (tasks := self._known.get((job.name, job.id))):
+                found[job.id] = replace(tasks, has_ended=True)
+        return found
+
+
+find_tasks = TaskFinder()
+
+
+def _instances() -> Any:
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
-    from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    with create_session() as session:
-        alive = select(TaskInstance, DagRun.start_date).join(TaskInstance.dag_run)
-        rows = session.execute(alive.where(TaskInstance.state.in_(_ALIVE))).all()
-        return match(jobs, rows)
+    return select(TaskInstance, DagRun.start_date).join(TaskInstance.dag_run)
+
+
+def with_jobs_since(since: datetime) -> Any:
+    """The query for task instances that have told the id of a job since then, with the starts of their runs."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from sqlalchemy import and_
+
+    same = [
+        getattr(XComModel, name) == getattr(TaskInstance, name) for name in ("dag_id", "run_id", "task_id", "map_index")
+    ]
+    told = and_(*same, XComModel.key == "job_id")
+    return _instances().join(XComModel, told).where(XComModel.timestamp >= since - CLOCKS)
 
 
 def match(jobs: Sequence[Job], instances: Sequence[Any]) -> dict[JobId, JobTasks]:

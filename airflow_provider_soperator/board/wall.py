@@ -53,6 +53,11 @@ class Tile:
             said += f", {self.node.reason}" + (f" (by {self.node.reason_user})" if self.node.reason_user else "")
         return said
 
+    def fits(self, state: str, find: str) -> bool:
+        """True if it is in the state, if one is asked for, and has all words that are looked for."""
+        said = f"{self.words} {' '.join(self.node.partitions)} {self.node.instance}".lower() if find else ""
+        return state in ("", self.state) and all(word in said for word in find.lower().split())
+
 
 @dataclass(frozen=True)
 class TileGroup:

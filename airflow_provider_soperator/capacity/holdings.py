@@ -159,6 +159,11 @@ class World:
         ]
 
     @property
+    def allowed(self) -> dict[str, int]:
+        """The size of each target, at present or to which it may scale itself."""
+        return {name: seen.allowed for name, seen in self.holdings.items()}
+
+    @property
     def held(self) -> int:
         """GPUs of the block that the targets hold."""
         return sum(seen.held * self.gpus[name] for name, seen in self.holdings.items())

@@ -38,14 +38,19 @@ async def look(order: ShiftOrder, clients: Clients, log: Logger) -> World:
 
 
 async def ordered(
-    order: ShiftOrder, wished: Mapping[str, Units], limit: int | None, clients: Clients, log: Logger
+    order: ShiftOrder,
+    wished: Mapping[str, Units],
+    limit: int | None,
+    clients: Clients,
+    log: Logger,
+    demanded: Mapping[str, int] | None = None,
 ) -> ShiftOrder:
     """An order for the goal of a wish. Only ranges need a look at the world."""
     bounds = {target: bounds_of(units) for target, units in wished.items()}
     order = replace(order, desired={target: low for target, (low, _) in bounds.items()})
     if all(low == high for low, high in bounds.values()):
         return order
-    return replace(order, desired=goal_in(await look(order, clients, log), wished, limit))
+    return replace(order, desired=goal_in(await look(order, clients, log), wished, limit, demanded))
 
 
 async def begin(
@@ -80,10 +85,11 @@ async def begin(
         await asyncio.sleep(poll_interval)
 
 
-def goal_in(world: World, wished: Mapping[str, Units], limit: int | None) -> dict[str, int]:
-    """The goal of a wish in a world, within the block and ``limit``."""
-    has = {target: seen.allowed for target, seen in world.holdings.items()}
-    return goal_of(wished, has, world.gpus, min(world.block.limit, limit or world.block.limit))
+def goal_in(
+    world: World, wished: Mapping[str, Units], limit: int | None, demanded: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The goal of a wish in a world, within the block and ``limit``: in ranges by demand, or else as it is."""
+    return goal_of(wished, demanded or world.allowed, world.gpus, min(world.block.limit, limit or world.block.limit))
 
 
 def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     A job that has left the queue while accounting lags looks lost, and may have succeeded: its watch finds out.
     """
     since = min(one.since or datetime.now(timezone.utc) - LOOK_BACK for one in batch.values())
-    jobs = yield from _jobs_of({key: one.job for one in batch.values() for key in one.keys}, since)
+    jobs = yield from jobs_of({key: one.job for one in batch.values() for key in one.keys}, since)
     known = {key: job.id for key, job in jobs.items()}
     newest = {which: next((key for key in reversed(one.keys) if key in known), None) for which, one in batch.items()}
     wanted = {known[key]: key.suffix_of(known[key]) for key in newest.values() if key}
@@ -164,7 +164,7 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     # Slurm may have forgotten that one has failed, as of an element of an array, after another process has submitted
     # the job of this try.
     own = {one.own: one.job for which, one in batch.items() if which in going_on and one.own}
-    begun = (yield from _jobs_of(own, since)) if own else {}
+    begun = (yield from jobs_of(own, since)) if own else {}
     adopted = {
         which: Submitted(known[key], adopted=True, key=key)
         for which, key in going_on.items()
@@ -175,11 +175,11 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
 
 def earlier_jobs(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[list[JobStatus | None]]:
     """The jobs of several tries, in their order, as Slurm has them; None for one that it does not know (any more)."""
-    found = yield from _jobs_of(dict.fromkeys(keys, job), since or datetime.now(timezone.utc) - LOOK_BACK)
+    found = yield from jobs_of(dict.fromkeys(keys, job), since or datetime.now(timezone.utc) - LOOK_BACK)
     return [found.get(key) for key in keys]
 
 
-def _jobs_of(wanted: Mapping[SubmissionKey, BatchJob], since: datetime) -> Steps[dict[SubmissionKey, JobStatus]]:
+def jobs_of(wanted: Mapping[SubmissionKey, BatchJob], since: datetime) -> Steps[dict[SubmissionKey, JobStatus]]:
     """The job of each key that Slurm knows; of several the one with the lowest id, as in the submission."""
     names = tuple(dict.fromkeys(names_of(named(job, key).name or "" for key, job in wanted.items())))
     records: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))

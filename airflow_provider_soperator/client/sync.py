@@ -168,6 +168,10 @@ class LoopThread:
             loop.call_soon_threadsafe(end)
             raise
 
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin a coroutine, for a thread that does not wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._started())
+
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:

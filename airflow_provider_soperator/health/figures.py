@@ -17,6 +17,8 @@ Figures = Mapping[str, Mapping[str, float]]
 #: What is known of each node: seconds since 1970, and the figures of the run of that time; the newest last.
 Kept = Mapping[str, list[tuple[int, dict[str, float]]]]
 
+#: The beginning of the keys of the Airflow Variables that keep them; a check follows.
+VARIABLES = "soperator_figures_"
 #: What nccl-tests print at their end, in GB/s.
 PATTERNS = {"busbw": r"Avg bus bandwidth\s*:\s*([0-9.]+)"}
 #: Runs of a node that are kept: together, those of a thousand nodes fit into a Variable.
@@ -49,14 +51,14 @@ def check_patterns(patterns: Mapping[str, str]) -> None:
 
 
 def with_run(kept: Kept, at: datetime, run: Figures) -> Kept:
-    """What is known, with a new run; the oldest runs of each node are forgotten."""
-    second = int(at.timestamp())
-    grown = {
-        node: [*kept.get(node, ()), (second, {name: float(f"{value:.6g}") for name, value in found.items()})]
-        for node, found in run.items()
-        if found
-    }
-    return {**kept, **{node: runs[-_MOST_RUNS:] for node, runs in grown.items()}}
+    """What is known, with a new run; one that is known already is not kept twice, and the oldest are forgotten."""
+    second, grown = int(at.timestamp()), {**kept}
+    for node, found in run.items():
+        new = (second, {name: float(f"{value:.6g}") for name, value in found.items()})
+        before = [(begun, figures) for begun, figures in kept.get(node, ())]
+        if found and new not in before:
+            grown[node] = [*before, new][-_MOST_RUNS:]
+    return grown
 
 
 def kept_figures(check: str) -> Kept:
@@ -72,7 +74,8 @@ def keep_figures(check: str, run: Figures, tolerance: float = 0.1, at: datetime 
 
         keep_figures("all-reduce", {"worker-0": {"busbw": 481.2}, "worker-1": {"busbw": 312.0}})
 
-    Two runs of one check must not be kept at the same time.
+    A run that was kept already, ``at`` the same time with the same figures, is not kept twice: so a retry may keep it
+    again. Two runs of one check must not be kept at the same time.
     """
     from airflow.sdk import Variable
 
@@ -85,7 +88,7 @@ def keep_figures(check: str, run: Figures, tolerance: float = 0.1, at: datetime 
 
 
 def _key(check: str) -> str:
-    return f"soperator_figures_{check}"
+    return VARIABLES + check
 
 
 def slower(check: str, kept: Kept, tolerance: float) -> Iterator[Finding]:

@@ -94,6 +94,9 @@ def _check(answer: httpx.Response, what: str) -> None:
         return
     try:
         said = answer.json()["detail"]
+        if isinstance(said, list):
+            # Each has what was sent in it, and that has secrets.
+            said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in said)
     except (ValueError, KeyError, TypeError):
         said = answer.text.strip()[:200]
     words = f"Airflow's API did not {what} ({answer.status_code}: {said})"

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.pace import RetryPolicy
-from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.errors import CapacityError, ConnectionMistake
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
@@ -72,7 +72,7 @@ def in_words(error: Exception) -> str:
         return _sentences(error.what, error.remedy)
     if isinstance(error, SlurmError):
         return f"{error.command}: {error.said}. {_sentences(error.remedy)}".removeprefix(": ").strip()
-    if isinstance(error, ConnectionMistake):
+    if isinstance(error, (ConnectionMistake, CapacityError)):
         return _sentences(str(error))
     return _sentences(f"{type(error).__name__}: {error}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -144,6 +145,11 @@ class ShiftClients:
         hook = SoperatorClusterHook(settings.lease_conn_id, settings.lease_namespace)
         async with hook.objects(rights=RIGHTS) as objects:
             yield objects
+
+    async def metric(self, conn_id: str, query: str) -> float | None:
+        values = [sample.value for sample in await PrometheusHook(conn_id).query(query)]
+        # A rate of nothing, or a share of it, is not a number.
+        return sum(values) if values and all(map(math.isfinite, values)) else None
 
     async def block(self, conn_id: str, block: str) -> CapacityBlock:
         return await NebiusHook(conn_id).block(block)

@@ -47,7 +47,7 @@ _SOPERATOR_FIELDS = (
         "SSH connection",
         "Id of a connection of type SSH. Its host, user, key and host key are used; leave those of this one empty.",
     ),
-    Field("key_file", "Private key file", "Path of the private key, the same on all workers and triggerers."),
+    Field("key_file", "Private key file", "Path of the private key, the same on all Airflow workers and triggerers."),
     Field(
         "private_key",
         "Private key",
@@ -57,14 +57,14 @@ _SOPERATOR_FIELDS = (
     Field(
         "private_key_passphrase",
         "Passphrase",
-        "Of the key above, if it has one. Not for a key file: workers cannot open one with a passphrase.",
+        "Of the key above, if it has one. Not for a key file: Airflow workers cannot open one with a passphrase.",
         is_secret=True,
     ),
     Field(
         "host_key",
         "Host key",
         "The login node's public key, a line that `ssh-keyscan -t ed25519 HOST` prints. If empty, the known_hosts file "
-        "of workers and triggerers counts.",
+        "of Airflow workers and triggerers counts.",
     ),
     Field(
         "no_host_key_check",
@@ -144,8 +144,8 @@ _NEBIUS_FIELDS = (
     Field(
         "credentials_file",
         "Credentials file",
-        "In place of both: path of a file, the same on all workers and triggerers, with that JSON, that key, or a "
-        "token that something else keeps fresh.",
+        "In place of both: path of a file, the same on all Airflow workers and triggerers, with that JSON, that key, "
+        "or a token that something else keeps fresh.",
     ),
     Field("account_id", "Service account", "Id of the service account, needed beside a key as PEM."),
     Field("public_key_id", "Public key", "Id of its public key, likewise."),

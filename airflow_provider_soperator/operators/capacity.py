@@ -134,6 +134,8 @@ class ShiftCapacityOperator(WaitingOperator):
     :param because: why it is desired, for plans and for ``overrides_variable``
     :param overrides_variable: key of an Airflow Variable with further overrides of the schedule, in which a shift keeps
         what is ``desired`` until its end
+    :param demand_variable: key of an Airflow Variable in which the watcher of ``capacity_dag`` keeps the units that
+        demand decides on within the ranges of the schedule
     :param approved_plan: result of a task with ``plan_only`` that a person has approved; the shift does no more
     :param transfer: time that one machine needs from one target to the other; nodes leave that long before the handover
     :param mode: when nodes leave: once ``"idle"``; once their jobs have ended (``"asap"``); or, ``force_after`` the
@@ -172,6 +174,7 @@ class ShiftCapacityOperator(WaitingOperator):
         until: datetime | str | None = None,
         because: str = "",
         overrides_variable: str | None = None,
+        demand_variable: str | None = None,
         approved_plan: Any = None,
         transfer: timedelta = timedelta(0),
         mode: ReleaseMode = "asap",
@@ -208,6 +211,7 @@ class ShiftCapacityOperator(WaitingOperator):
         self.block, self.nebius_conn_id = block, nebius_conn_id
         self.desired, self.schedule, self.at = desired, schedule, at
         self.until, self.because, self.overrides_variable = until, because, overrides_variable
+        self.demand_variable = demand_variable
         self.approved_plan = approved_plan
         self.transfer, self.mode, self.force_after = transfer, mode, force_after
         self.grace, self.signal = grace, signal
@@ -218,6 +222,7 @@ class ShiftCapacityOperator(WaitingOperator):
         self.deferrable, self.poll_interval = deferrable, poll_interval
 
     def execute(self, context: Context) -> Any:
+        from airflow_provider_soperator.capacity.demand import kept_demand
         from airflow_provider_soperator.capacity.overrides import keep_override
         from airflow_provider_soperator.capacity.reconciliation import approval_of, begin, ordered
         from airflow_provider_soperator.hooks.cluster_clients import ShiftClients, installation_id
@@ -228,7 +233,8 @@ class ShiftCapacityOperator(WaitingOperator):
         async def order_for(limit: int) -> ShiftOrder:
             wanted = self._wanted(context, limit)
             most = self.schedule.limit if self.schedule else None
-            return await ordered(self._order(context, wanted), wanted.units, most, clients, self.log)
+            demanded = kept_demand(self.demand_variable, datetime.now(timezone.utc))
+            return await ordered(self._order(context, wanted), wanted.units, most, clients, self.log, demanded)
 
         waits: dict[str, Any] = {"timeouts": self.timeouts, "poll_interval": self.poll_interval}
         try:
@@ -249,6 +255,7 @@ class ShiftCapacityOperator(WaitingOperator):
         wish = None
         if self.schedule is not None and self.overrides_variable:
             wish = {"schedule": self.schedule.describe(), "overrides": self.overrides_variable}
+            wish |= {"demanded": self.demand_variable} if self.demand_variable else {}
             if self._requested is not None:
                 # Later runs wish for it, too.
                 keep_override(self.overrides_variable, self._requested, datetime.now(timezone.utc), self.schedule.zone)

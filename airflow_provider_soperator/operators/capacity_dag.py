@@ -23,6 +23,7 @@ from airflow_provider_soperator.values import check_choice
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
+    from airflow_provider_soperator.capacity.demand import Demand
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
     from airflow_provider_soperator.operators.approval import OnNoAnswer
@@ -84,6 +85,7 @@ def capacity_dag(
     targets: Sequence[Target],
     block: str,
     *,
+    demand: Demand | None = None,
     approve: bool = False,
     response_timeout: timedelta | None = None,
     on_no_answer: OnNoAnswer = "fail",
@@ -105,6 +107,7 @@ def capacity_dag(
     :param schedule: allocation of the GPUs by time
     :param targets: holders of GPUs of the block
     :param block: id of the capacity block
+    :param demand: what decides within the ranges of the schedule; without it targets keep what they have in these
     :param approve: let a person approve each plan, on Airflow's page *Required Actions*
     :param response_timeout: time for the approval, which ends at the handover at the latest
     :param on_no_answer: without an answer carry out the shift (``"go"``), skip it (``"stay"``), or fail (``"fail"``)
@@ -117,7 +120,9 @@ def capacity_dag(
         raise CapacityMistake(f"the form has a field {' and '.join(sorted(taken))} of its own", "rename the target")
     params = {target.name: _amount(target, schedule) for target in targets}
     params |= _FIELDS | dag_options.get("params", {})
-    overrides = f"{dag_id}_overrides"
+    overrides, demanded = f"{dag_id}_overrides", f"{dag_id}_demand"
+    if demand:
+        demand.check([target.name for target in targets])
     seen = ShiftOrder(
         key="watch",
         task=dag_id,
@@ -128,7 +133,8 @@ def capacity_dag(
         wanted_at=datetime.fromtimestamp(0, timezone.utc),
     )
     watched, told = json.dumps(seen.write()), json.dumps(schedule.describe())
-    watcher = CapacityDifferenceTrigger(dag_id, watched, told, overrides)
+    by_demand = json.dumps(demand.write()) if demand else ""
+    watcher = CapacityDifferenceTrigger(dag_id, watched, told, overrides, by_demand, demanded)
     differences = Asset(name=f"{dag_id}_differences", watchers=[AssetWatcher(name="wish_and_world", trigger=watcher)])
     options: dict[str, Any] = {
         "schedule": ReconciledCapacityTimetable(schedule, differences),
@@ -145,6 +151,7 @@ def capacity_dag(
             "until": f"{{{{ params.{_UNTIL} }}}}",
             "because": f"{{{{ params.{_BECAUSE} or '' }}}}",
             "overrides_variable": overrides,
+            "demand_variable": demanded if demand else None,
             "nebius_conn_id": nebius_conn_id,
             **(shift_args or {}),
         }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk import Asset, AssetAlias
@@ -18,7 +19,7 @@ from airflow_provider_soperator.operators.provisioning import (
     explained,
 )
 from airflow_provider_soperator.operators.work import WorkOperator, final_errors, task_name
-from airflow_provider_soperator.provisioning.spec import ClusterSpec
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
 from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, number_or_share
@@ -51,6 +52,9 @@ class CompareClusterOperator(ClusterOperator):
     def __init__(self, *, fail: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.fail = fail
+        if isinstance(self.source, KubernetesObjects):
+            # A field that others have changed is theirs by that. Nothing is taken from them, as nothing is applied.
+            self.source = replace(self.source, force=True)
 
     def execute(self, context: Context) -> dict[str, Any]:
         with explained():
@@ -190,9 +194,9 @@ class RunActiveCheckOperator(WorkOperator):
 
     A check that found nothing to check skips the task. A task that is stopped or times out ends its run.
 
-    Returns the ``check``, its ``job`` in Kubernetes, the ``state`` in Soperator's words, the result on each of the
-    ``nodes``, those that are ``failing`` and that are ``drained``, the ``figures`` of each node, those that are
-    ``slow``, and ``seconds``. Without ``slurm_conn_id`` there are ``failed_jobs`` instead of nodes.
+    Returns the ``check``, its ``job`` in Kubernetes, when it has ``begun``, the ``state`` in Soperator's words, the
+    result on each of the ``nodes``, those that are ``failing`` and that are ``drained``, the ``figures`` of each node,
+    those that are ``slow``, and ``seconds``. Without ``slurm_conn_id`` there are ``failed_jobs`` instead of nodes.
 
     :param check: name of the ActiveCheck
     :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
@@ -251,19 +255,20 @@ class RunActiveCheckOperator(WorkOperator):
             self.log.info("%s", words)
             raise AirflowSkipException(words)
         figures = result.get("figures")
-        result["slow"] = self._keep(result["check"], figures) if figures else {}
+        result["slow"] = self._keep(result["check"], figures, result.get("begun")) if figures else {}
         is_dealt_with = self.on_failure == "report" or bool(result["drained"])
         if result["state"] != "Complete" and not is_dealt_with:
             raise CheckFailed(words)
         return result
 
-    def _keep(self, check: str, figures: dict[str, dict[str, float]]) -> dict[str, str]:
+    def _keep(self, check: str, figures: dict[str, dict[str, float]], begun: str | None) -> dict[str, str]:
         """Keep the figures of a run, and set gauges; returns its slow nodes, in words."""
         from airflow_provider_soperator.health.figures import keep_figures
 
         for node, found in figures.items():
             emit([(f"check.{name}", value, {"place": node}) for name, value in found.items()], check=check)
-        slow = keep_figures(check, figures, self.tolerance)
+        # By the time of the run, so that a try which finds it again does not keep it twice.
+        slow = keep_figures(check, figures, self.tolerance, datetime.fromisoformat(begun) if begun else None)
         for node, words in slow.items():
             self.log.warning("%s is slow: %s", node, words)
         return slow

@@ -74,7 +74,8 @@ class ClusterOperator(StrictOperator):
         if isinstance(self.source, Recipe):
             from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
 
-            opened = RecipeProvisioner(spec, self._workspace(self.source, spec.name, context), self.log)
+            workspace = self._workspace(self.source, spec.name, context)
+            opened = RecipeProvisioner(spec, workspace, self.log, self.source.unused_programs)
         else:
             from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
             from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner

@@ -7,12 +7,13 @@ answered without a login, and nothing is changed.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag, requires_access_view
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -20,12 +21,18 @@ from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from airflow_provider_soperator.board.check_history import alike
 from airflow_provider_soperator.board.picture import INTERVAL, Album, Picture, without_tasks
 from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page, row_of
 from airflow_provider_soperator.board.tasks import find_tasks, known_connections
 from airflow_provider_soperator.board.wall import STATES, left_overs, wall
+from airflow_provider_soperator.capacity.allocation import units_text
+from airflow_provider_soperator.page.output import add_output
+from airflow_provider_soperator.page.sections import Sections
 from airflow_provider_soperator.slurm.notations import NoDuration
 
+#: Nodes up to which each tile has its number.
+_SPARSE = 300
 _HERE = Path(__file__).parent
 #: Only this application's own files, in Airflow's frame.
 _HEADERS = {
@@ -44,6 +51,8 @@ class BoardQuery(QueueQuery):
     #: The node whose panel is open, and the state of nodes that stand out.
     node: str = ""
     state: str = ""
+    #: Words of nodes that stand out.
+    find: str = ""
 
 
 def duration_text(span: timedelta | NoDuration | None) -> str:
@@ -74,30 +83,43 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters["duration"] = duration_text
+    templates.filters["seconds"] = lambda seconds: duration_text(timedelta(seconds=seconds))
+    templates.filters["percent"] = lambda share: "" if share is None else f"{100 * share:.0f} %"
+    templates.filters["units"] = units_text
+    templates.filters["local"] = lambda moment, zone: f"{moment.astimezone(zone):%a %d %b %H:%M}"
+    templates.filters["alike"] = alike
     templates.filters["age"] = lambda moment: duration_text(datetime.now(timezone.utc) - moment) if moment else ""
     templates.globals["STATES"] = STATES
     return templates
 
 
-def make_app(album: Album | None = None) -> FastAPI:
+def make_app(album: Album | None = None, sections: Sections | None = None) -> FastAPI:
     """Make the application; Airflow mounts it in its API server."""
     app = FastAPI(dependencies=[Depends(get_user)], docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
     pictures, templates = album or Album(find_tasks), _templates()
+    more = sections or Sections()
 
-    def page(request: Request, name: str, status: int = 200, **values: Any) -> Response:
+    def page(request: Request, name: str, status: int = 200, /, **values: Any) -> Response:
         root = request.scope.get("root_path", "")
         # The application is mounted below the address of Airflow, which links to its pages need.
         airflow = root.rpartition("/")[0]
         text = templates.get_template(name).render(root=root, airflow=airflow, interval=INTERVAL, **values)
         return HTMLResponse(text, status, _HEADERS)
 
+    async def readable(user: Any) -> Callable[[str], bool]:
+        dags = await run_in_threadpool(get_auth_manager().get_authorized_dag_ids, user=user, method="GET")
+        return dags.__contains__
+
+    def reasons_for(user: Any, connection: str) -> Callable[[str], str]:
+        """What a user is told of why something could not be read: it may name hosts."""
+        details = ConnectionDetails(conn_id=connection)
+        may_see = get_auth_manager().is_authorized_connection(method="GET", details=details, user=user)
+        return lambda why: why if may_see else "The reason is told to those who may see the connection."
+
     async def seen(connection: str, user: Any) -> Picture | None:
         picture = await pictures.newest(connection)
-        if picture is None or not picture.tasks:
-            return picture
-        dags = await run_in_threadpool(get_auth_manager().get_authorized_dag_ids, user=user, method="GET")
-        return without_tasks(picture, dags.__contains__)
+        return picture and without_tasks(picture, await readable(user))
 
     @app.get("/", dependencies=[Depends(requires_access_view(AccessView.JOBS))])
     async def board(
@@ -111,20 +133,28 @@ def make_app(album: Album | None = None) -> FastAPI:
         chosen = query.connection or known[0]
         if chosen not in known:
             return page(request, "no_connection.html", 404, connection=chosen, known=known)
-        picture = await seen(chosen, user)
-        if picture is None:
+        newest, may_see = await pictures.newest(chosen), await readable(user)
+        if newest is None:
             return page(request, "wait.html", connection=chosen)
+        picture = without_tasks(newest, may_see)
         groups = wall(picture.nodes, picture.jobs)
-        return page(
+        tiles = [tile for group in groups for tile in group.tiles]
+        # With many nodes it is drawn for a tenth of a second, in which the server has other things to do.
+        return await run_in_threadpool(
+            page,
             request,
             "board.html",
             picture=picture,
             known=known,
             groups=groups,
-            node=next((tile for group in groups for tile in group.tiles if tile.node.name == query.node), None),
+            node=next((tile for tile in tiles if tile.node.name == query.node), None),
+            lit=sum(tile.fits(query.state, query.find) for tile in tiles),
+            is_dense=len(tiles) > _SPARSE,
             queue=queue_page(picture, query),
             query=query,
             left_overs=left_overs(picture.nodes, picture.reservations),
+            reason=await run_in_threadpool(reasons_for, user, chosen),
+            **await more.of(picture, may_see),
         )
 
     @app.get("/job", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))])
@@ -141,4 +171,5 @@ def make_app(album: Album | None = None) -> FastAPI:
                 found += [(picture, row_of(picture, job)) for job in of]
         return page(request, "job.html", found=found, task_id=task_id)
 
+    add_output(app, page, seen)
     return app

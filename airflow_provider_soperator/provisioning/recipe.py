@@ -44,6 +44,7 @@ ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "s
 _LOGIN = "module.login_script.terraform_data.lb_service_ip"
 _NOTE = "begun-by"
 #: In what a person approves.
+NO_BUCKET = "; its state stays on this machine, and not in the bucket of the recipe's .envrc: set Recipe(backend=…)"
 UNLOCKED = "; its state has no lock against a second apply at the same time: set use_lockfile in the backend"
 _KUBERNETES, _NODE_GROUP = "nebius_mk8s_v1_cluster", "nebius_mk8s_v1_node_group"
 #: What holds data: it stays when its cluster is destroyed, unless it may go, too.
@@ -55,8 +56,11 @@ _RELEASE = "helm_release"
 class RecipeProvisioner(Provisioner):
     """Makes a cluster with Terraform, in a folder that outlives the task."""
 
-    def __init__(self, spec: ClusterSpec, workspace: Workspace, log: Logger) -> None:
+    def __init__(
+        self, spec: ClusterSpec, workspace: Workspace, log: Logger, unused_programs: Collection[str] = ()
+    ) -> None:
         self._spec, self._workspace, self._log = spec, workspace, log
+        self._unused_programs = unused_programs
         self._plan: TerraformPlan | None = None
 
     def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
@@ -70,9 +74,10 @@ class RecipeProvisioner(Provisioner):
             plan = self._planned_end(values, plan, keep_data)
         self._plan = plan
         changes = {one.address: one.action for one in plan.news if one.action not in ("no-op", "read")}
-        unlocked = "" if plan.is_empty or workspace.recipe.is_locked else UNLOCKED
+        recipe = workspace.recipe
+        notes = (UNLOCKED * (not recipe.is_locked), NO_BUCKET * recipe.is_without_bucket)
         return ProvisioningPlan(
-            plan.summary + unlocked,
+            plan.summary + "".join(notes) * (not plan.is_empty),
             changes if changes or plan.is_empty else {f"output {name}": "update" for name in plan.outputs},
             exists=any(one.action not in ("create", "read") for one in plan.changes),
         )
@@ -80,7 +85,8 @@ class RecipeProvisioner(Provisioner):
     def _check_needs(self) -> None:
         """Raise if something is missing that Terraform would name only one by one, or late, or wait for forever."""
         recipe = self._workspace.recipe
-        needs = RecipeNeeds(recipe, variables(self._spec, recipe.variables), self._workspace.terraform.env)
+        values, env = variables(self._spec, recipe.variables), self._workspace.terraform.env
+        needs = RecipeNeeds(recipe, values, env, self._unused_programs)
         missing, doubts = list(needs.missing()), list(needs.doubts())
         if missing:
             said = "".join(f"\n- {one}" for one in (*missing, *doubts))
@@ -130,11 +136,12 @@ class RecipeProvisioner(Provisioner):
     def reached(self) -> Reached:
         # The outputs by which a recipe can give the addresses directly.
         outputs = self._workspace.outputs()
+        # The recipe adds this context to the kubeconfig of the account that applies it.
+        context = f"nebius-{self._spec.name}-slurm"
         return Reached(
             login=str(outputs.get("login_address") or self._login()),
-            kubeconfig=str(outputs.get("kubeconfig") or ""),
-            # The recipe adds this context to the kubeconfig of the account that applies it.
-            context=f"nebius-{self._spec.name}-slurm",
+            kubeconfig=str(outputs.get("kubeconfig") or self._workspace.kubeconfig(context)),
+            context=context,
         )
 
     def _login(self) -> str:

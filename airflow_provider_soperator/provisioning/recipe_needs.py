@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.root_module import FILL_IN, RootModule
+from airflow_provider_soperator.terraform.root_module import FILL_IN, RootModule, texts_of
 
 #: Programs, beside a shell's own tools, that recipes for clusters call.
 _PROGRAMS = "nebius|kubectl|jq|yq|helm|flux|aws"
@@ -25,10 +24,6 @@ _CALL = re.compile(
 )
 #: A script goes on without this program.
 _OPTIONAL = re.compile(rf"\bcommand -v[ \t]+({_PROGRAMS})\b[^\n]*\|\|")
-_COMMENT = re.compile(r"^[ \t]*(?:#|//).*$", re.MULTILINE)
-_MODULE = re.compile(r'\bsource\s*=\s*"(\.{1,2}/[^"]*)"')
-#: A script, by its path after a variable for some folder.
-_SCRIPT = re.compile(r"(?:\$\{?[\w.]+\}?/)?([\w./-]+\.sh(?:\.\w+)?)\b")
 #: Its token is the account of a virtual machine in Nebius, for the command line tool and the provider.
 _TOKEN_OF_MACHINE = Path("/mnt/cloud-metadata/token")
 #: Settings of Terraform's backend s3, and variables, for storage outside AWS.
@@ -44,12 +39,17 @@ class RecipeNeeds:
     recipe: RootModule
     values: Mapping[str, Any]
     env: Mapping[str, str]
+    #: Programs that the recipe names, and never comes to call.
+    unused_programs: Collection[str] = ()
 
     def missing(self) -> Iterator[str]:
         """Each thing without which Terraform would fail or hang, with its remedy."""
         for name in sorted(self._programs):
             if not shutil.which(name, path=self.env.get("PATH")):
-                yield f"the program {name} is not on PATH, and the recipe calls it: install it on all Airflow workers"
+                yield (
+                    f"the program {name} is not on PATH, and the recipe calls it: install it on all Airflow workers, "
+                    f"or set Recipe(unused_programs=[{name!r}]) if it never comes to that with these variables"
+                )
         calls_nebius, has_token = "nebius" in self._programs or self._uses_profile, self.env.get("NEBIUS_IAM_TOKEN")
         if calls_nebius and not (has_token or self._profiles or _TOKEN_OF_MACHINE.exists()):
             yield (
@@ -73,13 +73,13 @@ class RecipeNeeds:
         if self._lacks_keys:
             yield (
                 "there are no keys for the bucket with the state: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in "
-                "Recipe(env=…) or in the environment of the Airflow workers"
+                "Recipe(env=…) or in the environment of the Airflow workers. Those that the recipe's .envrc makes "
+                "live a day: for a schedule, make an access key that lives longer"
             )
 
     def doubts(self) -> Iterator[str]:
         """What may be intended."""
-        envrc = self.recipe.folder / ".envrc"
-        if self.recipe.backend == "local" and envrc.is_file() and "backend_override" in envrc.read_text():
+        if self.recipe.is_without_bucket:
             yield (
                 "The recipe's .envrc, which no task runs, would put the state into a bucket; without it the state is "
                 "local: set Recipe(backend=…) to that bucket, above all if the cluster exists already"
@@ -92,27 +92,12 @@ class RecipeNeeds:
 
     @cached_property
     def _text(self) -> str:
-        """The recipe, its local modules and their scripts, without comments.
-
-        As text, because a reader of Terraform's language takes a second for each few files.
-        """
-        read: dict[Path, str] = {}
-        ends = [self.recipe.folder]
-        while ends:
-            path = Path(os.path.normpath(ends.pop()))
-            if path.is_dir():
-                ends += (one for one in path.glob("*.tf") if one not in read)
-            elif path not in read and re.search(r"\.(tf$|sh)", path.name) and path.is_file():
-                read[path] = _COMMENT.sub("", path.read_text(errors="replace"))
-                ends += (path.parent / one for one in _MODULE.findall(read[path]))
-                scripts = [one.lstrip("/") for one in _SCRIPT.findall(read[path])]
-                ends += (folder / one for folder in (path.parent, path.parent.parent) for one in scripts)
-        return "\n".join(read.values())
+        return "\n".join(texts_of(self.recipe.folder).values())
 
     @cached_property
     def _programs(self) -> set[str]:
         called = {known or said for known, said in _CALL.findall(self._text)}
-        return called - set(_OPTIONAL.findall(self._text))
+        return called - set(_OPTIONAL.findall(self._text)) - set(self.unused_programs)
 
     @property
     def _uses_profile(self) -> bool:

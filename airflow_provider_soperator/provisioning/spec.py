@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -193,6 +193,8 @@ class Recipe:
     #: The binary; by default Terraform or OpenTofu on PATH.
     terraform: str | None = None
     parallelism: int | None = None
+    #: Programs that the recipe names and, with these variables, never calls: Airflow workers may be without them.
+    unused_programs: Sequence[str] = ()
     #: Maximum wait for the lock of the state.
     lock_timeout: timedelta = timedelta(minutes=10)
     #: The recipe's name of the SlurmCluster, and its namespace.

@@ -256,12 +256,12 @@ class SubmissionKey:
 
 
 #: Maximum difference of the clocks of Airflow and Slurm.
-_CLOCKS = timedelta(hours=1)
+CLOCKS = timedelta(hours=1)
 
 
 def submitted_since(begun: datetime | None) -> datetime | None:
     """The time from which on the jobs of a DAG run that began then are looked for."""
-    return begun - _CLOCKS if begun else None
+    return begun - CLOCKS if begun else None
 
 
 def key_of(job_name: str, job: JobId | None = None) -> SubmissionKey | None:

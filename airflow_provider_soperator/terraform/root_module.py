@@ -21,6 +21,12 @@ from airflow_provider_soperator.values import texts_in
 
 #: What is to be replaced in an example's values, such as "computefilesystem-<YOUR-FILESTORE-ID>".
 _PLACEHOLDER = re.compile(r"<[A-Z][A-Z0-9 _-]*>")
+_ENDS = (".tf", ".tf.json")
+_READ = re.compile(r"\.(tf(\.json)?$|sh)")
+_COMMENT = re.compile(r"^[ \t]*(?:#|//).*$", re.MULTILINE)
+_MODULE = re.compile(r'\bsource"?\s*[=:]\s*"(\.{1,2}/[^"]*)"')
+#: A script, by its path after a variable for some folder.
+_SCRIPT = re.compile(r"(?:\$\{?[\w.]+\}?/)?([\w./-]+\.sh(?:\.\w+)?)\b")
 FILL_IN = "set it in the description of the cluster, or in that file"
 
 
@@ -69,10 +75,10 @@ class RootModule:
         return self.backend != "s3" or any(one not in (None, False, "") for one in locks)
 
     @property
-    def modules(self) -> tuple[Path, ...]:
-        """The folders of modules with a local path."""
-        sources = [str(attributes.get("source")) for _, attributes in self.blocks("module")]
-        return tuple(_joined(self.folder, source) for source in sources if source.startswith(("./", "../")))
+    def is_without_bucket(self) -> bool:
+        """True if the state stays local, though the recipe's ``.envrc`` would put it into a bucket."""
+        envrc = self.folder / ".envrc"
+        return self.backend == "local" and envrc.is_file() and "backend_override" in envrc.read_text()
 
     def check(self, given: Iterable[str]) -> None:
         """Raise ``TerraformError`` for undeclared variables: Terraform would ignore some of them with a warning."""
@@ -127,21 +133,29 @@ class RootModule:
         return declared[-1]
 
 
+def texts_of(folder: Path) -> dict[Path, str]:
+    """The files of a recipe, its local modules, also indirect ones, and their scripts, without comments.
+
+    As text, because a reader of Terraform's language takes long.
+    """
+    read: dict[Path, str] = {}
+    ends = [folder.absolute()]
+    while ends:
+        path = Path(os.path.normpath(ends.pop()))
+        if path.is_dir():
+            ends += (one for end in ("*.tf", "*.tf.json") for one in path.glob(end) if one not in read)
+        elif path not in read and _READ.search(path.name) and path.is_file():
+            read[path] = _COMMENT.sub("", path.read_text(errors="replace"))
+            ends += (path.parent / one for one in _MODULE.findall(read[path]))
+            scripts = [one.lstrip("/") for one in _SCRIPT.findall(read[path])]
+            ends += (folder / one for folder in (path.parent, path.parent.parent) for one in scripts)
+    return read
+
+
 def reach(folder: Path) -> Path:
     """The smallest folder that contains a recipe and all its local modules, also indirect ones."""
-    seen: set[Path] = set()
-    open_ends = [_joined(folder.absolute(), ".")]
-    while open_ends:
-        one = open_ends.pop()
-        if one not in seen and one.is_dir():
-            seen.add(one)
-            if any(one.glob("*.tf")) or any(one.glob("*.tf.json")):
-                open_ends.extend(RootModule.read(one).modules)
-    return Path(os.path.commonpath(seen))
-
-
-def _joined(folder: Path, path: str) -> Path:
-    return Path(os.path.normpath(folder / path))
+    modules = (path.parent for path in texts_of(folder) if path.name.endswith(_ENDS))
+    return Path(os.path.commonpath([os.path.normpath(folder.absolute()), *modules]))
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -165,6 +166,18 @@ class Workspace:
                 for text in texts_in(one["value"]):
                     self.mask(text)
         return {name: one["value"] for name, one in said.items()}
+
+    def kubeconfig(self, context: str) -> str:
+        """A context that a recipe has added on this machine, as a kubeconfig for others; empty if it has added none."""
+        # With certificates in the place of their files. It may have a token, and so is for a connection alone.
+        words = ["kubectl", "config", "view", "--raw", "--minify", "--flatten", f"--context={context}"]
+        try:
+            return subprocess.run(
+                words, env=dict(self.terraform.env), capture_output=True, text=True, check=True, timeout=60
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            self.log.warning("The kubeconfig of this machine has no context %s to be put into a connection", context)
+            return ""
 
     def show_state_address(self, address: str) -> dict[str, Any]:
         """The attributes of a resource in the state, such as ``module.login_script.terraform_data.lb_service_ip``."""

@@ -36,7 +36,15 @@ class Differences:
         new = {"wished": None, "is_asked": False, "looked": 0, "since": None, "told": 0, "pause": 0, "stopped": False}
         self.state: dict[str, Any] = {**new, **(memory or {})}
 
-    def look(self, wished: Mapping[str, Units], now: datetime, *, is_different: bool, is_busy: bool) -> bool:
+    def look(
+        self,
+        wished: Mapping[str, Units],
+        now: datetime,
+        *,
+        is_different: bool,
+        is_busy: bool,
+        lasting: float = _LASTING,
+    ) -> bool:
         """Note what is wished for, if the world differs from it, and if a run is at it; True if one shall begin."""
         state, at = self.state, now.timestamp()
         if state["stopped"] and at - state["looked"] > _PAUSED:
@@ -51,7 +59,7 @@ class Differences:
             state["pause"] = 0 if is_due and not is_different else state["pause"]
             return False
         state["since"] = state["since"] or at
-        if not state["is_asked"] or not is_due or at - state["since"] < _LASTING:
+        if not state["is_asked"] or not is_due or at - state["since"] < lasting:
             return False
         state |= {"told": at, "pause": min(max(2 * state["pause"], _FIRST_PAUSE), _LONGEST_PAUSE)}
         return True
@@ -64,7 +72,8 @@ class CapacityDifferenceTrigger(EventTrigger):
     It does not fire while a run of the DAG is under way, and less and less often while runs do not mend it. What was
     wished for when the DAG was switched on is not put into force. The event has what is ``wished`` for, what each
     target ``has``, and the ``name`` of the window. ``order``, which names the targets, and ``schedule`` are JSON;
-    ``overrides`` is the key of an Airflow Variable.
+    ``overrides`` is the key of an Airflow Variable. ``demand``, if given, decides within ranges; its decisions are kept
+    in the Variable ``demanded``.
 
     Of each window that is over it reports what targets could use, as metrics and in another Variable.
     """
@@ -73,6 +82,8 @@ class CapacityDifferenceTrigger(EventTrigger):
     order: str
     schedule: str
     overrides: str
+    demand: str = ""
+    demanded: str = ""
     poll_interval: float = 60.0
 
     def __post_init__(self) -> None:
@@ -109,7 +120,8 @@ class CapacityDifferenceTrigger(EventTrigger):
         schedule = CapacitySchedule.read(json.loads(self.schedule)).overridden(kept)
         wish = schedule.at(now)
         world = await reconciliation.look(ShiftOrder.read(json.loads(self.order)), client, self.log)
-        goal = reconciliation.goal_in(world, wish.allocation, schedule.limit)
+        demanded = await self._demanded(world, wish.allocation, schedule.limit, client, now) if self.demand else None
+        goal = reconciliation.goal_in(world, wish.allocation, schedule.limit, demanded)
         if report := note(self._window, world, wish, goal, now):
             emit(gauges(report), dag_id=self.dag_id)
             await call(keep_report, self.dag_id, report)
@@ -119,17 +131,35 @@ class CapacityDifferenceTrigger(EventTrigger):
         # And what was bought goes once the block has enough.
         is_different |= any(seen.bought > max(0, goal[name] - seen.ready) for name, seen in world.holdings.items())
         runs = await call(RuntimeTaskInstance.get_dr_count, dag_id=self.dag_id, states=["queued", "running"])
-        if not self._differences.look(wish.allocation, now, is_different=is_different, is_busy=runs > 0):
+        # Demand has waited for what it had to wait for.
+        said, lasting = (goal, 0.0) if demanded else (wish.allocation, float(_LASTING))
+        if not self._differences.look(said, now, is_different=is_different, is_busy=runs > 0, lasting=lasting):
             return []
         has = {target: seen.ready for target, seen in world.holdings.items()}
         return [{"wished": goal, "has": has, "name": wish.name}]
 
+    async def _demanded(
+        self, world: Any, wished: Mapping[str, Units], limit: int | None, client: Any, now: datetime
+    ) -> dict[str, int] | None:
+        """The units by demand, which are kept for runs and for people; None if it only observes."""
+        from airflow_provider_soperator.capacity.demand import Demand, decide, keep_decision
+
+        demand = Demand.read(json.loads(self.demand))
+        needs = await demand.measure(world, client, now)
+        most = min(world.block.limit, limit or world.block.limit)
+        decision = decide(demand, needs, wished, world.allowed, world.gpus, most, self._demand, now)
+        if decision.is_new:
+            self.log.info("%s %s", "Observed only: demand would have" if demand.observe else "Demand has", decision)
+        await call(keep_decision, self.demanded, decision, demand.observe, now)
+        return None if demand.observe else decision.units
+
     def memory(self) -> Any:
-        return {**self._differences.state, "window": dict(self._window)}
+        return {**self._differences.state, "window": dict(self._window), "demand": dict(self._demand)}
 
     def remember(self, memory: Any) -> None:
         memory = dict(memory or {})
         self._window: dict[str, Any] = memory.pop("window", {})
+        self._demand: dict[str, Any] = memory.pop("demand", {})
         self._differences = Differences(memory)
 
     async def on_kill(self) -> None:

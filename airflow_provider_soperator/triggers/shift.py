@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from async_timeout import timeout
 
 from airflow_provider_soperator.capacity.allocation import is_within, units_text
+from airflow_provider_soperator.capacity.demand import kept_demand
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded
 from airflow_provider_soperator.capacity.overrides import kept_overrides
@@ -43,9 +44,9 @@ class ShiftTrigger(KillableTrigger):
     """One shift; ``order`` has the fields of a ``ShiftOrder``, ``deadline`` is in seconds since 1970.
 
     ``is_last_try``: no further try of the task can go on with the shift once its time is over. ``wish`` has the
-    ``schedule`` and the key of the Airflow Variable with its ``overrides``: once these wish for something else, the
-    shift stops where it is, and leaves the block to the run that carries that out. ``callbacks`` are told of jobs that
-    are in the way: the ``path`` and ``kwargs`` of each.
+    ``schedule`` and the keys of the Airflow Variables with its ``overrides`` and with what is ``demanded``: once these
+    wish for something else, the shift stops where it is, and leaves the block to the run that carries that out.
+    ``callbacks`` are told of jobs that are in the way: the ``path`` and ``kwargs`` of each.
     See ``work.protocols`` for its events.
     """
 
@@ -126,6 +127,9 @@ class ShiftTrigger(KillableTrigger):
             if not is_ending and not is_within(order.desired, wish.allocation):
                 said = f"{wish.name} wishes for {units_text(wish.allocation)} by now"
                 raise Superseded(f"{said}; what was moved stays where it is")
+            demanded = await call(kept_demand, self.wish.get("demanded"), now)
+            if not is_ending and demanded and demanded != order.desired and is_within(demanded, wish.allocation):
+                raise Superseded(f"demand is {units_text(demanded)} by now; what was moved stays where it is")
 
     async def commands(self, record: ShiftRecord) -> Sequence[SteeringCommand]:
         try:

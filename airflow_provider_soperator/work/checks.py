@@ -140,6 +140,7 @@ class CheckRun(Work[CheckClients]):
         return {
             "check": check.name,
             "job": run.name,
+            "begun": run.created.isoformat() if run.created else None,
             **outcome.describe(),
             "drained": drained,
             "figures": figures,

@@ -23,15 +23,15 @@ def shipped(soperator: str) -> list[dict[str, Any]]:
     if soperator == "4.1":
         return [
             ssh,
-            _slurm_check("all-reduce-perf-nccl-with-ib", _NODE_PROBLEM),
-            _slurm_check("gpu-fryer", _NODE_PROBLEM),
-            _slurm_check("ib-gpu-perf", {"commentSlurmNode": {"commentPrefix": "[node_problem]"}}),
+            slurm_check("all-reduce-perf-nccl-with-ib", _NODE_PROBLEM),
+            slurm_check("gpu-fryer", _NODE_PROBLEM),
+            slurm_check("ib-gpu-perf", {"commentSlurmNode": {"commentPrefix": "[node_problem]"}}),
             _extensive_check(),
         ]
-    return [ssh, _slurm_check("dcgmi-diag-r3", _NODE_PROBLEM), _slurm_check("gpu-checks", _NODE_PROBLEM)]
+    return [ssh, slurm_check("dcgmi-diag-r3", _NODE_PROBLEM), slurm_check("gpu-checks", _NODE_PROBLEM)]
 
 
-def _slurm_check(name: str, reactions: dict[str, Any]) -> dict[str, Any]:
+def slurm_check(name: str, reactions: dict[str, Any]) -> dict[str, Any]:
     """One that submits a job for each worker, with a GPU."""
     script = _SCRIPT.format(options="#SBATCH --gpus-per-node=1")
     return _check(

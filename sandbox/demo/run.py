@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
+from pathlib import Path
 
 from rich.console import Console
 
@@ -66,10 +69,19 @@ def _what_next(sandbox: Sandbox, airflow: Airflow, console: Console) -> None:
     others = ", ".join(sorted(file.stem for file in DAGS.glob("*.py") if file.stem != DAG_ID))
     console.print(
         f"\nBoth stay up.\n"
-        f"  Airflow   {airflow.home.url}   no login is asked for; try {others}, or a DAG of yours in {DAGS}\n"
-        f"  Slurm     {command_line('shell', name)}   or {command_line('status', name)}\n"
-        f"  the end   {command_line('down', name)}"
+        f"  Airflow   {airflow.home.url}   no login needed; try {others}, or a DAG of yours in {DAGS}\n"
+        f"  Slurm     {_typed('shell', name)}   or {_typed('status', name)}\n"
+        f"  stop it   {_typed('down', name)}"
     )
+
+
+def _typed(command: str, name: str) -> str:
+    """A command with the Python of this environment, which need not be the one on the PATH."""
+    own = Path(sys.executable)
+    if shutil.which("python") == str(own):
+        return command_line(command, name)
+    python = own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own
+    return command_line(command, name).replace("python", str(python), 1)
 
 
 @contextmanager

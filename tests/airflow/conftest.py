@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,13 @@ from tests.lanes import lane_of
 
 
 @pytest.fixture(scope="session")
-def slurm() -> Iterator[Cluster]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of Airflow, which nodes see, too."""
+    return tmp_path_factory.mktemp("airflow")
+
+
+@pytest.fixture(scope="session")
+def slurm(home: Path) -> Iterator[Cluster]:
     """A sandbox whose nodes boot and fail in seconds, with a partition whose jobs preempt those of others."""
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         pytest.skip("a sandbox needs root on Debian")
@@ -37,6 +45,8 @@ def slurm() -> Iterator[Cluster]:
         vm_boot=0.5,
         vm_lag=1,
         vm_removal=0.5,
+        # Tasks run on nodes with the Python of this process.
+        visible=[sys.base_prefix, str(Path(sys.prefix).parent), str(home)],
         # Each look at the nodes is a command.
         checks_interval=3,
         slurm_conf=[
@@ -65,8 +75,8 @@ def metrics() -> Iterator[socket.socket]:
 
 
 @pytest.fixture(scope="session")
-def stack(slurm: Cluster, metrics: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("airflow") / "home"
+def stack(slurm: Cluster, metrics: socket.socket, home: Path) -> Iterator[Stack]:
+    folder = home / "home"
     url = database.start(slurm.sandbox, FIRST)
     host, port = metrics.getsockname()
     more = {
@@ -74,9 +84,18 @@ def stack(slurm: Cluster, metrics: socket.socket, tmp_path_factory: pytest.TempP
         "AIRFLOW__METRICS__STATSD_HOST": host,
         "AIRFLOW__METRICS__STATSD_PORT": str(port),
         "AIRFLOW__METRICS__METRICS_ALLOW_LIST": "soperator",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor,SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor",
+        "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": sys.executable,
+        "AIRFLOW__SOPERATOR__EXECUTOR_JOB": json.dumps({"env": on_nodes(folder)}),
+        "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "5",
     }
     with Stack(folder, slurm.access["airflow_connections"] | more, url) as stack:
         yield stack
+
+
+def on_nodes(folder: Path) -> dict[str, str]:
+    """Variables of an Airflow in this folder for its tasks on nodes."""
+    return {"AIRFLOW_HOME": str(folder), "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags")}
 
 
 @pytest.fixture(scope="session")

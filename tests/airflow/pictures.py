@@ -1,8 +1,9 @@
-"""The pictures of docs/capacity.md, of a real Airflow's pages: ``make pictures`` takes them anew."""
+"""The pictures of the documentation, of a real Airflow's pages: ``make pictures`` takes them anew."""
 
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -13,10 +14,12 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from sandbox.airflow.beside import DAGS
 from tests.airflow.shifts import HEAD, NODES, Capacity
 from tests.airflow.stack import Dag, Stack
 from tests.ui.browser import browser  # noqa: F401
 from tests.ui.page import PATIENCE, Page
+from tests.ui.test_connection_form import Connections
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
@@ -43,7 +46,8 @@ WIDTH = 1200
 TOP = 60
 #: The part of the page that is about the task, by its tabs.
 PANEL = """
-const tabs = [...document.querySelectorAll("a")].find(one => one.textContent.trim() === "Details").parentElement;
+const tabs = [...document.querySelectorAll("a")].find(one => one.textContent.trim() === "Details")?.parentElement;
+if (!tabs) return null;
 const {left, right} = tabs.getBoundingClientRect();
 return [left, right - left];
 """
@@ -69,6 +73,22 @@ const names = [...document.querySelectorAll("[role=dialog] h3, [role=dialog] but
 const [first, last] = ["Run Parameters", "Advanced Options"].map(
   name => names.find(one => one.textContent.trim() === name)?.getBoundingClientRect());
 return first && last ? [first.left - 2, first.top - 2, first.width + 4, last.top - first.top + 2] : null;
+"""
+#: The graph, once all of it is drawn.
+GRAPH = """
+const flow = document.querySelector(".react-flow");
+if (!flow || flow.querySelectorAll(".react-flow__node").length < 7) return null;
+const boxes = [...flow.querySelectorAll(".react-flow__node")].map(one => one.getBoundingClientRect());
+const left = Math.min(...boxes.map(one => one.left)) - 16, top = Math.min(...boxes.map(one => one.top)) - 16;
+return [left, top, Math.max(...boxes.map(one => one.right)) + 16 - left,
+        Math.max(...boxes.map(one => one.bottom)) + 16 - top];
+"""
+#: The dialog, once our fields are in it.
+DIALOG = """
+const dialog = document.querySelector("[role=dialog]");
+if (!/Transport/.test(dialog?.textContent)) return null;
+const {left, top, width} = dialog.getBoundingClientRect();
+return [left, top, width, 900];
 """
 
 
@@ -150,3 +170,61 @@ def test_pictures(dag: Dag, stack: Stack, browser: webdriver.Chrome) -> None:  #
     browser.execute_script(BARE)  # type: ignore[no-untyped-call]
     left, width = camera.look(PANEL)
     camera.take("capacity-partial", left, TOP, width, bottom + 8 - TOP)
+
+
+@pytest.mark.leaves("jobs")
+def test_pictures_of_jobs(stack: Stack, browser: webdriver.Chrome) -> None:  # noqa: F811
+    run = stack.add_file(DAGS / "train_pipeline.py").trigger()
+    run.wait("best", "success")
+    camera = Camera(browser, f"{run.page}/tasks/model.train")
+    camera.resize(800)
+    camera.find("//*[contains(text(), '4 COMPLETED of 4')]")
+    left, width = camera.look(PANEL)
+    camera.take("job-log", left, TOP, width, 620 - TOP)
+
+    # Airflow remembers the graph, beside which a task's panel has no room for its tabs.
+    camera = Camera(browser, run.page)
+    camera.resize(900)
+    camera.click("//button[starts-with(@aria-label, 'Show Graph')]")
+    camera.click("//button[@aria-label = 'Expand all task groups']")
+    camera.take("pipeline-graph", *camera.look(GRAPH))
+
+    Camera(browser, stack.api.url).resize(1300)
+    form = Connections(browser, stack.api.url)
+    form.add()
+    form.open_extra()
+    camera.take("connection-form", *camera.look(DIALOG))
+
+
+@pytest.mark.leaves("jobs", "drains")
+def test_pictures_of_the_page(dag: Dag, stack: Stack, browser: webdriver.Chrome) -> None:  # noqa: F811
+    """After a shift by hand: two tasks wait with their jobs, and a check has found a slow node."""
+    driver, until = browser, datetime.now(timezone.utc) + timedelta(hours=3)
+    run = dag.trigger(training="2", until=until.isoformat(), because="a demo for the board")
+    run.wait("approve", "awaiting_input")
+    run.answer("approve", "Approve")
+    run.wait("shift", "success")
+    fit = 'SbatchOperator.partial(task_id="fit", command="sleep 600", deferrable=True, gpus_per_node=8, nodes=1)'
+    training = stack.add_dag("train_llm", fit + ".expand(nice=[1, 2])").trigger()
+    for index in (0, 1):
+        training.wait("fit", "deferred", index=index)
+    runs = {f"worker-{node}": [[day, {"busbw": 480.0 - node}] for day in range(20)] for node in range(4)}
+    runs["worker-3"][-1][1]["busbw"] = 312.0
+    figures = {"key": "soperator_figures_all-reduce-perf", "value": json.dumps(runs)}
+    stack.call("POST", "/variables", json=figures)
+    page = f"{stack.api.url}/plugin/soperator/soperator/?connection=soperator_default"
+    for theme, query, height in (("light", "", 1150), ("dark", "&node=worker-1", 900)):
+        driver.get(stack.api.url)
+        driver.execute_script("localStorage.theme = arguments[0]", theme)  # type: ignore[no-untyped-call]
+        camera = Camera(driver, page + query)
+        camera.resize(height)
+        driver.switch_to.frame(camera.find("//iframe"))
+        camera.find("//tr[contains(., 'train_llm')]")
+        camera.find("//h2[@id = 'block']")
+        camera.find("//table[contains(@class, 'usage')]")
+        if theme == "dark":
+            driver.execute_script("document.getElementById('nodes').scrollIntoView()")  # type: ignore[no-untyped-call]
+        driver.switch_to.default_content()
+        camera.take(f"page-{theme}", 0, 0, WIDTH, height)
+    driver.execute_script("localStorage.theme = 'light'")  # type: ignore[no-untyped-call]
+    training.end("failed")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 from tests.airflow.jobs import HELD, Jobs
 from tests.airflow.stack import Stack
 from tests.integration.cluster import Cluster
@@ -27,6 +31,22 @@ def test_a_job_leads_to_its_task_and_a_task_to_its_job(stack: Stack, slurm: Clus
     ids_of = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": "fit"}
     for index, job in enumerate(ids):
         assert f"<h2>Job {job} " in stack.api.get(f"{page}/job", params={**ids_of, "map_index": str(index)}).text
+    printed = {"connection": "soperator_default", "job": ids[0]}
+    stack.wait(
+        "the page has what the job prints", lambda: "begun" in stack.api.get(f"{page}/output", params=printed).text
+    )
     for one in jobs:
         one.let_go()
     assert set(run.wait_all().values()) == {"success"}
+
+    def ended() -> bool:
+        asked = {"connection": "soperator_default", "jobs": "ended", "search": "page_of_jobs"}
+        return stack.api.get(f"{page}/", params=asked).text.count("task has ended") == len(ids)
+
+    # The queue keeps a job for some minutes, and the page its task.
+    stack.wait("the page has the tasks that have ended", ended)
+    # A process that has not seen them at work finds them as well.
+    command = [sys.executable, "-m", "airflow_provider_soperator", "jobs", "--state", "ended", "--output", "json"]
+    told = subprocess.run(command, env=stack.environment, capture_output=True, text=True, check=True).stdout
+    tasks = {str(row["job"]): row["task"] for row in json.loads(told[told.index("[") :])}
+    assert [tasks[job] for job in ids] == [f"page_of_jobs › fit[{index}]" for index in (0, 1)]

@@ -54,6 +54,14 @@ def test_connections_are_written_and_deleted(stack: Stack, monkeypatch: pytest.M
     assert not api.delete_connection("written")
 
 
+def test_what_is_sent_is_not_in_an_error(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps({"conn_type": "http", "host": stack.api.url}))
+    body = {"connection_id": "odd", "extra": {"kube_config": "not-to-be-told"}}
+    with pytest.raises(ConnectFailed, match=r"add the connection odd .422: body.conn_type: ") as refused:
+        AirflowApiHook("airflow_api").put_connection(body)
+    assert "not-to-be-told" not in str(refused.value)
+
+
 @pytest.mark.terraform
 @pytest.mark.skipif(needs_terraform[0].args[0], reason="there is no terraform on PATH")
 def test_connections_to_a_new_cluster_come_and_go_with_it(

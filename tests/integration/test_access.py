@@ -45,6 +45,12 @@ def test_a_remote_command_ends_with_its_own_exit_code(cluster: Cluster) -> None:
     assert ssh(cluster, "exit 42").returncode == 42
 
 
+def test_one_word_with_spaces_is_a_line_of_shell(cluster: Cluster) -> None:
+    shell = ("shell", "--name", cluster.settings.name, "--")
+    assert command_line(*shell, "command -v sinfo; echo done").stdout.splitlines()[1:] == ["done"]
+    assert command_line(*shell, "echo", "a; b").stdout == "a; b\n"
+
+
 def test_a_login_shell_finds_slurm(cluster: Cluster) -> None:
     assert ssh(cluster, "bash -lc 'command -v sbatch srun sacct scontrol'").stdout.count("/usr/bin/") == 4
 

@@ -10,12 +10,14 @@ from airflow_provider_soperator.slurm import errors
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.job_reports import usage_of
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     CancelJobs,
     HoldJobs,
     JobDetail,
     ListJobs,
+    ListUsage,
     ReleaseJobs,
     RequeueJobs,
     Submit,
@@ -183,3 +185,15 @@ def test_cancelling_jobs_that_are_gone_is_no_error(cluster: Cluster) -> None:
     assert ask(cluster, ListJobs(ids=(JobId(999_999),))) == ()
     assert ask(cluster, ListJobs(ids=(JobId(999_999), JobId(999_998)))) == ()
     assert ask(cluster, Accounting(ids=(JobId(999_999),))) == ()
+
+
+def test_usage_is_of_each_run_of_a_job_with_what_it_has_computed(cluster: Cluster) -> None:
+    before = datetime.now(timezone.utc) - timedelta(seconds=5)
+    name = f"used-{before.timestamp()}"
+    ran = submit(cluster, name=name, cpus_per_task=2)
+    accounted(cluster, ids=(ran,))
+    [used] = [one for one in ask(cluster, ListUsage(everyone=True, since=before)) if one.name == name]
+    assert (used.id, used.user, used.state.succeeded) == (ran, "root", True)
+    assert used.started
+    assert used.elapsed is not None
+    assert usage_of(used).cpu_seconds is not None

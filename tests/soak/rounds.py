@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 #: The turns that scenarios take; those whose rounds are short come more often.
-ORDER = ("submissions", "shifts", "chaos", "submissions", "shifts", "fan_out", "matrix", "outage", "simulation")
+ORDER = (
+    *("submissions", "shifts", "chaos", "submissions", "shifts", "clusters"),
+    *("fan_out", "matrix", "outage", "simulation"),
+)
 SCENARIOS = tuple(dict.fromkeys(ORDER))
 VERSIONS = ("26.05", "24.11")
 #: What a round has for a version that runs on all of them.

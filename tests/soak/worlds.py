@@ -46,9 +46,9 @@ def sandbox(round_: Round, **fields: Any) -> Iterator[Cluster]:
 
 
 @contextmanager
-def airflow(round_: Round) -> Iterator[tuple[Stack, Cluster]]:
+def airflow(round_: Round, **fields: Any) -> Iterator[tuple[Stack, Cluster]]:
     """An Airflow on a sandbox, with a PostgreSQL in it."""
-    with sandbox(round_, workers=4, slurmd_timeout=10) as cluster, tempfile.TemporaryDirectory() as folder:
+    with sandbox(round_, workers=4, slurmd_timeout=10, **fields) as cluster, tempfile.TemporaryDirectory() as folder:
         url = database.start(cluster.sandbox)
         home = Path(folder) / "home"
         with Stack(home, cluster.access["airflow_connections"], url) as stack:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -33,20 +35,24 @@ class Board(Page):
 @pytest.fixture
 def connection(airflow: str, cluster: Cluster) -> str:
     """The sandbox as a connection in Airflow's database."""
+    return add_connection(airflow, cluster, f"page-{uuid4().hex[:8]}")
+
+
+def add_connection(airflow: str, cluster: Cluster, name: str) -> str:
     ssh = cluster.access["ssh"]
-    name = f"page-{uuid4().hex[:8]}"
     extra = {"key_file": ssh["key_file"], "host_key": ssh["host_key"]}
     body = {"connection_id": name, "conn_type": "soperator", "host": ssh["host"], "login": ssh["user"]}
-    _post(airflow, "/api/v2/connections", {**body, "port": ssh["port"], "extra": json.dumps(extra)})
+    _call(airflow, "POST", "/connections", {**body, "port": ssh["port"], "extra": json.dumps(extra)})
     return name
 
 
-def _post(airflow: str, path: str, body: dict[str, Any]) -> None:
+def _call(airflow: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     with urllib.request.urlopen(f"{airflow}/auth/token") as answer:
         token = json.load(answer)["access_token"]
     head = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    request = urllib.request.Request(airflow + path, json.dumps(body).encode(), head)
-    urllib.request.urlopen(request).close()
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{airflow}/api/v2{path}", data, head, method=method)) as answer:
+        return json.loads(answer.read() or b"null")
 
 
 def test_one_sees_who_has_the_gpus_and_why_a_job_waits(
@@ -60,6 +66,8 @@ def test_one_sees_who_has_the_gpus_and_why_a_job_waits(
     board.find(f"//tr[td[1] = '{waiting}'][contains(., 'its owner holds it (JobHeldUser)')]")
     assert board.find(f"//tr[td[1] = '{running}']/td[2]").text == HOSTILE
     assert browser.title != "hit"
+    # Accounting is asked beside, and what it says comes with a refresh.
+    board.find("//section[h2[@id = 'usage']]//tr[td[1] = 'root']")
 
 
 def test_a_node_tells_who_has_drained_it(
@@ -71,6 +79,44 @@ def test_a_node_tells_who_has_drained_it(
     board.click("//a[@id = 'node-worker-0']")
     board.find("//*[@id = 'node']//dd[contains(., 'airflow:nightly: it is tested')][contains(., 'by nightly')]")
     board.find("//tr[contains(., 'drain of worker-0')][contains(., 'nightly')]")
+
+
+@pytest.fixture
+def mover(airflow: str, cluster: Cluster) -> Iterator[str]:
+    """An example DAG that moves a block of the sandbox, with a shift by hand that has ended and an override."""
+    nebius, names = cluster.access["nebius"], ["soperator_default", "nebius_default"]
+    add_connection(airflow, cluster, names[0])
+    host, _, port = nebius["endpoint"].partition(":")
+    cloud = {"connection_id": names[1], "conn_type": "nebius", "host": host, "port": int(port)}
+    _call(airflow, "POST", "/connections", cloud | {"password": nebius["token"], "extra": '{"insecure": true}'})
+    run = _call(airflow, "POST", "/dags/gpu_shifts/dagRuns", {"logical_date": None})["dag_run_id"]
+    figures = {"late_seconds": 28.0}
+    report = {"state": "partial", "at": "2026-11-25T08:23:00+00:00", "seconds": 1423.0, "figures": figures}
+    task = f"/dags/gpu_shifts/dagRuns/{quote(run)}/taskInstances/shift"
+    _call(airflow, "POST", f"{task}/xcomEntries", {"key": "report", "value": report, "map_index": -1})
+    override = {
+        "when": "2026-11-01T00:00/2099-01-01T00:00",
+        "allocation": {"training": 3, "inference": 1},
+        "by": HOSTILE,
+    }
+    _call(airflow, "POST", "/variables", {"key": "gpu_shifts_overrides", "value": json.dumps([override])})
+    yield names[0]
+    _call(airflow, "DELETE", "/variables/gpu_shifts_overrides")
+    _call(airflow, "DELETE", f"/dags/gpu_shifts/dagRuns/{quote(run)}")
+    for name in names:
+        _call(airflow, "DELETE", f"/connections/{name}")
+
+
+def test_one_sees_who_has_the_block_and_what_comes_next(browser: webdriver.Chrome, airflow: str, mover: str) -> None:
+    board = Board(browser, airflow, f"connection={mover}")
+    block = "//section[h2[@id = 'block']]"
+    board.find(f"{block}//h3[contains(., 'capacityblockgroup-e00sandbox')]")
+    board.find(f"{block}//*[local-name() = 'svg'][contains(@aria-label, 'training ')][contains(@aria-label, 'free ')]")
+    schedule = "//section[h2[@id = 'schedule']]"
+    board.find(f"{schedule}//h3[contains(., 'gpu_shifts')][contains(., 'paused')]")
+    board.find(f"{schedule}//p[contains(., 'Now override by x<img')][contains(., 'training 3, inference 1')]")
+    board.find(f"{schedule}//p[contains(., 'partial after 23 min 43 s, 28 s late')]")
+    assert browser.title != "hit"
 
 
 def test_it_is_as_dark_as_airflow(browser: webdriver.Chrome, airflow: str, connection: str) -> None:

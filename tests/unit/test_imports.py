@@ -135,12 +135,13 @@ TABLE = (
         "every module, also those above",
         modules("."),
         LATE | DATABASE,
-        # These call the cloud, and are imported once there is something to call it for; and one is for the API server.
+        # These call the cloud, and are imported once there is something to call it for; the page is for the API server.
         but=(
             "capacity.targets.bought_nodes",
             "capacity.targets.nebius_session",
             "nebius.node_groups",
             "page.app",
+            "page.output",
         ),
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
 from importlib import import_module
@@ -20,13 +20,16 @@ from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_soperator.decorators.sbatch import _SbatchDecoratedOperator, sbatch_task
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, after
-from airflow_provider_soperator.operators.sbatch import retry
+from airflow_provider_soperator.operators.sbatch import SbatchOperator, retry
+from airflow_provider_soperator.slurm.job_description import FIELDS, OPTIONS
 from tests.unit.test_provider_info import PUBLIC
 
 PACKAGE = "airflow_provider_soperator"
 PAGE = Path(__file__).parents[2] / "docs" / "parameters.md"
 #: Everything after it is written by this module.
 MARK = "<!-- From the docstrings, by python -m tests.unit.test_parameters -->"
+#: Parameters of a job, with sbatch's options for them.
+SBATCH = {name: " or ".join(f"`--{one.long}`" for one in OPTIONS if one.field == name) for name in FIELDS}
 #: Titles, and where their classes are, by the beginnings of modules' names.
 SECTIONS = {
     "Operators": ("operators.",),
@@ -47,6 +50,7 @@ MODULES = {
     "capacity.holidays": ("read_holidays",),
     "capacity.order": ("Timeouts",),
     "capacity.overrides": ("Override",),
+    "hooks.prometheus": ("PrometheusHook",),
 }
 #: Parameters of bases that a class gives itself.
 SET_BY_ITSELF = {"ProvisionClusterOperator": ("timeout",)}
@@ -126,16 +130,25 @@ def table(of: Any) -> Iterator[str]:
     if "job" in templates:
         # All options of the job are in it.
         templates |= {name for name in parameters(of) if name not in own_words(of)} | {"sbatch_args"}
-    yield "| parameter | default | template | |" if has_templates else "| parameter | default | |"
-    yield "|---|---|---|---|" if has_templates else "|---|---|---|"
-    for name, one in parameters(of).items():
-        cells = [
-            f"`{name}`",
-            default(one),
-            *(["yes" if name in templates else ""] if has_templates else []),
-            said[name],
-        ]
-        yield f"| {' | '.join(cells).replace('``', '`')} |"
+    columns: dict[str, Callable[[str], str]] = {
+        "parameter": lambda name: f"`{name}`",
+        "default": lambda name: default(parameters(of)[name]),
+        "template": lambda name: "yes" if name in templates else "",
+        "sbatch": lambda name: SBATCH.get(name, ""),
+        "": lambda name: "" if of is SbatchOperator and name in SBATCH else said[name],
+    }
+    if not has_templates:
+        del columns["template"]
+    if of is not SbatchOperator:
+        del columns["sbatch"]
+    yield from rows(columns, parameters(of))
+
+
+def rows(columns: Mapping[str, Callable[[str], str]], names: Iterable[str]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |".replace("|  |", "| |")
+    yield "|" + "---|" * len(columns)
+    for name in names:
+        yield f"| {' | '.join(cell(name) for cell in columns.values())} |".replace("``", "`")
 
 
 def own_words(of: type) -> set[str]:
@@ -162,15 +175,59 @@ def listing() -> str:
     lines += ["", "## The decorator", "", "### @task.sbatch", ""]
     lines += ["Those of `SbatchOperator`, except `script`, `command`, `remote_script`, `args` and `array`, and:", ""]
     said = texts(sbatch_task)
-    lines += ["| parameter | default | |", "|---|---|---|"]
-    rows = {**own_parameters(sbatch_task), **own_parameters(_SbatchDecoratedOperator.__init__)}
-    lines += [f"| `{name}` | {default(one)} | {said[name].replace('``', '`')} |" for name, one in rows.items()]
-    lines += ["", "## Descriptions of clusters", "", f"In `{PACKAGE}.provisioning`; see [cluster.md](cluster.md).", ""]
-    lines += ["| class | parameters |", "|---|---|"]
+    own = {**own_parameters(sbatch_task), **own_parameters(_SbatchDecoratedOperator.__init__)}
+    lines += rows({"parameter": "`{}`".format, "default": lambda name: default(own[name]), "": said.__getitem__}, own)
+    lines += ["", "## Hooks", "", "Their clients are in [connection.md](connection.md#clients)."]
+    for module, names in sorted(MODULES.items()):
+        if module.startswith("hooks."):
+            for name in names:
+                lines += ["", f"### {name}", "", f"`{PACKAGE}.{module}`", "", *hook(module, name)]
+    lines += ["", "## Descriptions of clusters", "", f"In `{PACKAGE}.provisioning`; see [cluster.md](cluster.md)."]
     for name in PUBLIC["provisioning"]:
         of = getattr(import_module(f"{PACKAGE}.provisioning"), name)
-        lines.append(f"| `{name}` | {', '.join(f'`{one}`' for one in parameters(of))} |")
+        lines += ["", f"### {name}", "", first_line(of), "", *described(of)]
     return "\n".join(lines) + "\n"
+
+
+def first_line(of: Any) -> str:
+    return (inspect.getdoc(of) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
+
+
+def hook(module: str, name: str) -> Iterator[str]:
+    """A hook's parameters and public methods."""
+    of = getattr(import_module(f"{PACKAGE}.{module}"), name)
+    yield from (first_line(of), "", *described(of), "")
+    methods = {
+        one: made
+        for one, made in vars(of).items()
+        if inspect.isfunction(made) and inspect.getdoc(made) and not one.startswith(("_", "get_"))
+    }
+    yield from rows(
+        {
+            "method": lambda one: f"`{one}({', '.join(own_parameters(methods[one]))})`",
+            "": lambda one: first_line(methods[one]),
+        },
+        methods,
+    )
+
+
+def described(of: type) -> Iterator[str]:
+    """The parameters of a class, with its ``:param`` lines or the comments before its fields, where it has them."""
+    said = {
+        name: " ".join(text.replace("#:", "").split())
+        for base in reversed(of.__mro__)
+        if base.__module__.startswith(PACKAGE)
+        for text, name in re.findall(r"^((?: +#: .*\n)+) +(\w+):", inspect.getsource(base), re.MULTILINE)
+    }
+    said |= texts(of)
+    yield from rows(
+        {
+            "parameter": "`{}`".format,
+            "default": lambda name: default(parameters(of)[name]),
+            "": lambda name: said.get(name, ""),
+        },
+        parameters(of),
+    )
 
 
 def words() -> Mapping[str, str]:

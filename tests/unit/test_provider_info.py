@@ -18,6 +18,8 @@ PACKAGE = "airflow-provider-soperator"
 
 #: What DAGs import, which stays where it is.
 PUBLIC = {
+    "capacity.demand": ("Demand",),
+    "capacity.loads": ("MetricLoad", "QueueLoad", "ServiceLoad"),
     "capacity.schedule": ("CapacitySchedule", "Window"),
     "capacity.targets": ("BoughtNodes", "KubernetesScaleTarget", "NebiusNodeGroupTarget", "SlurmNodesTarget"),
     "hooks.cluster": ("SoperatorClusterHook",),

@@ -1,6 +1,6 @@
 """Requests to Slurm, one small value for each."""
 
-from airflow_provider_soperator.slurm.requests.accounting import Accounting, ListShares, ShowRights
+from airflow_provider_soperator.slurm.requests.accounting import Accounting, ListShares, ListUsage, ShowRights
 from airflow_provider_soperator.slurm.requests.cluster import (
     MintToken,
     Ping,

@@ -152,6 +152,26 @@ class Accounting(JobQuery[AccountingJob]):
         return frozenset(map(name_in_accounting, self.names))
 
 
+#: What usage is made of.
+_USED = ("id", "name", "user", "state", "submitted", "eligible", "started", "ended", "elapsed", "tres", "cpu_time")
+_OF_USAGE: Columns = {name: _COLUMNS[name] for name in _USED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListUsage(Accounting):
+    """List what is needed to tell usage: each run of a job, with few fields, and the CPU time of its steps in one."""
+
+    table: Table = field(default_factory=partial(commands.table_of, _OF_USAGE), compare=False, repr=False)
+
+    def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
+        found = []
+        for row in self.table.rows(self.check(answer).stdout):
+            said = commands.read_job_row(_OF_USAGE, row)
+            step = AccountingStep(id=said["id"], cpu_time=said.pop("cpu_time", None))
+            found.append(AccountingJob(**said, steps=(step,)))
+        return tuple(found)
+
+
 def with_earlier_runs(jobs: Iterable[AccountingJob]) -> AccountingJob:
     """The last run of a job, with the earlier ones."""
     *earlier, last = sorted(jobs, key=lambda job: job.started or job.eligible or job.submitted or _EPOCH)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.board.tasks import _type_of, match
+from airflow_provider_soperator.board.tasks import TaskFinder, _type_of, match
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.work.sbatch import key_of_try
@@ -77,3 +79,48 @@ def test_the_page_of_a_task_has_its_ids_in_its_address() -> None:
 )
 def test_the_type_of_a_connection_is_read_however_it_is_written(written: str, kind: str) -> None:
     assert _type_of(written) == kind
+
+
+class Database:
+    """Airflow's database: the instances that are at work, and those that have told the id of a job."""
+
+    def __init__(self, *alive: Instance) -> None:
+        self.alive, self.told = list(alive), list(alive)
+        self.searched = 0
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def execute(self, query: Any) -> Any:
+        is_search = "xcom" in str(query)
+        self.searched += is_search
+        return SimpleNamespace(all=lambda: [(one, BEGUN) for one in (self.told if is_search else self.alive)])
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Database:
+    held = Database(Instance())
+    monkeypatch.setattr("airflow.utils.session.create_session", lambda: held)
+    return held
+
+
+def test_a_job_keeps_its_task_after_that_has_ended(database: Database) -> None:
+    find, job = TaskFinder(), replace(job_of(Instance()), submitted=BEGUN)
+    assert not find([job])[job.id].has_ended
+    database.alive.clear()
+    assert find([job])[job.id] == replace(find([job])[job.id], has_ended=True)
+    assert database.searched == 0
+
+
+def test_a_task_that_ended_before_anyone_looked_is_searched_once(database: Database) -> None:
+    database.alive.clear()
+    find, job = TaskFinder(), replace(job_of(Instance()), submitted=BEGUN)
+    stranger = replace(job_of(Instance(dag_id="of another Airflow"), text="8"), submitted=BEGUN)
+    for _ in range(3):
+        assert {str(one): tasks.has_ended for one, tasks in find([job, stranger]).items()} == {"7": True}
+    assert database.searched == 1
+    by_hand = Job(id=JobId(9), name="by hand")
+    assert find([by_hand]) == {}

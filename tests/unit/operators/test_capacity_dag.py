@@ -129,7 +129,8 @@ class Airflow:
         async def look(order: ShiftOrder, *_: Any) -> Any:
             holdings = {"training": SimpleNamespace(allowed=3), "inference": SimpleNamespace(allowed=4)}
             block = SimpleNamespace(limit=64)
-            return SimpleNamespace(holdings=holdings, gpus={"training": 8, "inference": 8}, block=block)
+            allowed = {name: holding.allowed for name, holding in holdings.items()}
+            return SimpleNamespace(allowed=allowed, gpus={"training": 8, "inference": 8}, block=block)
 
         monkeypatch.setattr(capacity, "datetime", Clock)
         monkeypatch.setattr(approval, "datetime", Clock)

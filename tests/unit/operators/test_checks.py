@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import Variable
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
+from airflow_provider_soperator.health.figures import kept_figures
 from airflow_provider_soperator.operators.cluster import CheckFailed, RunActiveCheckOperator
 from airflow_provider_soperator.sensors.health import ActiveCheckSensor
 from airflow_provider_soperator.work.checks import CheckRun
@@ -74,6 +76,17 @@ def test_what_a_template_has_made_is_refused_as_well() -> None:
     operator.on_failure = "nothing"
     with pytest.raises(AirflowFailException, match=r"on_failure must be one of .* got 'nothing'"):
         operator.execute(CONTEXT)
+
+
+def test_a_try_that_finds_the_run_of_the_one_before_keeps_its_figures_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, str] = {}
+    monkeypatch.setattr(Variable, "get", lambda key, default: kept.get(key, default))
+    monkeypatch.setattr(Variable, "set", kept.__setitem__)
+    event = result("Complete")
+    event["result"] |= {"figures": {"worker-0": {"busbw": 481.2}}, "begun": "2026-11-23T07:00:05+00:00"}
+    for _ in range(2):
+        run_of().execute_complete({}, json.loads(json.dumps(event)))
+    assert kept_figures("gpu-checks") == {"worker-0": [[1795417205, {"busbw": 481.2}]]}
 
 
 def test_what_is_deferred_can_be_stored() -> None:

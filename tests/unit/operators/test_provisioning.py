@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.cluster import DestroyClusterOperator, ProvisionClusterOperator
+from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+from airflow_provider_soperator.operators.cluster import (
+    CompareClusterOperator,
+    DestroyClusterOperator,
+    ProvisionClusterOperator,
+)
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan
 from airflow_provider_soperator.provisioning.spec import Connections, KubernetesObjects, Recipe
 from airflow_provider_soperator.slurm.states import JobState
 from tests.unit.provisioning.clusters import cluster, workers
+from tests.unit.provisioning.kubernetes import Namespace
 
 RECIPE = Recipe("/opt/recipe")
 
@@ -184,3 +190,20 @@ def test_the_place_of_a_cluster_is_that_of_its_way() -> None:
 def test_connections_are_named_as_a_whole() -> None:
     with pytest.raises(SpecMistake, match="needs another one as transport"):
         Connections(slurm="research", airflow_conn_id="airflow_api")
+
+
+def test_what_others_have_changed_by_hand_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, objects = Namespace(), KubernetesObjects()
+    monkeypatch.setattr(SoperatorClusterHook, "objects", property(lambda self: there.open))
+    made = ProvisionClusterOperator(task_id="make", spec=cluster(), source=objects, ready_timeout=None)
+    task = {"dag_id": "care", "run_id": "run", "task_id": "make", "map_index": -1}
+    context: Any = {"ti": SimpleNamespace(**task, xcom_push=lambda key, value: None), "outlet_events": {}}
+    made.execute(context)
+    compare = CompareClusterOperator(task_id="compare", spec=cluster(), source=objects)
+    assert compare.execute(context)["changes"] == {}
+    # By `kubectl patch`, which is the owner of the field from then on.
+    there.put("NodeSet", "worker", {"replicas": 1}, "kubectl-patch")
+    assert compare.execute(context)["changes"] == {"NodeSet/worker": "update"}
+    assert there.spec("NodeSet", "worker")["replicas"] == 1
+    with pytest.raises(AirflowException, match=r"conflict with .kubectl-patch"):
+        made.execute(context)

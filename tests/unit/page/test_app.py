@@ -15,6 +15,8 @@ from fastapi.testclient import TestClient
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.page import app as page
+from airflow_provider_soperator.page import output
+from airflow_provider_soperator.page.sections import Sections, said
 from airflow_provider_soperator.plugin import SoperatorPlugin
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -48,10 +50,21 @@ class OnePicture:
         return self.shown
 
 
+class Nothing(Sections):
+    """Sections of which nothing is known yet."""
+
+    async def of(self, picture: Picture, may_see: Any) -> dict[str, Any]:
+        return said(picture, may_see, None, None, None)
+
+
 class Everything:
     """Airflow's rights: a viewer of the DAGs that are named."""
 
     dags = frozenset({"train"})
+    sees_connections = True
+
+    def is_authorized_connection(self, **asked: Any) -> bool:
+        return self.sees_connections
 
     def is_authorized_view(self, **asked: Any) -> bool:
         return True
@@ -74,8 +87,8 @@ def rights(monkeypatch: pytest.MonkeyPatch) -> Everything:
     return given
 
 
-def visit(path: str, shown: Picture | None) -> Any:
-    app = page.make_app(OnePicture(shown))  # type: ignore[arg-type]
+def visit(path: str, shown: Picture | None, sections: Any = None) -> Any:
+    app = page.make_app(OnePicture(shown), sections or Nothing())  # type: ignore[arg-type]
     app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="vic", role="viewer")
     return TestClient(app, root_path="/af/soperator").get(path)
 
@@ -85,7 +98,9 @@ def without_login() -> TestClient:
     return TestClient(page.make_app(OnePicture(picture())))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", ["/", "/job?dag_id=train&run_id=r&task_id=fit", "/?connection=c"])
+@pytest.mark.parametrize(
+    "path", ["/", "/job?dag_id=train&run_id=r&task_id=fit", "/?connection=c", "/output?connection=c&job=8"]
+)
 def test_nothing_is_answered_without_a_login(without_login: TestClient, path: str) -> None:
     said = without_login.get(path)
     assert said.status_code == 401
@@ -129,6 +144,61 @@ def test_the_tab_of_a_task_has_its_job() -> None:
     assert "No job of this task is in a queue" in other
 
 
+def test_the_name_of_a_job_whose_task_one_may_not_see_is_not_shown(rights: Everything) -> None:
+    rights.dags = frozenset()
+    named = Job(id=JobId(8), name="fit.train.manual", state=JobState.parse("RUNNING"))
+    shown = visit("/?search=train", picture(jobs=(named,))).text
+    assert "fit.train" not in shown
+    assert '<td class="brief">8</td>' not in shown
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The jobs whose output was read."""
+    read = []
+
+    async def tail(connection: str, job: Job) -> str:
+        read.append(str(job.id))
+        return HOSTILE
+
+    monkeypatch.setattr(output, "output_tail", tail)
+    return read
+
+
+def test_the_last_lines_of_a_job_are_read_for_those_who_may_read_the_log_of_its_task(
+    rights: Everything, printed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "get_auth_manager", lambda: rights)
+    monkeypatch.setattr(output, "known_connections", lambda environment: ["c"])
+    shown = visit("/output?connection=c&job=8", picture())
+    assert (shown.status_code, printed) == (200, ["8"])
+    assert "&lt;script&gt;alert" in shown.text
+    # One without a task, one that is not there, and a connection that is not there.
+    for asked in ("connection=c&job=7", "connection=c&job=99", "connection=x&job=8", "connection=c&job=/etc/passwd"):
+        assert visit(f"/output?{asked}", picture()).status_code == 404
+    monkeypatch.setattr(Everything, "is_authorized_dag", lambda self, *, access_entity, **asked: False)
+    assert visit("/output?connection=c&job=8", picture()).status_code == 404
+    rights.dags = frozenset()
+    assert visit("/output?connection=c&job=8", picture()).status_code == 404
+    assert printed == ["8"]
+
+
+@pytest.mark.usefixtures("rights")
+def test_nodes_that_are_looked_for_stand_out() -> None:
+    shown = visit("/?find=DRAIN", picture()).text
+    assert "1 of 2 nodes" in shown
+    assert re.search(r'id="node-worker-0" class="tile idle faded"', shown)
+    assert re.search(r'id="node-worker-1" class="tile drained"', shown)
+
+
+@pytest.mark.usefixtures("rights")
+def test_many_nodes_are_small_tiles_in_lines() -> None:
+    many = tuple(Node(name=f"worker-{number}", state=NodeState.parse("IDLE")) for number in range(1000))
+    shown = visit("/", picture(nodes=many)).text
+    assert shown.count('<ul class="wall dense">') == 25
+    assert '<span class="quiet" aria-hidden="true">960</span>' in shown
+
+
 @pytest.mark.usefixtures("rights")
 @pytest.mark.parametrize(("parts", "names"), [(["jobs", "tasks"], "jobs, tasks"), (["config"], "settings")])
 def test_what_could_not_be_read_is_said_with_its_age(parts: list[str], names: str) -> None:
@@ -137,6 +207,13 @@ def test_what_could_not_be_read_is_said_with_its_age(parts: list[str], names: st
     said = visit("/", picture(failures=dict.fromkeys(parts, why), since=dict.fromkeys(parts, old))).text
     assert f"<strong>Not read: {names}.</strong> {why}" in said
     assert re.search(r"What is shown of it is 5 min \d+ s old\.", said)
+
+
+def test_why_something_could_not_be_read_is_told_to_those_who_may_see_the_connection(rights: Everything) -> None:
+    rights.sees_connections = False
+    said = visit("/", picture(failures={"nodes": "login.example.com is away."})).text
+    assert "<strong>Not read: nodes.</strong> The reason is told to those who may see the connection." in said
+    assert "login.example.com" not in said
 
 
 @pytest.mark.usefixtures("rights")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import logging
+import os
+import shutil
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import yaml
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme, PartitionSpec, ServiceNodes, Submount
+from airflow_provider_soperator.provisioning.provisioner import Reached
 from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvisioner, variables
+from airflow_provider_soperator.provisioning.spec import Connections
+from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.plan import TerraformPlan
+from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
 from tests.unit.provisioning.clusters import GPU, cluster, public_key, workers
 
@@ -134,11 +143,54 @@ def test_nothing_is_said_twice() -> None:
 
 
 @pytest.mark.parametrize("is_locked", [True, False])
-def test_a_person_who_approves_a_plan_is_told_that_its_state_has_no_lock(is_locked: bool) -> None:
-    workspace = Mock(Workspace, recipe=Mock(variables=(), is_locked=is_locked))
+def test_a_person_who_approves_a_plan_is_told_of_its_state(is_locked: bool) -> None:
+    workspace = Mock(Workspace, recipe=Mock(variables=(), is_locked=is_locked, is_without_bucket=is_locked))
     change = {"actions": ["create"], "before": None, "after": {}}
     workspace.plan.return_value = TerraformPlan.read(
         {"resource_changes": [{"address": "a.b", "type": "a", "change": change}]}
     )
     planned = RecipeProvisioner(cluster(), workspace, logging.getLogger()).plan()
     assert ("no lock" in planned.summary) is not is_locked
+    assert ("not in the bucket" in planned.summary) is is_locked
+
+
+#: As `nebius mk8s cluster get-credentials` adds one for each cluster.
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: mine
+clusters:
+- {name: mine, cluster: {server: "https://127.0.0.1:1"}}
+- {name: research, cluster: {server: "https://203.0.113.7", certificate-authority: ca.crt}}
+users:
+- {name: me, user: {token: not-to-be-told}}
+- {name: research, user: {exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: nebius, args: [mk8s]}}}
+contexts:
+- {name: mine, context: {cluster: mine, user: me}}
+- {name: nebius-research-slurm, context: {cluster: research, user: research}}
+"""
+
+
+def reached(home: Path, name: str = "research") -> Reached:
+    terraform = Terraform("terraform", {"HOME": str(home), "PATH": os.environ["PATH"]})
+    workspace = Workspace(home, Source(str(home)), terraform, logging.getLogger(), print)
+    workspace.outputs = lambda: {"login_address": "203.0.113.8"}  # type: ignore[method-assign]
+    return RecipeProvisioner(cluster(name=name), workspace, logging.getLogger()).reached()
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on PATH")
+def test_the_context_that_the_recipe_has_written_is_carried_to_other_machines(tmp_path: Path) -> None:
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube/config").write_text(KUBECONFIG)
+    (tmp_path / ".kube/ca.crt").write_text("certificate")
+    [made] = reached(tmp_path).connections(Connections(kubernetes="k", airflow_conn_id="api"), "soperator")
+    carried = yaml.safe_load(made["extra"]["kube_config"])
+    assert [one["name"] for one in carried["contexts"]] == ["nebius-research-slurm"]
+    assert carried["current-context"] == "nebius-research-slurm"
+    # Without files of this machine, and without what else its account may do.
+    assert base64.b64decode(carried["clusters"][0]["cluster"]["certificate-authority-data"]) == b"certificate"
+    assert carried["users"][0]["user"]["exec"]["args"] == ["mk8s"]
+    assert "not-to-be-told" not in str(made)
+    # A recipe that writes none leaves it to the machine.
+    [other] = reached(tmp_path, "another").connections(Connections(kubernetes="k", airflow_conn_id="api"), "soperator")
+    assert other["extra"]["cluster_context"] == "nebius-another-slurm"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,14 @@ def test_all_is_named_at_once(home: Path) -> None:
         "terraform.tfvars of the recipe has a placeholder for region",
         "there are no keys for the bucket with the state",
     ]
+
+
+def test_a_program_that_is_never_called_can_be_left_out(home: Path) -> None:
+    profile(home, "telemetry")
+    (home / "bin/yq").unlink()
+    assert "set Recipe(unused_programs=['yq'])" in missing(home)
+    without = replace(needs(home), unused_programs=["yq"])
+    assert list(without.missing()) == []
 
 
 def test_a_worker_that_has_it_all(home: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_soperator.terraform.failures import NOT_A_RECIPE, UNKNOWN_VARIABLE
-from airflow_provider_soperator.terraform.root_module import RootModule, reach
+from airflow_provider_soperator.terraform.root_module import RootModule, reach, texts_of
 from airflow_provider_soperator.terraform.sources import Source
 from tests.terraform_errors import fails
 
@@ -58,7 +58,14 @@ def test_variables_are_found_and_nothing_else(tmp_path: Path) -> None:
 def test_sources_are_as_they_mean(tmp_path: Path) -> None:
     sources = ['"../a" # b', '"${c}"', '"./d" == "e"', "f", '"acme/g/cloud"']
     text = "".join(f'module "m{n}" {{\n  source = {source}\n}}\n' for n, source in enumerate(sources))
-    assert recipe(tmp_path / "root", main__tf=text).modules == (tmp_path / "a",)
+    recipe(tmp_path / "root", main__tf=text)
+    recipe(tmp_path / "a", main__tf="", more__tf='module "m" {\n  source = "./inner"\n}\n')
+    recipe(tmp_path / "a/inner", main__tf="")
+    recipe(tmp_path / "b", main__tf="")
+    found = texts_of(tmp_path / "root")
+    assert {path.parent for path in found} == {tmp_path / "root", tmp_path / "a", tmp_path / "a/inner"}
+    assert reach(tmp_path / "root") == tmp_path
+    assert reach(tmp_path / "b") == tmp_path / "b"
 
 
 def test_of_a_file_with_a_mistake_terraform_says_what_is_wrong(tmp_path: Path) -> None:
@@ -107,7 +114,8 @@ def test_variables_and_modules_in_json(tmp_path: Path) -> None:
     text = '{"variable": {"a": {"type": "string"}, "b": [{"default": 1}]}, "module": {"c": {"source": "../d"}}}'
     found = recipe(tmp_path / "root", main__tf__json=text)
     assert {name: "default" in attributes for name, attributes in found.blocks("variable")} == {"a": False, "b": True}
-    assert found.modules == (tmp_path / "d",)
+    recipe(tmp_path / "d", main__tf="")
+    assert reach(tmp_path / "root") == tmp_path
 
 
 def test_a_value_that_no_variable_takes(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ import pytest
 from airflow.sdk import Variable
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
+from airflow_provider_soperator.capacity.demand import Decision, Demand, keep_decision
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.capacity.holdings import World as BlockWorld
+from airflow_provider_soperator.capacity.loads import MetricLoad
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
@@ -60,7 +62,7 @@ class World:
         self.now, self.variables, self.runs, self.reads = NOON, dict[str, str](), 0, 0
         self.gauges = dict[tuple[str, str, str], float]()
         self.has, self.drained = {"training": 4, "inference": 4}, list[str]()
-        self.bought = 0
+        self.bought, self.requests = 0, 256.0
 
         class Clock(datetime):
             @classmethod
@@ -93,6 +95,10 @@ class World:
         for name, value, tags in gauges:
             self.gauges[name, tags["window"], tags.get("target", "")] = value
 
+    async def metric(self, conn_id: str, query: str) -> float:
+        assert query == "requests"
+        return self.requests
+
     def _count(self, dag_id: str, states: list[str]) -> int:
         assert (dag_id, states) == ("shifts", ["queued", "running"])
         return self.runs
@@ -101,7 +107,7 @@ class World:
         async def main() -> list[dict[str, Any]]:
             events: list[dict[str, Any]] = []
             for _ in range(minutes):
-                events += await trigger.look(None)
+                events += await trigger.look(self)
                 self.now += MINUTE
             return events
 
@@ -189,6 +195,51 @@ def test_an_edited_schedule_is_not_another_watcher_and_a_pause_is_told_from_an_o
     assert world.looks(paused, 60) == []
 
 
+RANGED = CapacitySchedule.read(
+    {**SCHEDULE.describe(), "otherwise": {"training": {"min": 1, "max": 7}, "inference": {"min": 1, "max": 7}}}
+)
+BURST = {"training": 2, "inference": 6}
+
+
+def by_demand(observe: bool = False) -> CapacityDifferenceTrigger:
+    trigger = watcher(RANGED)
+    load = MetricLoad(target="inference", query="requests", per_unit=64)
+    trigger.demand, trigger.demanded = json.dumps(Demand([load], observe=observe).write()), "shifts_demand"
+    return trigger
+
+
+def test_demand_begins_a_run_at_once_and_is_kept_for_it(world: World) -> None:
+    trigger = by_demand()
+    assert world.looks(trigger, 2) == []
+    world.requests = 6 * 64
+    [event] = world.looks(trigger, 1)
+    assert event == {"wished": BURST, "has": {"training": 4, "inference": 4}, "name": "otherwise"}
+    kept = json.loads(world.variables["shifts_demand"])["decisions"]
+    assert [one["units"] for one in kept] == [{"training": 4, "inference": 4}, BURST]
+    assert kept[-1]["because"] == ["inference needs 6: 384, of which a unit bears 64"]
+    # The run that has begun is left to mend it.
+    assert world.looks(trigger, 5) == []
+
+
+def test_demand_that_is_only_observed_moves_nothing(world: World) -> None:
+    trigger = by_demand(observe=True)
+    world.looks(trigger, 2)
+    world.requests = 6 * 64
+    assert world.looks(trigger, 60) == []
+    assert json.loads(world.variables["shifts_demand"])["decisions"][-1]["units"] == BURST
+
+
+def test_another_process_goes_on_with_what_was_needed_lately(world: World) -> None:
+    trigger, store = by_demand(), Store()
+    trigger.asset_state_store = store  # type: ignore[assignment]
+    world.looks(trigger, 20)
+    asyncio.run(trigger.on_kill())
+    [memory] = store.kept.values()
+    other = by_demand()
+    other.remember(memory)
+    assert other.memory()["demand"] == trigger.memory()["demand"] != {}
+
+
 def test_a_window_that_is_over_is_told_also_after_a_restart(world: World) -> None:
     trigger, store = watcher(), Store()
     trigger.asset_state_store = store  # type: ignore[assignment]
@@ -273,6 +324,16 @@ def test_a_shift_goes_on_while_it_is_wished_for(world: World) -> None:
     )
     event, _ = stopped(world, {"training": 3, "inference": 4}, [], schedule=ranged.describe())
     assert event["result"]["allocation"] == {"training": 3, "inference": 4}
+
+
+@pytest.mark.parametrize(("observed", "minutes", "said"), [(False, 1, "demand is"), (True, 1, ""), (False, 16, "")])
+def test_a_shift_stops_once_demand_is_another(world: World, observed: bool, minutes: int, said: str) -> None:
+    keep_decision("shifts_demand", Decision(BURST, ("",)), observed, world.now - minutes * MINUTE)
+    wish = {"schedule": RANGED.describe(), "demanded": "shifts_demand"}
+    for goal, why in [({"training": 4, "inference": 4}, said), (BURST, "")]:
+        event, _ = stopped(world, goal, [], **wish)
+        assert event["result"].get("superseded", "").startswith(why)
+        assert event["report"]["state"] == ("superseded" if why else "done")
 
 
 def test_a_shift_whose_window_is_over_is_left_to_tell_what_it_has_moved(world: World) -> None:

@@ -1,0 +1,209 @@
+"""Demand: how many units each target is to have within its range, by what is of use.
+
+The decision is a pure function of loads, of what targets have, and of a short memory. GPUs move only to where they are
+of use, and never because they are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow_provider_soperator.capacity.allocation import Units, bounds_of, units_text
+from airflow_provider_soperator.capacity.holdings import World
+from airflow_provider_soperator.capacity.loads import Load, LoadClients, Need, refuse_no_loads
+from airflow_provider_soperator.errors import CapacityMistake, ClusterError
+from airflow_provider_soperator.values import Plain
+
+_DAY = 86400.0
+#: Seconds for which a decision holds without being made again, and after which it is kept again though it is the same.
+_HOLDS, _REPEAT = 900.0, 300.0
+#: Decisions that an Airflow Variable keeps.
+_KEPT = 50
+
+
+@dataclass(frozen=True)
+class Demand(Plain):
+    """Moves GPUs within the ranges of a schedule to where they are of use.
+
+        Demand(
+            [
+                ServiceLoad(target="inference", arrivals="sum(rate(requests[5m]))", service_time=4.0, max_requests=32),
+                QueueLoad(target="training"),
+            ],
+            calm=timedelta(minutes=20),
+        )
+
+    The target of the first load is served first, from what the others have above their minimum. It gets units at once,
+    and gives them to others when its need has been lower for a while. A target without a load takes what is left.
+
+    :param loads: what says how many units of a target are of use, the most important first
+    :param calm: time for which a need must have been lower before units go to others
+    :param max_moves: most moves in a day; beyond it only the first target gets more
+    :param observe: only say what would be done: nothing is moved by demand
+    """
+
+    loads: Sequence[Load]
+    calm: timedelta = timedelta(minutes=15)
+    max_moves: int = 48
+    observe: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loads", tuple(self.loads))
+        refuse_no_loads(self.loads)
+        if not self.loads:
+            raise CapacityMistake("demand needs at least one load", "give a ServiceLoad, a MetricLoad or a QueueLoad")
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of the targets with a load, the most important first."""
+        return tuple(dict.fromkeys(load.target for load in self.loads))
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise ``CapacityMistake`` if it names a target that there is not."""
+        if unknown := sorted({*self.targets} - {*names}):
+            raise CapacityMistake(
+                f"demand is of the unknown target {' and '.join(unknown)}", f"the targets are {', '.join(names)}"
+            )
+
+    async def measure(self, world: World, clients: LoadClients, now: datetime) -> dict[str, Need]:
+        """The need of each target with a load, as of now. A load that gives no answer has an unknown need."""
+        needs = await asyncio.gather(*(self._measured(load, world, clients, now) for load in self.loads))
+        found: dict[str, Need] = {}
+        for load, need in zip(self.loads, needs, strict=True):
+            known = found.setdefault(load.target, need)
+            # Of several the highest counts, and one that is unknown might be that.
+            if known.units is not None and (need.units is None or need.units > known.units):
+                found[load.target] = need
+        return found
+
+    async def _measured(self, load: Load, world: World, clients: LoadClients, now: datetime) -> Need:
+        try:
+            return await load.measure(clients, world.holdings[load.target], world.gpus[load.target], now)
+        except ClusterError as error:
+            return Need(None, str(error))
+
+
+@dataclass(frozen=True)
+class Decision(Plain):
+    """Units of each target by demand, and why, a line for each target with a load."""
+
+    units: dict[str, int]
+    because: tuple[str, ...]
+    #: The first look at this allocation.
+    is_new: bool = False
+
+    def __str__(self) -> str:
+        return f"{units_text(self.units)}: {'; '.join(self.because)}"
+
+
+def decide(
+    demand: Demand,
+    needs: Mapping[str, Need],
+    wished: Mapping[str, Units],
+    has: Mapping[str, int],
+    gpus: Mapping[str, int],
+    limit: int,
+    state: dict[str, Any],
+    now: datetime,
+) -> Decision:
+    """The units of each target within what is wished for. ``state`` has plain values; it is empty at first."""
+    at, calm = now.timestamp(), demand.calm.total_seconds()
+    if at - state.get("at", at) > calm or "since" not in state:
+        # Needs that were not looked at may have been higher.
+        state |= {"since": at, "needs": {}}
+    state["at"] = at
+    keeps = at - state["since"] < calm
+    highest = {name: _highest(state["needs"].setdefault(name, []), needs[name], at, calm) for name in demand.targets}
+    wants = {
+        name: max(highest[name], has[name] if keeps or needs[name].units is None else 0) for name in demand.targets
+    }
+    rest = {name: bounds_of(wished[name])[1] for name in wished if name not in wants}
+    units = _shared(wants | rest, wished, has, gpus, limit)
+    moves = state["moves"] = [one for one in state.get("moves", []) if at - one < _DAY]
+    is_over = len(moves) >= demand.max_moves
+    if is_over:
+        # Those who wait can wait; the first cannot.
+        first = demand.targets[0]
+        wants = {name: want if name == first else min(want, has[name]) for name, want in (wants | rest).items()}
+        units = _shared(wants, wished, has, gpus, limit)
+    is_new = units != state.get("units") and units != {name: has[name] for name in units}
+    if is_new:
+        moves.append(at)
+    state["units"] = units
+    because = [f"{name} needs {_said(needs[name], highest[name])}" for name in demand.targets]
+    if is_over:
+        because.append(f"{len(moves)} moves in a day are the most, so only {demand.targets[0]} gets more")
+    return Decision(units, tuple(because), is_new)
+
+
+def _highest(seen: list[list[float]], need: Need, at: float, calm: float) -> int:
+    """The highest need of the last while; ``seen`` are moments and needs, of which no later one is higher."""
+    if need.units is not None:
+        while seen and seen[-1][1] <= need.units:
+            seen.pop()
+        seen.append([at, need.units])
+    while seen and at - seen[0][0] > calm:
+        seen.pop(0)
+    return int(seen[0][1]) if seen else 0
+
+
+def _said(need: Need, highest: int) -> str:
+    if need.units is None:
+        return f"an unknown number, and keeps what it has: {need.because}"
+    lately = f" (lately {highest})" if highest > need.units else ""
+    return f"{need.units}{lately}: {need.because}"
+
+
+def _shared(
+    wants: Mapping[str, int],
+    wished: Mapping[str, Units],
+    has: Mapping[str, int],
+    gpus: Mapping[str, int],
+    limit: int,
+) -> dict[str, int]:
+    """Units by what each target wants, in this order; what none wants stays where it is."""
+    bounds = {name: bounds_of(units) for name, units in wished.items()}
+    units = {name: low for name, (low, _) in bounds.items()}
+    left = limit - sum(units[name] * gpus[name] for name in units)
+    for some in (wants, has):
+        for name, want in some.items():
+            more = min(max(0, min(want, bounds[name][1]) - units[name]), max(0, left) // gpus[name])
+            units[name] += more
+            left -= more * gpus[name]
+    return units
+
+
+def keep_decision(key: str, decision: Decision, is_observed: bool, now: datetime) -> None:
+    """Keep a decision in an Airflow Variable, for runs, for shifts under way and for people."""
+    from airflow.sdk import Variable
+
+    kept = _kept(key)
+    decisions = kept.get("decisions", [])
+    is_same = bool(decisions) and decisions[-1]["units"] == decision.units
+    if is_same and now.timestamp() - kept["at"] < _REPEAT:
+        return
+    since = decisions.pop()["since"] if is_same else now.isoformat(timespec="seconds")
+    said = {"since": since, "units": decision.units, "because": list(decision.because)}
+    kept = {"at": now.timestamp(), "observed": is_observed, "decisions": [*decisions, said][-_KEPT:]}
+    Variable.set(key, json.dumps(kept))
+
+
+def kept_demand(key: str | None, now: datetime) -> dict[str, int] | None:
+    """The units by the decision that holds; None if none was made lately, or it was only observed."""
+    kept = _kept(key) if key else {}
+    if not kept or kept["observed"] or now.timestamp() - kept["at"] > _HOLDS:
+        return None
+    units: dict[str, int] = kept["decisions"][-1]["units"]
+    return units
+
+
+def _kept(key: str) -> dict[str, Any]:
+    from airflow.sdk import Variable
+
+    found: dict[str, Any] = json.loads(Variable.get(key, default=None) or "{}")
+    return found

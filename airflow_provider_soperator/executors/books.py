@@ -1,0 +1,75 @@
+"""The tasks that an executor has accepted: which job is the newest of each, and which end is told to Airflow.
+
+A task has the same key in all legs of a try, such as those before and after a deferral; each leg has an external id of
+its own, and a job. The end of a leg that another has followed is not told, as it would fail the task that has gone on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Phase(Enum):
+    """What is known of a job."""
+
+    ACCEPTED = "accepted"
+    SUBMITTED = "submitted"
+    STARTED = "started"
+
+
+@dataclass
+class Books:
+    """Accepted tasks by the external id of their leg.
+
+    >>> books = Books()
+    >>> books.accept("a", "task")
+    >>> books.accept("b", "task")
+    >>> books.end("a"), books.end("b"), books.end("b")
+    (None, 'task', None)
+    """
+
+    _keys: dict[str, Hashable] = field(default_factory=dict)
+    _phases: dict[str, Phase] = field(default_factory=dict)
+    _newest: dict[Hashable, str] = field(default_factory=dict)
+
+    def accept(self, leg: str, key: Hashable, phase: Phase = Phase.ACCEPTED) -> None:
+        """Note a leg, which is the newest of its key from here on."""
+        self._keys[leg], self._phases[leg], self._newest[key] = key, phase, leg
+
+    def __contains__(self, leg: str) -> bool:
+        return leg in self._keys
+
+    def move(self, leg: str, phase: Phase) -> None:
+        """Note what has become of a job."""
+        if leg in self._phases:
+            self._phases[leg] = phase
+
+    def key_of(self, leg: str) -> Hashable | None:
+        """The key of a task whose newest leg this is; None of all others."""
+        key = self._keys.get(leg)
+        return key if key is not None and self._newest.get(key) == leg else None
+
+    def end(self, leg: str) -> Hashable | None:
+        """Forget a leg; returns the key of its task if Airflow is to know of this end."""
+        key = self.key_of(leg)
+        self._keys.pop(leg, None)
+        self._phases.pop(leg, None)
+        if key is not None:
+            del self._newest[key]
+        return key
+
+    @property
+    def unstarted(self) -> list[str]:
+        """The legs whose jobs have not started, so that no task can tell its job that it is not wanted."""
+        return [leg for leg, phase in self._phases.items() if phase is not Phase.STARTED]
+
+    @property
+    def unsubmitted(self) -> int:
+        """The number of tasks that Slurm does not have yet."""
+        return sum(phase is Phase.ACCEPTED for phase in self._phases.values())
+
+    @property
+    def legs(self) -> Iterable[str]:
+        return tuple(self._keys)

@@ -1,0 +1,39 @@
+# shellcheck shell=bash
+# Makes an executor's folder on the cluster, and prints its path and that of the Python which has Airflow.
+# Arguments: the folder, the Python or nothing, Airflow's version, a name for the environment, days to keep files.
+# Input: the packages of the environment, one a line.
+set -e
+root=$1 python=$2 airflow=$3 name=$4 keep=$5
+case $root in /*) ;; *) root=$PWD/$root ;; esac
+mkdir -p "$root"
+# Only its owner may read tokens.
+chmod 700 "$root"
+mkdir -p "$root/tasks" "$root/output"
+find "$root/tasks" "$root/output" ! -type d -mtime "+$keep" -delete
+packages=$(cat)
+if [ -z "$python" ]; then
+    made=$root/environments/$name python=$root/environments/$name/bin/python
+    mkdir -p "$root/environments"
+    exec 9>>"$made.lock"
+    flock 9
+    if [ ! -e "$made/complete" ]; then
+        rm -rf "$made"
+        version=${name%%-*}
+        base=$(command -v "python$version" || command -v python3) ||
+            { echo "there is no python$version on the login node: install it, or set executor_python" >&2; exit 1; }
+        if command -v uv >/dev/null; then
+            uv venv --quiet --python "$base" "$made" >&2
+            uv pip install --quiet --compile-bytecode --python "$python" -r <(echo "$packages") >&2
+        else
+            "$base" -m venv "$made" >&2
+            "$python" -m pip install --quiet --disable-pip-version-check -r <(echo "$packages") >&2
+        fi
+        touch "$made/complete"
+    fi
+fi
+[ -x "$python" ] || { echo "there is no Python $python: correct executor_python" >&2; exit 1; }
+found=$("$python" -c 'from importlib.metadata import version; print(version("apache-airflow-core"))' 2>/dev/null) ||
+    { echo "$python has no Airflow: install apache-airflow-core==$airflow there" >&2; exit 1; }
+[ "${found%.*}" = "${airflow%.*}" ] ||
+    { echo "$python has Airflow $found, and the scheduler has $airflow: install the same there" >&2; exit 1; }
+printf '%s\n' "$root" "$python"

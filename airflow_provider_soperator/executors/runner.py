@@ -1,0 +1,105 @@
+"""Runs tasks on a node: the script of their job, which Airflow's Python on the cluster executes.
+
+Its arguments are the folder of the workloads, and the names of their files in it. Of several it imports Airflow once,
+and forks for each, as many at a time as the job has CPUs. It runs with nothing of this provider installed.
+"""
+
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+
+#: Exit codes, as of sysexits.h: the file of the workload is gone; the API server was not reached; the token was
+#: refused; Airflow is not installed.
+GONE, UNREACHED, REFUSED, UNFIT = 66, 75, 77, 78
+#: The task was cleared, marked or started elsewhere since: nothing was run.
+NOT_WANTED = 79
+
+
+def main(folder: str, names: list[str]) -> int:
+    try:
+        _prepare()
+    except ImportError as error:
+        print(f"{sys.executable} cannot import Airflow: {error}", flush=True)
+        return UNFIT
+    # An array's script has no path by which a process that a task spawns could find it.
+    globals().pop("__file__", None)
+    if len(names) == 1:
+        return _run(Path(folder, names[0]))
+    waiting, running, codes = names[::-1], set[int](), list[int]()
+    while waiting or running:
+        while waiting and len(running) < int(os.environ.get("SLURM_CPUS_ON_NODE", "1")):
+            name = waiting.pop()
+            if child := os.fork():
+                running.add(child)
+            else:
+                os._exit(_run(Path(folder, name)))
+        child, status = os.wait()
+        running.discard(child)
+        codes.append(os.waitstatus_to_exitcode(status) % 256)
+    # A task that did not report is found by its state. What was wanted has been run.
+    return (
+        NOT_WANTED if set(codes) == {NOT_WANTED} else next((code for code in codes if code not in (0, NOT_WANTED)), 0)
+    )
+
+
+def _prepare() -> None:
+    """Import what each task needs."""
+    # To look for garbage meanwhile takes a fifth of the time, and what is frozen is shared with what is forked.
+    gc.disable()
+    import setproctitle
+    from airflow.executors import workloads  # noqa: F401
+    from airflow.executors.base_executor import BaseExecutor  # noqa: F401
+    from airflow.sdk.log import configure_logging
+    from airflow.settings import dispose_orm
+
+    # Slurm finds the processes of a job by /proc/PID/stat where it has no cgroups, and is misled by blanks in a title.
+    entitle = setproctitle.setproctitle
+    setproctitle.setproctitle = lambda title: entitle(title.replace(" ", "_"))
+    dispose_orm(do_log=False)
+    configure_logging(output=sys.stdout.buffer, json_output=True)
+    gc.freeze()
+    gc.enable()
+
+
+def _run(file: Path) -> int:
+    """Run one task under Airflow's supervisor; 0 if its end was reported, whatever it was."""
+    import traceback
+
+    from airflow.configuration import conf
+    from airflow.executors import workloads
+    from airflow.executors.base_executor import BaseExecutor
+
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return GONE
+    workload = workloads.ExecuteTask.model_validate(json.loads(text)["workload"])
+    if workload.log_path:
+        # Where the log is read while the task runs.
+        link = file.with_suffix(".log")
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path(conf.get("logging", "base_log_folder"), workload.log_path).expanduser().absolute())
+    try:
+        BaseExecutor.run_workload(workload)
+    except Exception as error:
+        code = _code_of(error)
+        if code != NOT_WANTED:
+            traceback.print_exc()
+            sys.stderr.flush()
+        return code
+    return 0
+
+
+def _code_of(error: BaseException) -> int:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (404, 409, 410) or type(error).__name__ == "TaskAlreadyRunningError":
+        return NOT_WANTED
+    if status in (401, 403):
+        return REFUSED
+    return UNREACHED if type(error).__module__.partition(".")[0] == "httpx" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,94 @@
+"""DAGs that move capacity, as Airflow stores them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider_soperator.board import capacity_dags
+from airflow_provider_soperator.board.capacity_dags import CapacityDag, _stored, _with_variables
+from airflow_provider_soperator.capacity.overrides import Override
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
+from airflow_provider_soperator.capacity.steering import ShiftAtWork
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.operators.capacity_dag import capacity_dag
+from airflow_provider_soperator.timetables.capacity import CapacityTimetable
+
+SCHEDULE = CapacitySchedule(
+    timezone="UTC",
+    windows=[Window("daily 20:00 - 08:00", {"training": 4, "inference": 0}, name="night")],
+    otherwise={"training": 1, "inference": 3},
+    limit=32,
+    gpus_per_unit={"training": 8, "inference": 8},
+)
+REPORT = dict.fromkeys(("window", "since", "until", "measured_hours", "gpu_hours", "idle_gpu_hours"), "x")
+TARGETS = [
+    SlurmNodesTarget(name="training", nodes="worker-[0-3]", slurm_conn_id="cluster_a"),
+    NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-1"),
+]
+
+
+def stored(timetable: dict[str, Any]) -> tuple[CapacityDag, str]:
+    return _stored("gpu_shifts", True, timetable)
+
+
+@pytest.fixture
+def dag() -> CapacityDag:
+    made = capacity_dag("gpu_shifts", SCHEDULE, TARGETS, "block-1")
+    said, _ = stored(DagSerialization.to_dict(made)["dag"]["timetable"]["__var"])
+    return said
+
+
+def test_a_dag_is_read_as_airflow_stores_it_with_its_targets_and_its_block(dag: CapacityDag) -> None:
+    assert (dag.schedule, dag.is_paused) == (SCHEDULE, True)
+    assert dag.order is not None
+    assert (dag.order.targets, dag.order.block) == (tuple(TARGETS), "block-1")
+    assert dag.gpus == {"training": 8, "inference": 8}
+    assert dag.is_of("cluster_a")
+    assert not dag.is_of("cluster_b")
+
+
+def test_of_a_dag_with_a_timetable_alone_the_schedule_is_known() -> None:
+    said, overrides = stored(CapacityTimetable(SCHEDULE).serialize())
+    assert (said.schedule, said.order, overrides) == (SCHEDULE, None, "gpu_shifts_overrides")
+    assert said.is_of("any")
+
+
+def with_variables(
+    dag: CapacityDag, monkeypatch: pytest.MonkeyPatch, overrides: Any = (), shift: ShiftAtWork | None = None
+) -> CapacityDag:
+    def kept(key: str) -> Any:
+        if isinstance(overrides, Exception):
+            raise overrides
+        return list(overrides)
+
+    monkeypatch.setattr(capacity_dags, "kept_overrides", kept)
+    monkeypatch.setattr(capacity_dags, "kept_reports", lambda dag_id: [REPORT, {"edited": "by hand"}])
+    monkeypatch.setattr(ShiftAtWork, "find", lambda block: shift)
+    monkeypatch.setattr(capacity_dags, "_at_work", lambda shift: shift)
+    return _with_variables(dag, "gpu_shifts_overrides")
+
+
+def test_overrides_reports_and_the_shift_at_work_come_from_variables(
+    dag: CapacityDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    override = Override("2026-11-27T18:00/2026-11-29T18:00", {"training": 2, "inference": 2}, by="ann")
+    shift = ShiftAtWork(id="1", key="k", block="block-1", task="gpu_shifts/r/shift/-1")
+    seen = with_variables(dag, monkeypatch, [override], shift)
+    assert seen.schedule.at(datetime(2026, 11, 28, tzinfo=timezone.utc)).name == "override by ann"
+    assert (list(seen.reports), seen.at_work) == ([REPORT], shift)
+    over = ShiftAtWork(id="1", key="k", block="block-1", task="gpu_shifts/r/shift/-1", ended="done")
+    assert with_variables(dag, monkeypatch, [], over).at_work is None
+
+
+def test_a_mistake_in_overrides_is_told_and_the_schedule_is_there(
+    dag: CapacityDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = with_variables(dag, monkeypatch, CapacityMistake("the Airflow Variable x is no list of overrides"))
+    assert (seen.mistake, seen.schedule) == ("the Airflow Variable x is no list of overrides", SCHEDULE)
+    too_much = Override("2026-11-27T18:00/2026-11-29T18:00", {"training": 9, "inference": 2})
+    assert "needs 88 GPUs" in with_variables(dag, monkeypatch, [too_much]).mistake

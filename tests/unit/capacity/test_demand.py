@@ -1,0 +1,190 @@
+"""How many units each target is to have by demand: the rules, from examples and for all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.capacity.allocation import Units
+from airflow_provider_soperator.capacity.demand import Decision, Demand, decide
+from airflow_provider_soperator.capacity.holdings import Holding, World
+from airflow_provider_soperator.capacity.loads import MetricLoad, Need, QueueLoad, ServiceLoad
+from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.transports.transport_errors import Unreachable
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
+MINUTE = timedelta(minutes=1)
+LOADS = (
+    ServiceLoad(target="inference", arrivals="rate", service_time=4.0, max_requests=32),
+    QueueLoad(target="training"),
+)
+RANGES: Mapping[str, Units] = {"training": {"min": 1, "max": 7}, "inference": {"min": 1, "max": 6}}
+GPUS = {"training": 8, "inference": 8}
+
+
+class Watch:
+    """Looks a minute apart at a block of 8 units, whose targets have at once what was decided."""
+
+    def __init__(self, demand: Demand, training: int = 4, inference: int = 4) -> None:
+        self.demand, self.now = demand, NOON
+        self.has = {"training": training, "inference": inference}
+        self.moves, self._state = 0, "{}"
+
+    def look(
+        self, inference: int | None, training: int | None, minutes: int = 1, wished: Mapping[str, Units] = RANGES
+    ) -> Decision:
+        needs = {"inference": Need(inference, "requests"), "training": Need(training, "jobs")}
+        for _ in range(minutes):
+            state = json.loads(self._state)
+            decision = decide(self.demand, needs, wished, self.has, GPUS, 64, state, self.now)
+            self._state = json.dumps(state)
+            self.now += MINUTE
+            self.moves += decision.is_new
+            self.has = dict(decision.units)
+        return decision
+
+
+def test_units_go_where_they_are_of_use_once_the_other_has_not_needed_them_for_a_while() -> None:
+    watch = Watch(Demand(LOADS))
+    assert watch.look(2, 7, 15).units == {"training": 4, "inference": 4}
+    decision = watch.look(2, 7)
+    assert decision.units == {"training": 6, "inference": 2}
+    assert str(decision) == "training 6, inference 2: inference needs 2: requests; training needs 7: jobs"
+
+
+def test_the_first_gets_units_at_once() -> None:
+    watch = Watch(Demand(LOADS), training=6, inference=2)
+    watch.look(2, 7, 30)
+    assert watch.look(5, 7).units == {"training": 3, "inference": 5}
+    # A lull shorter than the calm takes nothing.
+    assert watch.look(2, 7, 15).units == {"training": 3, "inference": 5}
+    assert watch.look(5, 7).units == {"training": 3, "inference": 5}
+    assert watch.look(2, 7).because[0] == "inference needs 2 (lately 5): requests"
+    assert watch.look(2, 7, 15).units == {"training": 6, "inference": 2}
+
+
+def test_what_is_of_no_use_stays_where_it_is() -> None:
+    watch = Watch(Demand(LOADS))
+    assert watch.look(0, 0, 600).units == {"training": 4, "inference": 4}
+    assert watch.moves == 0
+
+
+def test_a_target_without_a_load_takes_what_is_left() -> None:
+    watch = Watch(Demand(LOADS[:1]))
+    assert watch.look(2, 0, 16).units == {"training": 6, "inference": 2}
+    assert watch.look(5, 0).units == {"training": 3, "inference": 5}
+
+
+def test_the_range_holds_whatever_is_needed() -> None:
+    watch = Watch(Demand(LOADS))
+    assert watch.look(99, 99, 60).units == {"training": 2, "inference": 6}
+    assert watch.look(0, 99, 60).units == {"training": 7, "inference": 1}
+    fixed: Mapping[str, Units] = {"training": 3, "inference": {"min": 0, "max": 8}}
+    assert watch.look(99, 99, wished=fixed).units == {"training": 3, "inference": 5}
+
+
+def test_an_unknown_need_is_not_a_low_one() -> None:
+    watch = Watch(Demand(LOADS))
+    decision = watch.look(None, 7, 600)
+    assert decision.units == {"training": 4, "inference": 4}
+    assert decision.because[0] == "inference needs an unknown number, and keeps what it has: requests"
+    # Even where nothing is known of the queue, the first gets what it needs.
+    assert watch.look(6, None).units == {"training": 2, "inference": 6}
+
+
+def test_after_an_outage_of_the_watcher_needs_are_seen_anew() -> None:
+    watch = Watch(Demand(LOADS))
+    watch.look(4, 7, 60)
+    watch.now += timedelta(hours=1)
+    assert watch.look(1, 7, 15).units == {"training": 4, "inference": 4}
+    assert watch.look(1, 7).units == {"training": 7, "inference": 1}
+
+
+def test_beyond_the_moves_of_a_day_only_the_first_gets_more() -> None:
+    watch = Watch(Demand(LOADS, max_moves=4, calm=MINUTE))
+    for _ in range(2):
+        watch.look(1, 7, 3)
+        watch.look(6, 7, 3)
+    assert watch.moves == 4
+    decision = watch.look(1, 7, 60)
+    assert decision.units == {"training": 2, "inference": 6}
+    assert decision.because[-1] == "4 moves in a day are the most, so only inference gets more"
+    watch.now += timedelta(days=1)
+    watch.look(1, 7, 3)
+    assert watch.has == {"training": 7, "inference": 1}
+
+
+needs = st.none() | st.integers(0, 12)
+steps = st.lists(st.tuples(needs, needs, st.integers(1, 40)), max_size=30)
+low, span = st.integers(0, 4), st.integers(0, 8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps, low, span, low, span, st.integers(0, 8), st.integers(1, 6))
+def test_rules_that_hold_for_all_needs(
+    story: list[Any], low1: int, span1: int, low2: int, span2: int, first: int, most: int
+) -> None:
+    wished = {"training": {"min": low1, "max": low1 + span1}, "inference": {"min": low2, "max": low2 + span2}}
+    watch = Watch(Demand(LOADS, max_moves=most), training=8 - first, inference=first)
+    watch.look(None, None, wished=wished)
+    begun, moved = watch.now, watch.moves
+    for inference, training, minutes in story:
+        for _ in range(minutes):
+            before = dict(watch.has)
+            units = watch.look(inference, training, wished=wished).units
+            assert low1 <= units["training"] <= low1 + span1
+            assert low2 <= units["inference"] <= low2 + span2
+            assert sum(units.values()) <= 8
+            # The first has what it needs, as far as the others' minimum leaves it.
+            if inference is not None:
+                assert units["inference"] >= min(inference, low2 + span2, 8 - low1)
+            # Nothing goes for an unknown need of the first, and nothing goes that was not needed elsewhere.
+            if inference is None:
+                assert units["inference"] >= min(before["inference"], low2 + span2)
+            if units["inference"] < before["inference"] and training is not None:
+                assert units["training"] > before["training"]
+    days = (watch.now - begun) / timedelta(days=1) + 1
+    # Each growth of the first beyond the limit needs one of the others before it.
+    assert watch.moves - moved <= 2 * most * days + 1
+
+
+def test_demand_is_read_as_it_was_written() -> None:
+    cache = MetricLoad(target="inference", query="cache", keep_at=0.7)
+    demand = Demand([*LOADS, cache], calm=timedelta(minutes=20), observe=True)
+    assert Demand.read(json.loads(json.dumps(demand.write()))) == demand
+
+
+def test_the_highest_of_several_loads_counts_and_one_without_an_answer_might_be_that() -> None:
+    class Clients:
+        values: Mapping[str, float | None] = {"rate": 10.0, "cache": 0.9}
+
+        def slurm(self, conn_id: str) -> Any:
+            raise Unreachable("the login node does not answer", "")
+
+        async def metric(self, conn_id: str, query: str) -> float | None:
+            return self.values[query]
+
+    holdings = {name: Holding(allowed=4, held=4, ready=4) for name in GPUS}
+    world = World(CapacityBlock(id="b", limit=64, usage=64), holdings, GPUS)
+    demand = Demand([*LOADS, MetricLoad(target="inference", query="cache", keep_at=0.7)])
+    found = asyncio.run(demand.measure(world, Clients(), NOON))
+    assert {name: need.units for name, need in found.items()} == {"inference": 6, "training": None}
+    Clients.values = {"rate": 10.0, "cache": None}
+    assert asyncio.run(demand.measure(world, Clients(), NOON))["inference"].units is None
+
+
+def test_a_mistake_is_told_when_the_dag_is_read() -> None:
+    with pytest.raises(CapacityMistake, match="unknown target inference"):
+        Demand(LOADS).check(["training", "serving"])
+    with pytest.raises(CapacityMistake, match="at least one load"):
+        Demand([])
+    with pytest.raises(CapacityMistake, match="'cache' is not a load"):
+        Demand(["cache"])  # type: ignore[list-item]

@@ -1,0 +1,144 @@
+"""What says how many units are of use: the queue, a metric, and a queueing model."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.capacity.holdings import Holding
+from airflow_provider_soperator.capacity.loads import Load, MetricLoad, Need, QueueLoad, ServiceLoad, units_for
+from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.notations import NoDuration
+from airflow_provider_soperator.slurm.states import JobState
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+QUEUE = QueueLoad(target="training")
+
+
+def job(state: str = "PENDING", gpus: int = 8, waited: timedelta = HOUR, limit: Any = HOUR, **more: Any) -> Job:
+    fields = {"id": JobId(1), "reason": "Resources" if state == "PENDING" else "", **more}
+    tres = f"cpu=8,node=1,gres/gpu={gpus}"
+    return Job(state=JobState.parse(state), submitted=NOW - waited, time_limit=limit, tres=tres, **fields)
+
+
+def need(*jobs: Job, load: QueueLoad = QUEUE) -> int | None:
+    return load.need(jobs, 8, NOW).units
+
+
+def test_running_jobs_need_what_they_have_and_waiting_ones_a_unit_that_they_keep_busy() -> None:
+    assert need() == 0
+    assert need(job("RUNNING"), job("RUNNING", gpus=1)) == 2
+    assert need(job("RUNNING"), job(), job()) == 3
+    # Four nodes' worth of GPUs for a quarter of an hour are one node's work of an hour.
+    assert need(job(gpus=32, limit=15 * MINUTE)) == 1
+    assert need(job(gpus=32, limit=14 * MINUTE)) == 0
+    assert need(job(gpus=32, limit=24 * HOUR)) == 4
+    assert need(job(limit=NoDuration.UNLIMITED)) == 1
+    assert QUEUE.need([job("RUNNING"), job()], 8, NOW).because == (
+        "jobs use 8 GPUs, and 1 job with up to 8.0 GPU-hours wait, for 60 min"
+    )
+
+
+def test_a_job_that_no_node_helps_needs_none() -> None:
+    for reason in ("Dependency", "QOSMaxGRESPerUser", "AssocGrpGRES", "BeginTime", "JobHeldUser", "PartitionTimeLimit"):
+        assert need(job(reason=reason)) == 0, reason
+    assert need(job(waited=4 * MINUTE)) == 0
+    assert need(job(reason="ReqNodeNotAvail, UnavailableNodes:worker-[2-3]")) == 1
+
+
+def test_a_short_job_is_not_left_waiting_for_ever() -> None:
+    short = {"gpus": 1, "limit": MINUTE}
+    assert need(job(**short)) == 0
+    assert need(job(**short, waited=2 * HOUR)) == 1
+
+
+def test_elements_of_an_array_count_each() -> None:
+    assert need(job(id=JobId.parse("7_[0-9]"), gpus=1, limit=8 * HOUR)) == 2
+
+
+class Metrics:
+    """Clients that have values of metrics, and no Slurm."""
+
+    def __init__(self, **values: float | None) -> None:
+        self.values = values
+
+    def slurm(self, conn_id: str) -> Any:
+        raise AssertionError(f"{conn_id} was asked")
+
+    async def metric(self, conn_id: str, query: str) -> float | None:
+        assert conn_id == "prometheus_default"
+        return self.values[query]
+
+
+def measured(load: Load, ready: int, **values: float | None) -> int | None:
+    holding = Holding(allowed=ready, held=ready, ready=ready)
+    return asyncio.run(load.measure(Metrics(**values), holding, 8, NOW)).units
+
+
+def test_what_adds_up_is_shared_by_units() -> None:
+    load = MetricLoad(target="inference", query="requests", per_unit=64)
+    assert [measured(load, 1, requests=value) for value in (0, 1, 64, 65)] == [0, 1, 1, 2]
+    assert [measured(load, 1, requests=value) for value in (None, -1)] == [None, None]
+
+
+def test_what_does_not_add_up_is_kept_at_a_value() -> None:
+    load = MetricLoad(target="inference", query="cache", keep_at=0.7)
+    assert [measured(load, 4, cache=value) for value in (0.7, 0.75, 0.9, 0.35, 0.0)] == [4, 4, 6, 2, 1]
+    # Without a unit there is nothing to measure, so one has to come.
+    assert measured(load, 0, cache=0.0) == 1
+
+
+def test_a_service_without_requests_needs_only_its_headroom() -> None:
+    load = ServiceLoad(target="inference", arrivals="rate", service_time="took", max_requests=32, headroom=1)
+    assert measured(load, 2, rate=0.0, took=None) == 1
+    assert measured(load, 2, rate=10.0, took=4.0) == 3
+    assert measured(load, 2, rate=10.0, took=None) is None
+    assert measured(load, 2, rate=None, took=4.0) is None
+
+
+def test_the_queueing_model_holds_against_a_simulated_service() -> None:
+    """Requests that come at random, and take a random time: as the model has them."""
+    for seed, (rate, seconds, wait) in enumerate([(2.0, 4.0, 1.0), (0.5, 10.0, 5.0), (8.0, 1.0, 0.2)]):
+        servers = units_for(rate, seconds, 1, wait, 0.9)
+        assert late_share(rate, seconds, servers, wait, seed) < 0.115
+        assert late_share(rate, seconds, servers - 1, wait, seed) > 0.1
+
+
+def late_share(rate: float, seconds: float, servers: int, wait: float, seed: int) -> float:
+    dice, free, now, late, count = random.Random(seed), [0.0] * servers, 0.0, 0, 40_000
+    for _ in range(count):
+        now += dice.expovariate(rate)
+        first = min(range(servers), key=free.__getitem__)
+        begins = max(now, free[first])
+        late += begins - now > wait
+        free[first] = begins + dice.expovariate(1 / seconds)
+    return late / count
+
+
+def mistakes() -> Iterator[tuple[Any, str]]:
+    yield lambda: MetricLoad(target="i", query="q"), "needs per_unit or keep_at"
+    yield lambda: MetricLoad(target="i", query="q", per_unit=1, keep_at=1), "needs per_unit or keep_at"
+    yield lambda: MetricLoad(target="i", query="q", per_unit=0), "above 0"
+    yield lambda: ServiceLoad(target="i", arrivals="q", service_time=1, max_requests=0), "max_requests must be >= 1"
+    yield lambda: ServiceLoad(target="i", arrivals="q", service_time=1, share=1), "between 0 and 1"
+
+
+@pytest.mark.parametrize(("make", "said"), [*mistakes()])
+def test_a_load_that_cannot_be_is_refused_when_it_is_made(make: Any, said: str) -> None:
+    with pytest.raises(CapacityMistake, match=said):
+        make()
+
+
+def test_an_unknown_need_says_what_is_unknown() -> None:
+    load = MetricLoad(target="inference", query="requests", per_unit=64)
+    holding = Holding(allowed=1, held=1, ready=1)
+    found = asyncio.run(load.measure(Metrics(requests=None), holding, 8, NOW))
+    assert found == Need(None, "requests has no value")

@@ -1,0 +1,102 @@
+"""The program that makes the executor's folder and its environment, run on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_soperator.executors.environment import PrepareFolder, installed_packages
+from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
+from airflow_provider_soperator.slurm.files import FileError
+from airflow_provider_soperator.slurm.requests.commands import CommandOutput
+
+#: Stands for uv, which would need an index: what it makes is this Python, and it notes that it was called.
+UV = f"""#!/bin/sh
+echo "$@" >>"$CALLS"
+[ "$1" = venv ] || exit 0
+for last; do :; done
+mkdir -p "$last/bin"
+printf '#!/bin/sh\\nexec {sys.executable} "$@"\\n' >"$last/bin/python"
+chmod +x "$last/bin/python"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "uv").write_text(UV)
+    (tools / "uv").chmod(0o755)
+    return tmp_path
+
+
+def run(request: PrepareFolder, home: Path) -> ExecutorFolder:
+    command = request.command()
+    environment = {**os.environ, "PATH": f"{home}/tools:{os.environ['PATH']}", "CALLS": str(home / "calls")}
+    done = subprocess.run(
+        command.argv, input=command.stdin, capture_output=True, cwd=home, env=environment, timeout=60, check=False
+    )
+    return request.read(CommandOutput(done.returncode, done.stdout, done.stderr))
+
+
+def test_a_given_python_is_used_and_the_folder_is_the_owners(home: Path) -> None:
+    folder = run(PrepareFolder("airflow/executor", sys.executable), home)
+    assert folder == ExecutorFolder(f"{home}/airflow/executor", sys.executable)
+    assert (home / "airflow/executor").stat().st_mode & 0o777 == 0o700
+    assert (home / "airflow/executor/tasks").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("python", "airflow", "said"),
+    [
+        ("/no/python", "3.3.2", "there is no Python /no/python: correct executor_python"),
+        ("/bin/true", "3.3.2", "has Airflow , and the scheduler has 3.3.2"),
+        ("/bin/false", "3.3.2", "has no Airflow: install apache-airflow-core==3.3.2"),
+        (sys.executable, "2.9.0", "and the scheduler has 2.9.0: install the same there"),
+    ],
+)
+def test_what_is_missing_is_told(home: Path, python: str, airflow: str, said: str) -> None:
+    with pytest.raises(FileError, match=said):
+        run(PrepareFolder("executor", python, airflow=airflow), home)
+
+
+def test_an_environment_is_made_once_for_its_content(home: Path) -> None:
+    request = PrepareFolder("executor", packages=("apache-airflow==3.3.2", "numpy==2"))
+    folder = run(request, home)
+    assert folder.python == f"{home}/executor/environments/{request.environment}/bin/python"
+    assert run(request, home) == folder
+    calls = (home / "calls").read_text().splitlines()
+    assert [line.split()[0] for line in calls] == ["venv", "pip"]
+    other = run(replace(request, packages=("apache-airflow==3.3.2",)), home)
+    assert other.python != folder.python
+
+
+def test_an_environment_that_was_left_half_made_is_made_anew(home: Path) -> None:
+    request = PrepareFolder("executor", packages=("apache-airflow",))
+    folder = run(request, home)
+    (Path(folder.python).parents[1] / "complete").unlink()
+    assert run(request, home) == folder
+    assert len((home / "calls").read_text().splitlines()) == 4
+
+
+def test_old_files_are_removed(home: Path) -> None:
+    request = PrepareFolder("executor", sys.executable, keep=8)
+    folder = run(request, home)
+    old, new = Path(folder.tasks, "old"), Path(folder.tasks, "new")
+    for file in (old, new):
+        file.touch()
+    os.utime(old, (0, 0))
+    run(request, home)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_the_packages_are_those_of_this_process() -> None:
+    found = installed_packages()
+    assert any(package.startswith("apache-airflow-core==") for package in found)
+    # It comes from this folder, and no index has it.
+    assert not any(package.startswith("airflow-provider-soperator==") for package in found)

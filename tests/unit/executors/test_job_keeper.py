@@ -1,0 +1,209 @@
+"""The jobs of tasks in memory: each task that was handed over has one end, whatever becomes of its job."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from airflow_provider_soperator.errors import ClusterError
+from airflow_provider_soperator.executors import runner
+from airflow_provider_soperator.executors.job_keeper import News, NewsKind
+from airflow_provider_soperator.executors.task_jobs import QueuedTask
+from airflow_provider_soperator.slurm.files import FileError
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
+from tests.unit.client.tracking import run_without_waiting
+from tests.unit.executors.cluster import ROOT, ClusterOfTasks, Keeper
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def play_out(monkeypatch: pytest.MonkeyPatch) -> Callable[[Coroutine[Any, Any, T]], T]:
+    async def to_its_end(play: Coroutine[Any, Any, T]) -> T:
+        result = await play
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for one in left:
+            one.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        return result
+
+    return lambda play: run_without_waiting(to_its_end(play), monkeypatch)
+
+
+def task(leg: str, index: int = -1, **asked: Any) -> QueuedTask:
+    return QueuedTask(leg, "train", "manual", "fit", index, "default", asked, {"log_path": f"{leg}.log"})
+
+
+@pytest.fixture
+def slurm() -> ClusterOfTasks:
+    return ClusterOfTasks()
+
+
+def test_mapped_tasks_are_submitted_at_once_and_each_has_its_own_end(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task(f"leg-{index}", index) for index in range(3)])
+        for index in range(3):
+            await keeper.until(f"leg-{index}", NewsKind.SUBMITTED)
+        assert set(slurm.files) == {f"{ROOT}/tasks/leg-{index}" for index in range(3)}
+        jobs = slurm.jobs()
+        for job, state in zip(jobs, ("COMPLETED", "TIMEOUT", "COMPLETED"), strict=True):
+            slurm.end(job, state)
+        failed = await keeper.until("leg-1", NewsKind.FAILED)
+        assert "is TIMEOUT" in failed.text
+        assert failed.lines[0].startswith("Diagnosis of job")
+        assert failed.log_path == "leg-1.log"
+        await keeper.until("leg-2", NewsKind.SUCCEEDED)
+        await asyncio.sleep(20)
+        return keeper
+
+    keeper = play_out(play())
+    assert slurm.count(SubmitOnce) == 1
+    succeeded = [NewsKind.SUCCEEDED]
+    assert keeper.ends() == {"leg-0": succeeded, "leg-1": [NewsKind.FAILED], "leg-2": succeeded}
+    assert not slurm.files
+
+
+def test_what_is_rejected_is_told_of_its_task_alone(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("bad", gpu=1), task("good")])
+        await keeper.until("good", NewsKind.SUBMITTED)
+        return keeper
+
+    keeper = play_out(play())
+    assert keeper.ends() == {"bad": [NewsKind.FAILED]}
+    assert "did you mean 'gpus'" in keeper.news[0].text
+
+
+def test_a_cluster_without_airflow_fails_each_task_in_words(slurm: ClusterOfTasks, play_out: Any) -> None:
+    slurm.preparation = FileError("/venv/bin/python has no Airflow: install it there")
+
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a"), task("b")])
+        slurm.preparation = None
+        await keeper.keeper.submit([task("c")])
+        await keeper.until("c", NewsKind.SUBMITTED)
+        return keeper
+
+    keeper = play_out(play())
+    assert keeper.ends() == {"a": [NewsKind.FAILED], "b": [NewsKind.FAILED]}
+    assert "has no Airflow: install it there" in keeper.news[0].text
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        (runner.NOT_WANTED, NewsKind.NOT_WANTED, ""),
+        (runner.UNREACHED, NewsKind.FAILED, "did not reach Airflow's API server"),
+        (runner.REFUSED, NewsKind.FAILED, "refused its token"),
+        (1, NewsKind.FAILED, "failed with"),
+    ],
+)
+def test_exit_codes_of_the_runner_are_told_in_words(
+    slurm: ClusterOfTasks, play_out: Any, code: int, kind: NewsKind, said: str
+) -> None:
+    async def play() -> News:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+        await keeper.until("a", NewsKind.SUBMITTED)
+        slurm.end(slurm.jobs()[0], "FAILED", code)
+        return await keeper.until("a", kind)
+
+    assert said in play_out(play()).text
+
+
+def test_tasks_that_are_not_wanted_end_their_job_unless_others_share_it(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("alone"), task("a", share=2), task("b", share=2)])
+        for leg in ("alone", "a", "b"):
+            await keeper.until(leg, NewsKind.SUBMITTED)
+        await keeper.keeper.drop(["alone", "a", "unknown"])
+        await asyncio.sleep(30)
+        assert [str(job.state) for job in slurm.queue].count("CANCELLED") == 1
+        slurm.end(next(job.id for job in slurm.queue if str(job.state) != "CANCELLED"), "COMPLETED")
+        await keeper.until("b", NewsKind.SUCCEEDED)
+        return keeper
+
+    ends = play_out(play()).ends()
+    assert (ends["alone"], ends["b"]) == ([NewsKind.NOT_WANTED], [NewsKind.SUCCEEDED])
+    # What comes after the first is of a leg that the books have forgotten.
+    assert ends["a"][0] is NewsKind.NOT_WANTED
+
+
+def test_jobs_of_another_scheduler_are_adopted_even_if_they_have_ended(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> Keeper:
+        first, second = Keeper(slurm), Keeper(slurm)
+        await first.keeper.submit([task(f"leg-{index}", index) for index in range(2)] + [task("x", mem="1G")])
+        for leg in ("leg-0", "leg-1", "x"):
+            await first.until(leg, NewsKind.SUBMITTED)
+        await first.keeper.close()
+        # This file was written, and its job not submitted.
+        lost = {"name": "fit.train.manual", "key": "q6befiawjvkz", "workload": {"log_path": ""}}
+        slurm.files[f"{ROOT}/tasks/lost"] = json.dumps(lost).encode()
+        ended = next(job for job in slurm.jobs() if job.element == 1)
+        slurm.end(ended, "NODE_FAIL")
+        assert await second.keeper.adopt(["leg-0", "leg-1", "x", "lost", "unknown"]) == {"leg-0", "leg-1", "x"}
+        failed = await second.until("leg-1", NewsKind.FAILED)
+        assert failed.log_path == "leg-1.log"
+        for job in [job.id for job in slurm.queue if job.id != ended]:
+            slurm.end(job, "COMPLETED")
+        await second.until("leg-0", NewsKind.SUCCEEDED)
+        await second.until("x", NewsKind.SUCCEEDED)
+        return second
+
+    play_out(play())
+    assert slurm.calls == 2
+
+
+def test_jobs_are_adopted_once_the_cluster_answers(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> Keeper:
+        first, second = Keeper(slurm), Keeper(slurm)
+        await first.keeper.submit([task("a")])
+        await first.until("a", NewsKind.SUBMITTED)
+        await first.keeper.close()
+        away = [True] * 3
+
+        def refuse() -> None:
+            if away:
+                away.pop()
+                raise FileError("away")
+
+        slurm.before = refuse
+        await second.keeper.adopt_later(["a", "lost"])
+        await second.until("lost", NewsKind.FAILED)
+        slurm.end(slurm.jobs()[0], "COMPLETED")
+        await second.until("a", NewsKind.SUCCEEDED)
+        return second
+
+    assert play_out(play()).ends() == {"a": [NewsKind.SUCCEEDED], "lost": [NewsKind.FAILED]}
+
+
+def test_a_submission_waits_while_the_cluster_is_away(slurm: ClusterOfTasks, play_out: Any) -> None:
+    class Away(ClusterError):
+        retryable = True
+
+    fails = [True] * 30
+
+    def refuse() -> None:
+        if fails:
+            fails.pop()
+            raise Away("connection refused")
+
+    slurm.before = refuse
+
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+        await keeper.until("a", NewsKind.SUBMITTED)
+        return keeper
+
+    keeper = play_out(play())
+    assert not keeper.ends()
+    assert slurm.calls == 1

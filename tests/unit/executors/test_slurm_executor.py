@@ -1,0 +1,206 @@
+"""What Airflow's scheduler sees of the executor, whose jobs are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from airflow.executors.base_executor import BaseExecutor
+from airflow.executors.executor_utils import ExecutorName
+from airflow.executors.workloads import ExecuteTask
+from airflow.utils.state import TaskInstanceState
+
+from airflow_provider_soperator.executors import SlurmExecutor
+from airflow_provider_soperator.executors.job_keeper import News, NewsKind
+from airflow_provider_soperator.executors.task_jobs import QueuedTask
+
+PATH = "airflow_provider_soperator.executors.SlurmExecutor"
+
+
+class Keeper:
+    """Takes tasks and does nothing with them."""
+
+    def __init__(self) -> None:
+        self.submitted: list[QueuedTask] = []
+        self.found: set[str] | Exception = set()
+        self.later: list[str] = []
+
+    async def submit(self, tasks: Sequence[QueuedTask]) -> None:
+        self.submitted += tasks
+
+    async def adopt(self, legs: Sequence[str]) -> set[str]:
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found & {*legs}
+
+    async def adopt_later(self, legs: Sequence[str]) -> None:
+        self.later += legs
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> SlurmExecutor:
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of sixty-four letters" * 3)
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW__SOPERATOR__EXECUTOR_QUEUES", '{"gpu": {"gpus": 1}}')
+    made = SlurmExecutor()
+    made.name = ExecutorName(PATH, "SlurmExecutor")
+    made.start()
+    made._keeper = Keeper()  # type: ignore[assignment]
+    return made
+
+
+def workload(leg: str | None, task_id: str = "fit", ti_id: UUID | None = None) -> ExecuteTask:
+    ti = {
+        "id": ti_id or uuid4(),
+        "dag_version_id": uuid4(),
+        "task_id": task_id,
+        "dag_id": "train",
+        "run_id": "manual",
+        "try_number": 1,
+        "map_index": -1,
+        "pool_slots": 1,
+        "queue": "gpu",
+        "priority_weight": 1,
+        "external_executor_id": leg,
+        "executor_config": {"mem": "1G"},
+    }
+    bundle = {"name": "dags-folder", "version": None}
+    said = {"token": "stock", "ti": ti, "dag_rel_path": "train.py", "bundle_info": bundle, "log_path": f"{leg}.log"}
+    return ExecuteTask.model_validate(said)
+
+
+def queue(executor: SlurmExecutor, *workloads: ExecuteTask) -> None:
+    for one in workloads:
+        executor.queue_workload(one, session=None)  # type: ignore[arg-type]
+    executor.heartbeat()
+
+
+def tell(executor: SlurmExecutor, *news: News) -> dict[Any, Any]:
+    """The events that Airflow reads after some news."""
+    for one in news:
+        executor._news.put(one)
+    executor.sync()
+    return executor.get_event_buffer()
+
+
+def submitted(executor: SlurmExecutor) -> list[QueuedTask]:
+    # What was begun in the loop before this has come to its end.
+    async def nothing() -> None: ...
+
+    executor._loop.run(nothing())
+    return executor._keeper.submitted  # type: ignore[union-attr,no-any-return]
+
+
+def test_a_task_is_handed_over_with_a_token_for_days(executor: SlurmExecutor) -> None:
+    import jwt
+
+    one = workload("leg")
+    queue(executor, one)
+    [task] = submitted(executor)
+    assert (task.leg, task.queue, task.asked) == ("leg", "gpu", {"mem": "1G"})
+    claims = jwt.decode(task.workload["token"], options={"verify_signature": False})
+    assert (claims["sub"], claims["scope"]) == (str(one.ti.id), "workload")
+    assert claims["exp"] - claims["iat"] == 7 * 86400
+    assert "external_executor_id" not in task.workload["ti"]
+
+
+def test_the_end_of_a_leg_that_another_has_followed_is_not_told(executor: SlurmExecutor) -> None:
+    before = workload("before")
+    queue(executor, before)
+    queue(executor, one := workload("after", ti_id=before.ti.id))
+    key = executor._key(one.ti)
+    assert tell(executor, News("before", NewsKind.SUCCEEDED)) == {}
+    assert key in executor.running
+    assert tell(executor, News("after", NewsKind.SUCCEEDED, "said")) == {key: (TaskInstanceState.SUCCESS, "said")}
+    assert key not in executor.running
+
+
+def test_a_failure_is_told_in_both_logs(executor: SlurmExecutor, tmp_path: Any) -> None:
+    queue(executor, one := workload("leg"))
+    failed = News("leg", NewsKind.FAILED, "Job 7 is TIMEOUT", ("Diagnosis",), "dag/leg.log")
+    assert tell(executor, failed) == {executor._key(one.ti): (TaskInstanceState.FAILED, "Job 7 is TIMEOUT")}
+    [row] = executor._task_event_logs
+    assert (row.event, row.extra) == ("slurm job failed", "Job 7 is TIMEOUT\nDiagnosis")
+    assert "Job 7 is TIMEOUT" in (tmp_path / "dag/leg.log").read_text()
+
+
+def test_a_task_that_is_not_wanted_has_no_event(executor: SlurmExecutor) -> None:
+    queue(executor, workload("leg"))
+    assert tell(executor, News("leg", NewsKind.NOT_WANTED)) == {}
+    assert not executor.running
+
+
+def test_jobs_that_wait_in_slurm_take_no_slots(executor: SlurmExecutor) -> None:
+    queue(executor, workload("a", "a"), workload("b", "b"))
+    assert (executor.slots_occupied, executor.slots_available) == (2, 9998)
+    tell(executor, News("a", NewsKind.SUBMITTED), News("b", NewsKind.WAITING))
+    assert executor.slots_occupied == 0
+
+
+def test_news_that_cannot_be_taken_up_end_no_scheduler(
+    executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = workload("a", "a"), workload("b", "b")
+    queue(executor, one, other)
+    monkeypatch.setattr(executor, "_tell", lambda *_: 1 / 0)
+    events = tell(executor, News("a", NewsKind.FAILED), News("b", NewsKind.SUCCEEDED))
+    assert events.keys() == {executor._key(one.ti), executor._key(other.ti)}
+
+
+def test_a_task_without_an_id_fails_in_words(executor: SlurmExecutor) -> None:
+    queue(executor, workload(None))
+    [(state, _)] = executor.get_event_buffer().values()
+    assert state == TaskInstanceState.FAILED
+    assert "by its alias" in executor._task_event_logs[0].extra
+
+
+@pytest.mark.parametrize(
+    ("found", "adopted", "later"), [({"a"}, {"a"}, []), (RuntimeError("away"), {"a", "b"}, ["a", "b"])]
+)
+def test_what_has_no_job_is_not_adopted_unless_slurm_cannot_be_asked(
+    executor: SlurmExecutor, found: Any, adopted: set[str], later: list[str]
+) -> None:
+    executor._keeper.found = found  # type: ignore[union-attr]
+    tis = [workload(leg, leg).ti for leg in ("a", "b")] + [workload(None, "c").ti]
+    rejected = executor.try_adopt_task_instances(tis)  # type: ignore[arg-type]
+    assert [ti.task_id for ti in rejected] == sorted({"a", "b", "c"} - adopted)
+    assert {executor._key(ti) for ti in tis if ti.task_id in adopted} == executor.running
+    submitted(executor)
+    assert executor._keeper.later == later  # type: ignore[union-attr]
+
+
+def test_a_task_that_waits_in_slurm_is_not_stuck(executor: SlurmExecutor) -> None:
+    with pytest.raises(NotImplementedError):
+        executor.revoke_task(ti=SimpleNamespace())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("EXECUTOR_JOB", '{"gpu": 1}', "executor_job: .*did you mean 'gpus'"),
+        ("EXECUTOR_QUEUES", '{"q": {"time_limit": "soon"}}', "executor_queues, q: time_limit"),
+    ],
+)
+def test_options_that_no_job_could_ask_for_are_refused_at_start(
+    executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, option: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(f"AIRFLOW__SOPERATOR__{option}", value)
+    with pytest.raises(ValueError, match=said):
+        executor.start()
+
+
+def test_without_an_alias_it_does_not_start(executor: SlurmExecutor) -> None:
+    executor.name = ExecutorName(PATH)
+    with pytest.raises(ValueError, match="give it an alias: SlurmExecutor:airflow_provider_soperator"):
+        executor.start()
+
+
+def test_airflow_has_all_that_it_builds_upon() -> None:
+    # Without the first two a try would have several jobs.
+    assert "pre_assigns_external_executor_id" in vars(BaseExecutor)
+    assert hasattr(BaseExecutor, "run_workload")

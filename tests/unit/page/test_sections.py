@@ -1,0 +1,143 @@
+"""The sections of the page beside nodes and queue: what a viewer sees of them, and that none is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.board.blocks import CapacityLook
+from airflow_provider_soperator.board.capacity_dags import ShiftSeen
+from airflow_provider_soperator.board.check_history import CheckLook, HealthLook
+from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.board.usage import UsageLook, UsedJob
+from airflow_provider_soperator.capacity.overrides import Override
+from airflow_provider_soperator.health.assessment import Observations
+from airflow_provider_soperator.page import sections as page_sections
+from airflow_provider_soperator.page.sections import Sections, said
+from tests.unit.board.test_blocks import DAG, WORLD
+from tests.unit.page.test_app import HOSTILE, NOW, Everything, picture, rights, visit  # noqa: F401
+
+SHIFT = ShiftSeen(
+    dag_id="gpu_shifts",
+    path="dags/gpu_shifts/runs/r/tasks/shift",
+    said=HOSTILE,
+    at=NOW,
+    by=HOSTILE,
+    jobs_in_the_way=("8",),
+    ends_at=NOW,
+    late=28,
+    jobs={"ended": 2},
+)
+OVERRIDE = Override(
+    f"{NOW - timedelta(hours=1):%Y-%m-%dT%H:%M:%S}/{NOW + timedelta(hours=1):%Y-%m-%dT%H:%M:%S}",
+    {"training": 2, "inference": 2},
+    by=HOSTILE,
+    because=HOSTILE,
+)
+MOVER = replace(DAG, at_work=SHIFT, last=SHIFT, schedule=DAG.schedule.overridden([OVERRIDE]))
+CAPACITY = CapacityLook(
+    taken=NOW,
+    dags=[MOVER, replace(DAG, dag_id="twin")],
+    worlds={"gpu_shifts": WORLD},
+    failures={"twin": HOSTILE},
+)
+HEALTH = HealthLook(
+    taken=NOW,
+    observations=Observations(figures={HOSTILE: {"worker-0": [(day, {HOSTILE: 1.0 + day}) for day in range(4)]}}),
+    checks=[CheckLook(name=HOSTILE, state="Failed", is_bad=True, at=NOW, why=HOSTILE)],
+    failures={"Pods": HOSTILE},
+)
+USAGE = UsageLook(
+    taken=NOW,
+    used=[
+        UsedJob(
+            user=HOSTILE, gpu_hours=4, has_failed=True, waited=60, tasks=JobTasks(dag_id=dag, run_id="r", task_id="fit")
+        )
+        for dag in ("gpu_shifts", "twin")
+    ],
+)
+
+
+class Known(Sections):
+    """Sections of which all is known."""
+
+    async def of(self, shown: Any, may_see: Any) -> dict[str, Any]:
+        return said(shown, may_see, CAPACITY, HEALTH, USAGE)
+
+
+def test_hostile_texts_of_sections_stay_texts(rights: Everything) -> None:  # noqa: F811
+    rights.dags = frozenset({"gpu_shifts", "twin"})
+    shown = visit("/", picture(), Known())
+    assert shown.status_code == 200
+    assert "<script>alert" not in shown.text
+    # The shift at work and the last one, who started that, and the override with its reason.
+    assert shown.text.partition('id="nodes"')[0].count("&lt;script&gt;alert") >= 6
+
+
+def test_one_sees_who_has_the_block_what_comes_next_and_what_was_used(rights: Everything) -> None:  # noqa: F811
+    rights.dags = frozenset({"gpu_shifts", "twin"})
+    text = " ".join(visit("/", picture(), Known()).text.split())
+    for part in (
+        "training <strong>24</strong> (24 idle)",
+        "inference <strong>16</strong> (8 at work, 8 on the way), 8 bought beside it",
+        "free <strong>16</strong>",
+        "Next handover <strong>",
+        "in its way: job 8",
+        ", 28 s late, 2 jobs ended.",
+        "gpu_shifts and twin both move training and inference",
+        "8.0 GPU-hours of 2 jobs, 100 % of them of jobs that failed",
+        "Not read: the block of twin.",
+        "Not read: Pods.",
+    ):
+        assert part in text
+
+
+def test_a_dag_that_one_may_not_see_is_nowhere(rights: Everything) -> None:  # noqa: F811
+    rights.dags = frozenset({"train"})
+    text = visit("/", picture(), Known()).text
+    for name in ("gpu_shifts", "twin", "block-1", "Conflict", "Next handover"):
+        assert name not in text
+    assert "other DAGs" in text
+
+
+def test_the_shift_of_a_dag_that_one_may_not_see_is_not_told_by_another(rights: Everything) -> None:  # noqa: F811
+    rights.dags = frozenset({"gpu_shifts"})
+    other = replace(MOVER, last=None, at_work=replace(SHIFT, dag_id="secret", path="dags/secret"))
+    assert said(picture(), rights.dags.__contains__, replace(CAPACITY, dags=[other]), HEALTH, USAGE)["bands"]
+
+    class Other(Sections):
+        async def of(self, shown: Any, may_see: Any) -> dict[str, Any]:
+            return said(shown, may_see, replace(CAPACITY, dags=[other]), HEALTH, USAGE)
+
+    text = visit("/", picture(), Other()).text
+    assert "Schedule" in text
+    assert "secret" not in text
+
+
+def test_no_viewer_waits_for_a_section_and_all_share_its_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    answering = asyncio.Event()
+
+    def looks(what: str, look: Any) -> None:
+        async def taken(connection: str, before: Any) -> Any:
+            asked.append(what)
+            await answering.wait()
+            return look
+
+        monkeypatch.setattr(page_sections, f"look_at_{what}", taken)
+
+    async def story() -> list[bool]:
+        for what, look in {"capacity": CAPACITY, "health": HEALTH, "usage": USAGE}.items():
+            looks(what, look)
+        sections, shown = Sections(), picture()
+        views = [(await sections.of(shown, lambda dag: True))["is_whole"] for _ in range(50)]
+        answering.set()
+        await asyncio.sleep(0.01)
+        return [*views, *[(await sections.of(shown, lambda dag: True))["is_whole"] for _ in range(50)]]
+
+    assert asyncio.run(story()) == [False] * 50 + [True] * 50
+    assert sorted(asked) == ["capacity", "health", "usage"]

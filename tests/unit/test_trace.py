@@ -1,0 +1,46 @@
+"""The replay of a month: its world keeps count of nodes, GPUs and work, whatever it is told to do."""
+
+from __future__ import annotations
+
+import random
+
+from benchmarks.trace.load import CHECKPOINT, month
+from benchmarks.trace.run import ways
+from benchmarks.trace.world import GRACE, NODE, World
+
+
+def test_no_node_gpu_or_work_is_lost_or_made() -> None:
+    loaded = month(7, gpus=64, busy=0.8, peak=20.0, days=2)
+    world, dice = World(8, 2, boot=4, gone=2), random.Random(7)
+    coming, ran, wanted = list(loaded.jobs), dict[int, int](), 2
+    for now in range(2 * 24 * 60):
+        while coming and coming[0].submitted <= now:
+            world.submit(coming.pop(0), now)
+        if dice.random() < 0.02:
+            wanted = dice.randrange(7)
+        world.tick(now, wanted, 2, ahead=dice.choice([0, 60]))
+        assert len(world.nodes) + world.serving + len(world.to_serving) + len(world.to_slurm) == 8
+        for node in world.nodes:
+            assert NODE - node.free == sum(min(job.gpus, NODE) for job in node.jobs)
+            assert node.free >= 0
+        for job in {job for node in world.nodes for job in node.jobs}:
+            assert sum(job in node.jobs for node in world.nodes) == max(1, job.gpus // NODE)
+            ran[job.id] = ran.get(job.id, 0) + 1
+    found = world.figures
+    assert found.moves > 20
+    assert found.requeued > 5
+    assert found.lost <= found.requeued * CHECKPOINT * 32
+    # A minute each that it took, and what was lost again; but for the jobs that still run or wait.
+    left = {job.id for node in world.nodes for job in node.jobs} | {job.id for job in world.pending()}
+    done = [job for job in loaded.jobs if job.submitted < now and job.id not in left]
+    assert len(done) > 1000
+    assert all(ran[job.id] >= job.minutes for job in done)
+    assert sum(ran[job.id] - job.minutes for job in done) <= found.requeued * (CHECKPOINT + GRACE)
+
+
+def test_ways_are_compared_under_the_same_load() -> None:
+    loaded = month(3, gpus=256, busy=0.62, peak=110.0, days=2)
+    found = ways(loaded)
+    assert found["demand"].usage > found["fixed split"].usage
+    assert found["bound"].wait <= found["clairvoyant"].wait <= found["fixed split"].wait
+    assert ways(loaded) == found
