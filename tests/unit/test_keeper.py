@@ -66,7 +66,7 @@ def wait(condition: Callable[[], object], run: subprocess.Popen[bytes]) -> None:
 
 def test_a_copy_of_a_test_ends_with_it() -> None:
     program = "import time; from tests.forks import forked\n"
-    program += "with forked(lambda: time.sleep(60)) as pid: print(pid, flush=True); time.sleep(60)\n"
+    program += "with forked(lambda: time.sleep(600)) as pid: print(pid, flush=True); time.sleep(600)\n"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as test:
         assert test.stdout is not None
         copy = psutil.Process(int(test.stdout.readline()))
