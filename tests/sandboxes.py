@@ -36,7 +36,7 @@ FOLDERS = {
 HALF, SECOND = "test_f", ", second half"
 #: Where tests run side by side, those that take long are begun first, so that all come to their end at the same time.
 LONG = (
-    *(max(SUITES) + SECOND, min(SUITES) + SECOND, "airflow of shifts", max(SUITES), "airflow", min(SUITES)),
+    *(max(SUITES) + SECOND, "airflow of shifts", max(SUITES), "airflow", min(SUITES) + SECOND, min(SUITES)),
     *("sandboxes of their own", f"shifts on {max(SUITES)}", "terraform", f"shifts on {min(SUITES)}", "demo", "browser"),
 )
 
@@ -126,12 +126,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sandbox" in metafunc.fixturenames:
         root = metafunc.config.getoption("--slurm-root")
-        chosen = [own_root(root)] if root else [{"slurm": version} for version in _versions(metafunc)]
+        chosen = [own_root(root)] if root else [{"slurm": version} for version in versions(metafunc)]
         ids = [f"slurm-{one['slurm']}" for one in chosen]
         metafunc.parametrize("sandbox", chosen, indirect=True, scope="session", ids=ids)
 
 
-def _versions(metafunc: pytest.Metafunc) -> list[str]:
+def versions(metafunc: pytest.Metafunc) -> list[str]:
     """Slurm versions that a test runs on: one, unless what it proves differs between them."""
     chosen = {"each_slurm": [*SUITES], "oldest_slurm": [min(SUITES)], "newest_slurm": [max(SUITES)]}
     if metafunc.config.getoption("--each-slurm"):

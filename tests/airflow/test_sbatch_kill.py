@@ -54,19 +54,11 @@ class Killing:
 
 
 def marked_failed(killing: Killing) -> None:
-    _marked(killing, "failed")
-
-
-def marked_success(killing: Killing) -> None:
-    _marked(killing, "success")
-
-
-def _marked(killing: Killing, state: str) -> None:
     run, jobs = killing.start()
     killing.settle(run)
-    run.mark("fit", state)
+    run.mark("fit", "failed")
     jobs.wait("CANCELLED")
-    assert run.task("fit")["state"] == state
+    assert run.task("fit")["state"] == "failed"
 
 
 def cleared_without_retries(killing: Killing) -> None:
@@ -162,22 +154,20 @@ def deleted_and_made_again(killing: Killing) -> None:
 
 
 #: Those first that take longest. A waiter for the job hears of any other state, whichever it is, in the same
-#: way: a mark is put in each mode, what else changes the state in one. Which job belongs to which try after a clear,
-#: with retries or without, is proved in memory (tests/unit/operators/test_sbatch_keys).
+#: way: a mark is put in each mode, what else changes the state in one. What is the same in all of them is proved in
+#: memory: that a job goes whatever becomes of its task (tests/unit/triggers/test_cluster_away), and which job belongs
+#: to which try after a clear (tests/unit/operators/test_sbatch_keys).
 CASES = [
     (execution_timeout, "worker"),
     (execution_timeout, "deferred"),
     (cleared_without_retries, "worker"),
     (cleared_with_retries, "triggerer"),
-    (cleared_after_failure, "deferred"),
     (cleared_after_failure, "triggerer"),
     (cleared_but_kept, "worker"),
-    (cleared_but_kept, "deferred"),
     (dagrun_timeout, "deferred"),
     (marked_failed, "worker"),
     (marked_failed, "deferred"),
     (marked_failed, "triggerer"),
-    (marked_success, "deferred"),
     (worker_told_to_end, "worker"),
     # In a worker, Airflow may take the end of the deleted run's process for that of the new one's.
     (deleted_and_made_again, "triggerer"),

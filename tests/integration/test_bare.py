@@ -18,11 +18,12 @@ from airflow_provider_soperator.provisioning.parts import NodeSet
 from airflow_provider_soperator.provisioning.spec import Installation, KubernetesObjects
 from sandbox.cloud.landscape import nodesets_of, slurm_cluster
 from sandbox.lifecycle import Sandbox
-from sandbox.settings import NAMESPACE, RELEASES, SUITES, Settings
+from sandbox.settings import NAMESPACE, RELEASES, Settings
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.provisioning import CPU, GPU, destroy, provision
 from tests.integration.test_checks_double import parts
+from tests.sandboxes import versions
 from tests.unit.provisioning import clusters
 
 pytestmark = pytest.mark.lane("sandboxes of their own")
@@ -31,7 +32,12 @@ CLUSTERS = ("slurm.nebius.ai", "v1", NAMESPACE, "slurmclusters")
 Apply = Callable[..., None]
 
 
-@pytest.fixture(params=[*SUITES])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What the versions of Soperator have in common is tried on one."""
+    metafunc.parametrize("settings", versions(metafunc), indirect=True)
+
+
+@pytest.fixture
 def settings(request: pytest.FixtureRequest) -> Settings:
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         pytest.skip("a sandbox needs root on Debian")
@@ -101,6 +107,7 @@ def phase(cluster: Cluster) -> str:
     return str((found.get("status") or {}).get("phase"))
 
 
+@pytest.mark.each_slurm
 def test_objects_become_a_slurm_on_which_jobs_run(bare: Cluster, apply: Apply, settings: Settings) -> None:
     assert bare.sandbox.init.processes().keys() == {"cloud"}
     with phases(bare) as seen:
@@ -151,6 +158,7 @@ def test_without_structured_partitions_there_are_no_nodes(bare: Cluster, apply: 
     assert bare.custom("nodesets", "worker-cpu")["status"]["phase"] == "Provisioning"
 
 
+@pytest.mark.each_slurm
 def test_a_partition_of_a_set_that_is_not_there(bare: Cluster, apply: Apply, settings: Settings) -> None:
     lost = {"name": "lost", "nodeSetRefs": ["gone"], "config": "State=UP"}
     main = {"name": "main", "isAll": True, "config": "Default=YES State=UP"}
@@ -169,6 +177,7 @@ def test_a_partition_of_a_set_that_is_not_there(bare: Cluster, apply: Apply, set
     assert bare.run("srun", "--nodelist=worker-cpu-0", "hostname").strip() == "worker-cpu-0"
 
 
+@pytest.mark.each_slurm
 def test_a_set_belongs_to_a_cluster(bare: Cluster, apply: Apply, settings: Settings) -> None:
     gpu, cpu = sets_of(settings)
     for nodeset in (gpu, cpu):
@@ -186,6 +195,7 @@ def test_a_set_belongs_to_a_cluster(bare: Cluster, apply: Apply, settings: Setti
         assert "worker" not in bare.run("sinfo", "--noheader", "--format=%N")
 
 
+@pytest.mark.each_slurm
 def test_without_rest_nothing_is_read_again(bare: Cluster, apply: Apply, settings: Settings) -> None:
     said = cluster_of(settings)
     said["spec"]["slurmNodes"]["rest"]["enabled"] = False
@@ -253,6 +263,7 @@ def test_an_overwritten_jail_has_what_its_image_has(bare: Cluster, apply: Apply,
     bare.run("srun", "--nodelist=worker-cpu-0", "id", "alice")
 
 
+@pytest.mark.each_slurm
 def test_a_cluster_that_a_task_applies_runs_jobs(
     bare: Cluster, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,8 @@ def test_it():
 
 #: What happens to the run, and to its worker.
 ENDS: dict[str, Callable[[psutil.Process, psutil.Process], None]] = {
-    "interrupted": lambda run, worker: run.send_signal(signal.SIGINT),
+    # As a terminal does it.
+    "interrupted": lambda run, worker: os.killpg(run.pid, signal.SIGINT),
     "killed": lambda run, worker: run.kill(),
     "worker_killed": lambda run, worker: worker.kill(),
 }
@@ -40,6 +41,7 @@ def test_a_server_ends_with_its_test(tmp_path: Path, end: Callable[[psutil.Proce
         [sys.executable, "-m", "pytest", *words, str(tmp_path), f"--rootdir={tmp_path}", "-c", os.devnull],
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdout=subprocess.DEVNULL,
+        start_new_session=True,
         # Of a run in the background of a script it would be ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as run:
@@ -64,7 +66,7 @@ def wait(condition: Callable[[], object], run: subprocess.Popen[bytes]) -> None:
 
 def test_a_copy_of_a_test_ends_with_it() -> None:
     program = "import time; from tests.forks import forked\n"
-    program += "with forked(lambda: time.sleep(60)) as pid: print(pid, flush=True); time.sleep(60)\n"
+    program += "with forked(lambda: time.sleep(600)) as pid: print(pid, flush=True); time.sleep(600)\n"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as test:
         assert test.stdout is not None
         copy = psutil.Process(int(test.stdout.readline()))

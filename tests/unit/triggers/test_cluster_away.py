@@ -163,9 +163,14 @@ def test_a_triggerer_that_is_relieved_of_a_task_does_not_submit_its_job_later(
     assert cluster.queue == []
 
 
+@pytest.mark.parametrize("cancel_on_kill", [True, False])
 @pytest.mark.parametrize("state", ["failed", "success", "skipped", "scheduled", "deferred", None])
 def test_a_job_goes_with_its_task_unless_another_triggerer_has_that(
-    state: str | None, cluster: Cluster, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    state: str | None,
+    cancel_on_kill: bool,
+    cluster: Cluster,
+    run: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Marked, in a run that takes too long, cleared, or deleted: what Airflow makes of the task is no matter."""
 
@@ -173,7 +178,7 @@ def test_a_job_goes_with_its_task_unless_another_triggerer_has_that(
         return state
 
     async def killed() -> None:
-        told = trigger()
+        told = trigger(cancel_on_kill=cancel_on_kill)
         event = asyncio.ensure_future(told.event())
         await asyncio.sleep(10)
         event.cancel()
@@ -182,7 +187,8 @@ def test_a_job_goes_with_its_task_unless_another_triggerer_has_that(
 
     monkeypatch.setattr(SbatchTrigger, "state", of_task)
     run(killed())
-    assert [str(job.state) for job in cluster.queue] == ["PENDING" if state == "deferred" else "CANCELLED"]
+    goes = cancel_on_kill and state != "deferred"
+    assert [str(job.state) for job in cluster.queue] == ["CANCELLED" if goes else "PENDING"]
 
 
 def test_a_try_that_is_ended_before_a_worker_begins_it_takes_the_job_of_the_triggerer_with_it(
