@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.board.tasks import path_of
+from airflow_provider_soperator.capacity.demand import KeptDecision, newest_decision
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
@@ -63,6 +64,8 @@ class CapacityDag:
     order: ShiftOrder | None = None
     #: What targets could use in past windows, the newest last.
     reports: Sequence[Mapping[str, Any]] = ()
+    #: The units by demand, if anything decides within ranges.
+    demand: KeptDecision | None = None
     at_work: ShiftSeen | None = None
     last: ShiftSeen | None = None
     #: What is wrong with its overrides.
@@ -106,15 +109,15 @@ def capacity_dags(connection: str) -> list[CapacityDag]:
                 # Another version of the provider has stored it, until the DAG processor does so again.
                 _log.warning("The DAG %s is stored in a way that cannot be read: %s", dag_id, error)
         found = []
-        for dag, overrides in stored:
+        for dag, *variables in stored:
             if dag.is_of(connection):
                 seen = replace(dag, last=_last_shift(session, dag.dag_id))
-                found.append((seen, overrides))
-    return [_with_variables(dag, overrides) for dag, overrides in found]
+                found.append((seen, *variables))
+    return [_with_variables(*one) for one in found]
 
 
-def _stored(dag_id: str, is_paused: bool, timetable: Mapping[str, Any]) -> tuple[CapacityDag, str]:
-    """A DAG as its serialized timetable has it, and the name of the Variable with its overrides."""
+def _stored(dag_id: str, is_paused: bool, timetable: Mapping[str, Any]) -> tuple[CapacityDag, str, str]:
+    """A DAG as its serialized timetable has it, and the names of the Variables with its overrides and decisions."""
     watchers = (timetable.get("asset_condition") or {}).get("watchers") or ()
     told: Mapping[str, Any] = next(
         (one["trigger"]["kwargs"] for one in watchers if "order" in one["trigger"]["kwargs"]), {}
@@ -122,10 +125,10 @@ def _stored(dag_id: str, is_paused: bool, timetable: Mapping[str, Any]) -> tuple
     order = ShiftOrder.read(json.loads(told["order"])) if told else None
     schedule = CapacitySchedule.read(timetable["schedule"])
     dag = CapacityDag(dag_id=dag_id, is_paused=is_paused, schedule=schedule, order=order)
-    return dag, told.get("overrides", f"{dag_id}_overrides")
+    return dag, told.get("overrides", f"{dag_id}_overrides"), told["demanded"] if told.get("demand") else ""
 
 
-def _with_variables(dag: CapacityDag, overrides: str) -> CapacityDag:
+def _with_variables(dag: CapacityDag, overrides: str, demanded: str) -> CapacityDag:
     """The DAG with what its runs, its watcher and its shifts keep in Airflow Variables."""
     try:
         dag = replace(dag, schedule=dag.schedule.overridden(kept_overrides(overrides)))
@@ -136,6 +139,8 @@ def _with_variables(dag: CapacityDag, overrides: str) -> CapacityDag:
         dag = replace(dag, reports=[one for one in kept_reports(dag.dag_id) if one.keys() >= _REPORTED])
     if dag.order is None:
         return dag
+    with suppress(LookupError, ValueError):
+        dag = replace(dag, demand=newest_decision(demanded) if demanded else None)
     with suppress(ValueError):
         shift = ShiftAtWork.find(dag.order.block)
         dag = replace(dag, at_work=_at_work(shift) if shift and not shift.ended else None)

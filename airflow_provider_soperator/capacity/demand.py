@@ -193,13 +193,32 @@ def keep_decision(key: str, decision: Decision, is_observed: bool, now: datetime
     Variable.set(key, json.dumps(kept))
 
 
+@dataclass(frozen=True)
+class KeptDecision(Decision):
+    """The newest decision, since when it is the same, and when it was last made."""
+
+    since: datetime = datetime.min
+    at: float = 0.0
+    is_observed: bool = False
+
+    def holds(self, now: datetime) -> bool:
+        return now.timestamp() - self.at <= _HOLDS
+
+
+def newest_decision(key: str) -> KeptDecision | None:
+    """The newest decision of an Airflow Variable."""
+    kept = _kept(key)
+    if not kept:
+        return None
+    newest = kept["decisions"][-1]
+    since, because = datetime.fromisoformat(newest["since"]), tuple(newest["because"])
+    return KeptDecision(newest["units"], because, since=since, at=kept["at"], is_observed=kept["observed"])
+
+
 def kept_demand(key: str | None, now: datetime) -> dict[str, int] | None:
     """The units by the decision that holds; None if none was made lately, or it was only observed."""
-    kept = _kept(key) if key else {}
-    if not kept or kept["observed"] or now.timestamp() - kept["at"] > _HOLDS:
-        return None
-    units: dict[str, int] = kept["decisions"][-1]["units"]
-    return units
+    newest = newest_decision(key) if key else None
+    return newest.units if newest and newest.holds(now) and not newest.is_observed else None
 
 
 def _kept(key: str) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from airflow.sdk import Variable
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_soperator.board import capacity_dags
 from airflow_provider_soperator.board.capacity_dags import CapacityDag, _stored, _with_variables
+from airflow_provider_soperator.capacity.demand import Decision, Demand, keep_decision
+from airflow_provider_soperator.capacity.loads import QueueLoad
 from airflow_provider_soperator.capacity.overrides import Override
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.steering import ShiftAtWork
@@ -32,14 +35,14 @@ TARGETS = [
 ]
 
 
-def stored(timetable: dict[str, Any]) -> tuple[CapacityDag, str]:
+def stored(timetable: dict[str, Any]) -> tuple[CapacityDag, str, str]:
     return _stored("gpu_shifts", True, timetable)
 
 
 @pytest.fixture
 def dag() -> CapacityDag:
     made = capacity_dag("gpu_shifts", SCHEDULE, TARGETS, "block-1")
-    said, _ = stored(DagSerialization.to_dict(made)["dag"]["timetable"]["__var"])
+    said, *_ = stored(DagSerialization.to_dict(made)["dag"]["timetable"]["__var"])
     return said
 
 
@@ -53,8 +56,8 @@ def test_a_dag_is_read_as_airflow_stores_it_with_its_targets_and_its_block(dag: 
 
 
 def test_of_a_dag_with_a_timetable_alone_the_schedule_is_known() -> None:
-    said, overrides = stored(CapacityTimetable(SCHEDULE).serialize())
-    assert (said.schedule, said.order, overrides) == (SCHEDULE, None, "gpu_shifts_overrides")
+    said, *variables = stored(CapacityTimetable(SCHEDULE).serialize())
+    assert (said.schedule, said.order, variables) == (SCHEDULE, None, ["gpu_shifts_overrides", ""])
     assert said.is_of("any")
 
 
@@ -70,7 +73,7 @@ def with_variables(
     monkeypatch.setattr(capacity_dags, "kept_reports", lambda dag_id: [REPORT, {"edited": "by hand"}])
     monkeypatch.setattr(ShiftAtWork, "find", lambda block: shift)
     monkeypatch.setattr(capacity_dags, "_at_work", lambda shift: shift)
-    return _with_variables(dag, "gpu_shifts_overrides")
+    return _with_variables(dag, "gpu_shifts_overrides", "")
 
 
 def test_overrides_reports_and_the_shift_at_work_come_from_variables(
@@ -83,6 +86,24 @@ def test_overrides_reports_and_the_shift_at_work_come_from_variables(
     assert (list(seen.reports), seen.at_work) == ([REPORT], shift)
     over = ShiftAtWork(id="1", key="k", block="block-1", task="gpu_shifts/r/shift/-1", ended="done")
     assert with_variables(dag, monkeypatch, [], over).at_work is None
+
+
+def test_what_demand_has_decided_is_read_if_anything_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = capacity_dag("gpu_shifts", SCHEDULE, TARGETS, "block-1", demand=Demand([QueueLoad(target="training")]))
+    dag, overrides, demanded = stored(DagSerialization.to_dict(made)["dag"]["timetable"]["__var"])
+    now, kept = datetime(2026, 11, 28, tzinfo=timezone.utc), dict[str, str]()
+    monkeypatch.setattr(Variable, "get", lambda key, default=None: kept.get(key, default))
+    monkeypatch.setattr(Variable, "set", kept.__setitem__)
+    assert _with_variables(dag, overrides, demanded).demand is None
+    keep_decision(demanded, Decision({"training": 4, "inference": 0}, ("jobs wait",)), True, now)
+    seen = _with_variables(dag, overrides, demanded).demand
+    assert seen is not None
+    assert (seen.units, seen.because, seen.since) == ({"training": 4, "inference": 0}, ("jobs wait",), now)
+    assert seen.is_observed
+    assert seen.holds(now + timedelta(minutes=15))
+    assert not seen.holds(now + timedelta(minutes=16))
+    kept[demanded] = '{"edited": "by hand"}'
+    assert _with_variables(dag, overrides, demanded).demand is None
 
 
 def test_a_mistake_in_overrides_is_told_and_the_schedule_is_there(

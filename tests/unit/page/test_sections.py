@@ -14,6 +14,7 @@ from airflow_provider_soperator.board.capacity_dags import ShiftSeen
 from airflow_provider_soperator.board.check_history import CheckLook, HealthLook
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.board.usage import UsageLook, UsedJob
+from airflow_provider_soperator.capacity.demand import KeptDecision
 from airflow_provider_soperator.capacity.overrides import Override
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.page import sections as page_sections
@@ -38,7 +39,8 @@ OVERRIDE = Override(
     by=HOSTILE,
     because=HOSTILE,
 )
-MOVER = replace(DAG, at_work=SHIFT, last=SHIFT, schedule=DAG.schedule.overridden([OVERRIDE]))
+DEMAND = KeptDecision({"training": 2, "inference": 4}, (f"jobs wait {HOSTILE}",), since=NOW, at=NOW.timestamp())
+MOVER = replace(DAG, demand=DEMAND, at_work=SHIFT, last=SHIFT, schedule=DAG.schedule.overridden([OVERRIDE]))
 CAPACITY = CapacityLook(
     taken=NOW,
     dags=[MOVER, replace(DAG, dag_id="twin")],
@@ -74,8 +76,8 @@ def test_hostile_texts_of_sections_stay_texts(rights: Everything) -> None:  # no
     shown = visit("/", picture(), Known())
     assert shown.status_code == 200
     assert "<script>alert" not in shown.text
-    # The shift at work and the last one, who started that, and the override with its reason.
-    assert shown.text.partition('id="nodes"')[0].count("&lt;script&gt;alert") >= 6
+    # The shift at work and the last one, who started that, the override with its reason, and why demand is so.
+    assert shown.text.partition('id="nodes"')[0].count("&lt;script&gt;alert") >= 7
 
 
 def test_one_sees_who_has_the_block_what_comes_next_and_what_was_used(rights: Everything) -> None:  # noqa: F811
@@ -87,6 +89,7 @@ def test_one_sees_who_has_the_block_what_comes_next_and_what_was_used(rights: Ev
         "free <strong>16</strong>",
         "Next handover <strong>",
         "in its way: job 8",
+        "<strong>training 2, inference 4</strong>",
         ", 28 s late, 2 jobs ended.",
         "gpu_shifts and twin both move training and inference",
         "8.0 GPU-hours of 2 jobs, 100 % of them of jobs that failed",
