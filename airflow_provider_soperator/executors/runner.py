@@ -24,6 +24,8 @@ def main(folder: str, names: list[str]) -> int:
     except ImportError as error:
         print(f"{sys.executable} cannot import Airflow: {error}", flush=True)
         return UNFIT
+    # As in an environment that is activated: tasks call its programs.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
     # An array's script has no path by which a process that a task spawns could find it.
     globals().pop("__file__", None)
     if len(names) == 1:

@@ -17,6 +17,8 @@ def job():
 
 @task(**ON_NODE)
 def on_node():
+    import shutil
+    assert shutil.which("airflow")
     return job()[0]
 
 @task
