@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _NODES_HELP = frozenset(
     {"", "None", "Priority", "Resources", "ReqNodeNotAvail", "NodeDown", "Nodes required for job are DOWN"}
 )
+#: Requests at a time beyond which the queueing model is not worth its time.
+_MANY = 1e5
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,9 @@ def units_for(rate: float, seconds: float, max_requests: int, wait: float, share
     offered = rate * seconds
     if offered <= 0:
         return 0
+    if offered > _MANY:
+        # None of so many waits for long, and this runs in an event loop.
+        return math.ceil((offered + 3 * math.sqrt(offered)) / max_requests)
     blocked, servers = 1.0, 0
     while True:
         servers += 1

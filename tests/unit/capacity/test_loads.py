@@ -123,6 +123,13 @@ def late_share(rate: float, seconds: float, servers: int, wait: float, seed: int
     return late / count
 
 
+@pytest.mark.timeout(5)
+def test_a_metric_in_another_unit_keeps_no_event_loop_busy() -> None:
+    assert units_for(1e9, 4, 32, 1, 0.99) == pytest.approx(4e9 / 32, rel=0.01)
+    # It goes on from where the model ends.
+    assert units_for(1e5 - 1, 1, 1, 1, 0.99) == pytest.approx(units_for(1e5 + 1, 1, 1, 1, 0.99), rel=0.01)
+
+
 def mistakes() -> Iterator[tuple[Any, str]]:
     yield lambda: MetricLoad(target="i", query="q"), "needs per_unit or keep_at"
     yield lambda: MetricLoad(target="i", query="q", per_unit=1, keep_at=1), "needs per_unit or keep_at"
