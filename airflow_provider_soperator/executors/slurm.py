@@ -9,9 +9,10 @@ import json
 import queue
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -104,8 +105,19 @@ class SlurmExecutor(BaseExecutor):
             self._loop.begin(self._submit(accepted))
 
     async def _submit(self, workloads: Sequence[ExecuteTask]) -> None:
+        from airflow_provider_soperator.executors.job_keeper import News, NewsKind
+
         # Tokens are signed here, as that may take a millisecond each.
-        await self._started_keeper.submit([self._queued_task(workload) for workload in workloads])
+        try:
+            tasks = [self._queued_task(workload) for workload in workloads]
+        except Exception as error:
+            # Nothing else would end these tasks: for Airflow they wait in Slurm.
+            self.log.exception("Tasks could not be handed over")
+            said = f"The job could not be submitted: {error!r}"
+            for workload in workloads:
+                self._news.put(News(str(workload.ti.external_executor_id), NewsKind.FAILED, said))
+            return
+        await self._started_keeper.submit(tasks)
 
     def _queued_task(self, workload: ExecuteTask) -> QueuedTask:
         from airflow_provider_soperator.executors.task_jobs import QueuedTask
@@ -151,6 +163,9 @@ class SlurmExecutor(BaseExecutor):
         from airflow_provider_soperator.executors.job_keeper import NewsKind
 
         kind = news.kind
+        if kind is NewsKind.NOT_WANTED and news.text:
+            self._loop.begin(self._ask_if_wanted(news))
+            return
         if kind in (NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED):
             self._books.move(news.leg, Phase.STARTED if kind is NewsKind.STARTED else Phase.SUBMITTED)
             if key := self._books.key_of(news.leg):
@@ -188,6 +203,25 @@ class SlurmExecutor(BaseExecutor):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as log:
             log.writelines(lines)
+
+    async def _ask_if_wanted(self, news: News) -> None:
+        """A task whose start was refused has failed if it is queued still: it was no Airflow that has answered."""
+        import asyncio
+
+        from airflow.utils.state import TaskInstanceState
+
+        from airflow_provider_soperator.executors.job_keeper import NewsKind
+
+        try:
+            is_queued = await asyncio.to_thread(_wanted, [news.leg], [TaskInstanceState.QUEUED])
+        except Exception:
+            self.log.exception("Whether a task is wanted could not be found out")
+            await asyncio.sleep(LOOK)
+            self._news.put(news)
+            return
+        said = f"{news.text}: what answered its node knows no such task: see whether execution_api_server_url is right"
+        kind, text = (NewsKind.FAILED, said) if is_queued else (NewsKind.NOT_WANTED, "")
+        self._news.put(replace(news, kind=kind, text=text))
 
     async def _drop_unwanted(self, legs: Sequence[str]) -> None:
         import asyncio
@@ -284,8 +318,8 @@ class SlurmExecutor(BaseExecutor):
         return self._keeper
 
 
-def _wanted(legs: Sequence[str]) -> set[str]:
-    """Those of some legs that Airflow still waits for."""
+def _wanted(legs: Sequence[str], states: Collection[Any] = ()) -> set[str]:
+    """Those of some legs that Airflow still waits for, in some states or any."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from airflow.utils.state import State
@@ -293,5 +327,5 @@ def _wanted(legs: Sequence[str]) -> set[str]:
 
     known = TaskInstance.external_executor_id
     with create_session() as session:
-        asked = select(known).where(known.in_(legs), TaskInstance.state.in_(State.adoptable_states))
+        asked = select(known).where(known.in_(legs), TaskInstance.state.in_(states or State.adoptable_states))
         return {leg for leg in session.scalars(asked) if leg}

@@ -13,7 +13,7 @@ from airflow.executors.executor_utils import ExecutorName
 from airflow.executors.workloads import ExecuteTask
 from airflow.utils.state import TaskInstanceState
 
-from airflow_provider_soperator.executors import SlurmExecutor
+from airflow_provider_soperator.executors import SlurmExecutor, slurm
 from airflow_provider_soperator.executors.job_keeper import News, NewsKind
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
 
@@ -133,6 +133,32 @@ def test_a_task_that_is_not_wanted_has_no_event(executor: SlurmExecutor) -> None
     queue(executor, workload("leg"))
     assert tell(executor, News("leg", NewsKind.NOT_WANTED)) == {}
     assert not executor.running
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+def test_a_refused_start_of_a_task_that_is_queued_has_failed(
+    executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, is_queued: bool
+) -> None:
+    def wanted(legs: Sequence[str], states: Sequence[Any]) -> set[str]:
+        assert [*states] == [TaskInstanceState.QUEUED]
+        return {*legs} if is_queued else set()
+
+    monkeypatch.setattr(slurm, "_wanted", wanted)
+    queue(executor, workload("leg"))
+    assert tell(executor, News("leg", NewsKind.NOT_WANTED, "Job 7 is FAILED")) == {}
+    assert executor.running
+    executor._news.put(executor._news.get(timeout=5))
+    events = tell(executor)
+    assert not executor.running
+    assert [state for state, _ in events.values()] == [TaskInstanceState.FAILED] * is_queued
+    assert all("knows no such task" in said for _, said in events.values())
+
+
+def test_tasks_that_cannot_be_handed_over_have_failed(executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_queued_task", lambda workload: 1 / 0)
+    queue(executor, workload("a", "a"), workload("b", "b"))
+    assert submitted(executor) == []
+    assert [state for state, _ in tell(executor).values()] == [TaskInstanceState.FAILED] * 2
 
 
 def test_jobs_that_wait_in_slurm_take_no_slots(executor: SlurmExecutor) -> None:
