@@ -36,6 +36,8 @@ from airflow_provider_soperator.slurm.states import JobBase
 
 #: Seconds after which the connection is read anew, and the folder is made anew, in which old files are removed then.
 RENEWED, CLEANED = 60.0, 86400.0
+#: Days that a task may run after its token is over: what adopts it needs its file.
+LONGEST = 90
 #: Seconds until a job is followed again after a failure that does not pass by itself.
 AGAIN = 10.0
 #: Seconds in which the files of jobs that have ended are gathered, to be removed together.
@@ -201,9 +203,8 @@ class JobKeeper:
                 self._client, self._read_at = await self._renewed(), now
             if self._folder is None or now - self._made_at > CLEANED:
                 packages = () if self._options.python else self._options.packages or installed_packages()
-                request = PrepareFolder(
-                    self._options.root, self._options.python, packages, self._options.token_days + 1
-                )
+                keep = self._options.token_days + LONGEST
+                request = PrepareFolder(self._options.root, self._options.python, packages, keep)
                 self._folder, self._made_at = await self._client.patient(self._log).ask(request), now
             return self._client, self._folder
 

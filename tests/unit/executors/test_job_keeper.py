@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors import runner
+from airflow_provider_soperator.executors.environment import PrepareFolder
 from airflow_provider_soperator.executors.job_keeper import RENEWED, News, NewsKind
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
 from airflow_provider_soperator.slurm.files import FileError
@@ -225,3 +226,14 @@ def test_a_connection_that_cannot_be_read_anew_is_used_as_it_was(slurm: ClusterO
         return keeper
 
     assert play_out(play()).ends() == {}
+
+
+def test_the_file_of_a_task_that_runs_for_months_is_there_for_another_scheduler(
+    slurm: ClusterOfTasks, play_out: Any
+) -> None:
+    async def play() -> None:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+
+    play_out(play())
+    assert [request.keep for request in slurm.asked if isinstance(request, PrepareFolder)] == [7 + 90]
