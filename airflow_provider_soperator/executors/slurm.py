@@ -60,6 +60,8 @@ class SlurmExecutor(BaseExecutor):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        #: Most slots of the scheduler that tasks take while the cluster does not answer.
+        self._most_occupied = max(1, self.parallelism // 2)
         # Not that of the whole scheduler: most of these tasks wait in Slurm.
         default = OPTIONS["executor_parallelism"][1]
         self.parallelism = int(cast(str, self.conf.get(SECTION, "executor_parallelism", fallback=default)))
@@ -140,7 +142,7 @@ class SlurmExecutor(BaseExecutor):
     @property
     def slots_occupied(self) -> int:
         """Tasks that Slurm does not have yet: the others keep no other executor from its work."""
-        return len(self._queued) + self._books.unsubmitted
+        return len(self._queued) + min(self._books.unsubmitted, self._most_occupied)
 
     # What the scheduler is told
 
@@ -187,7 +189,9 @@ class SlurmExecutor(BaseExecutor):
     def _tell(self, key: Any, event: str, said: str) -> None:
         """Add a row to the task's audit log."""
         self.log_task_event(event=f"slurm job {event}", extra=said, ti_key=key)
-        self._rows.append(self._task_event_logs[-1])
+        # There is no row for a key that Airflow cannot log.
+        if self._task_event_logs:
+            self._rows.append(self._task_event_logs[-1])
 
     def _append_to_log(self, news: News) -> None:
         """Add lines to the task's log, where the API server reads it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -145,10 +146,11 @@ def test_a_refused_start_of_a_task_that_is_queued_has_failed(
 
     monkeypatch.setattr(slurm, "_wanted", wanted)
     queue(executor, workload("leg"))
-    assert tell(executor, News("leg", NewsKind.NOT_WANTED, "Job 7 is FAILED")) == {}
-    assert executor.running
-    executor._news.put(executor._news.get(timeout=5))
-    events = tell(executor)
+    events = tell(executor, News("leg", NewsKind.NOT_WANTED, "Job 7 is FAILED"))
+    until = time.monotonic() + 10
+    while executor.running and time.monotonic() < until:
+        time.sleep(0.01)
+        events |= tell(executor)
     assert not executor.running
     assert [state for state, _ in events.values()] == [TaskInstanceState.FAILED] * is_queued
     assert all("knows no such task" in said for _, said in events.values())
@@ -166,6 +168,16 @@ def test_jobs_that_wait_in_slurm_take_no_slots(executor: SlurmExecutor) -> None:
     assert (executor.slots_occupied, executor.slots_available) == (2, 9998)
     tell(executor, News("a", NewsKind.SUBMITTED), News("b", NewsKind.WAITING))
     assert executor.slots_occupied == 0
+
+
+def test_a_cluster_that_is_away_leaves_slots_to_other_executors(executor: SlurmExecutor) -> None:
+    queue(executor, *(workload(f"leg-{number}", f"task-{number}") for number in range(40)))
+    assert executor.slots_occupied == executor.conf.getint("core", "parallelism") // 2 < 40
+
+
+def test_a_key_without_a_row_in_the_audit_log_ends_no_scheduler(executor: SlurmExecutor) -> None:
+    executor._tell(uuid4(), "failed", "said")
+    assert not executor._task_event_logs
 
 
 def test_news_that_cannot_be_taken_up_end_no_scheduler(
