@@ -62,6 +62,10 @@ def test_a_short_job_is_not_left_waiting_for_ever() -> None:
 
 def test_elements_of_an_array_count_each() -> None:
     assert need(job(id=JobId.parse("7_[0-9]"), gpus=1, limit=8 * HOUR)) == 2
+    assert need(*[job(id=JobId.parse("7_[0-5]"), gpus=1, limit=80 * MINUTE)]) == 1
+    # A queue of many long ones is counted, too.
+    array = job(id=JobId.parse("7_[0-999]"), limit=365 * 24 * HOUR)
+    assert need(*[array] * 500) == 500_000
 
 
 class Metrics:
