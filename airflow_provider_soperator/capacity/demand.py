@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, units_text
 from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.loads import Load, LoadClients, Need, refuse_no_loads
-from airflow_provider_soperator.errors import CapacityMistake, ClusterError
+from airflow_provider_soperator.errors import CapacityMistake, ClusterError, ConnectionMistake
 from airflow_provider_soperator.values import Plain
 
 _DAY = 86400.0
@@ -84,7 +85,7 @@ class Demand(Plain):
     async def _measured(self, load: Load, world: World, clients: LoadClients, now: datetime) -> Need:
         try:
             return await load.measure(clients, world.holdings[load.target], world.gpus[load.target], now)
-        except ClusterError as error:
+        except (ClusterError, ConnectionMistake) as error:
             return Need(None, str(error))
 
 
@@ -127,9 +128,10 @@ def decide(
     moves = state["moves"] = [one for one in state.get("moves", []) if at - one < _DAY]
     is_over = len(moves) >= demand.max_moves
     if is_over:
-        # Those who wait can wait; the first cannot.
-        first = demand.targets[0]
-        wants = {name: want if name == first else min(want, has[name]) for name, want in (wants | rest).items()}
+        # Those who wait can wait, unless their units are on the way; the first cannot.
+        first, given = demand.targets[0], state.get("units", {})
+        most = {name: max(has[name], given.get(name, 0)) for name in has}
+        wants = {name: want if name == first else min(want, most[name]) for name, want in (wants | rest).items()}
         units = _shared(wants, wished, has, gpus, limit)
     is_new = units != state.get("units") and units != {name: has[name] for name in units}
     if is_new:
@@ -185,7 +187,7 @@ def keep_decision(key: str, decision: Decision, is_observed: bool, now: datetime
     kept = _kept(key)
     decisions = kept.get("decisions", [])
     is_same = bool(decisions) and decisions[-1]["units"] == decision.units
-    if is_same and now.timestamp() - kept["at"] < _REPEAT:
+    if is_same and kept["observed"] == is_observed and now.timestamp() - kept["at"] < _REPEAT:
         return
     since = decisions.pop()["since"] if is_same else now.isoformat(timespec="seconds")
     said = {"since": since, "units": decision.units, "because": list(decision.because)}
@@ -224,5 +226,8 @@ def kept_demand(key: str | None, now: datetime) -> dict[str, int] | None:
 def _kept(key: str) -> dict[str, Any]:
     from airflow.sdk import Variable
 
-    found: dict[str, Any] = json.loads(Variable.get(key, default=None) or "{}")
-    return found
+    found: Any = None
+    # One that was edited is made anew with the next decision, and ends no shift.
+    with suppress(ValueError):
+        found = json.loads(Variable.get(key, default=None) or "{}")
+    return found if isinstance(found, dict) and found.keys() >= {"at", "observed", "decisions"} else {}

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _NODES_HELP = frozenset(
     {"", "None", "Priority", "Resources", "ReqNodeNotAvail", "NodeDown", "Nodes required for job are DOWN"}
 )
+#: Requests at a time beyond which the queueing model is not worth its time.
+_MANY = 1e5
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class QueueLoad:
     def need(self, jobs: Iterable[Job], gpus: int, now: datetime) -> Need:
         """The need by these jobs, with units of so many GPUs."""
         running = waiting = count = 0
-        pending = late = timedelta(0)
+        late, pending = timedelta(0), 0.0
         overdue = 0
         for job in jobs:
             number, has = job_count(job), count_gpus(job.tres)
@@ -94,14 +96,16 @@ class QueueLoad:
             count, waiting, late = count + number, waiting + number * has, max(late, waited)
             # A job without a limit is worth a unit.
             limit = job.time_limit if isinstance(job.time_limit, timedelta) else self.min_work
-            pending += number * has * limit
+            # In seconds: a year for each of a hundred thousand elements is more than a timedelta can be.
+            pending += number * has * limit.total_seconds()
             overdue += number * has * (waited >= self.max_wait)
         busy = math.ceil(running / gpus)
         if not count:
             return Need(busy, f"jobs use {running} GPUs, and none waits")
-        worth = int(pending / (gpus * self.min_work)) if self.min_work else math.ceil(waiting / gpus)
+        work = gpus * self.min_work.total_seconds()
+        worth = int(pending / work) if work else math.ceil(waiting / gpus)
         more = min(math.ceil(waiting / gpus), max(worth, math.ceil(overdue / gpus)))
-        hours, minutes = pending / timedelta(hours=1), late / timedelta(minutes=1)
+        hours, minutes = pending / 3600, late / timedelta(minutes=1)
         said = f"{counted(count, 'jobs')} with up to {hours:.1f} GPU-hours wait, for {minutes:.0f} min"
         return Need(busy + more, f"jobs use {running} GPUs, and {said}")
 
@@ -224,6 +228,9 @@ def units_for(rate: float, seconds: float, max_requests: int, wait: float, share
     offered = rate * seconds
     if offered <= 0:
         return 0
+    if offered > _MANY:
+        # None of so many waits for long, and this runs in an event loop.
+        return math.ceil((offered + 3 * math.sqrt(offered)) / max_requests)
     blocked, servers = 1.0, 0
     while True:
         servers += 1

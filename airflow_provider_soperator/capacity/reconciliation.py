@@ -89,7 +89,9 @@ def goal_in(
     world: World, wished: Mapping[str, Units], limit: int | None, demanded: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """The goal of a wish in a world, within the block and ``limit``: in ranges by demand, or else as it is."""
-    return goal_of(wished, demanded or world.allowed, world.gpus, min(world.block.limit, limit or world.block.limit))
+    # A decision of a DAG file that was edited since may name other targets.
+    has = demanded if demanded and demanded.keys() == wished.keys() else world.allowed
+    return goal_of(wished, has, world.gpus, min(world.block.limit, limit or world.block.limit))
 
 
 def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,9 +117,13 @@ def keep_as_is(
         keep_override(key, kept, now, schedule.zone)
 
 
-def approved(wanted: DesiredAllocation, goal: dict[str, int]) -> DesiredAllocation:
-    """What is wanted, with a goal that was approved; ``Superseded`` if that is wished for no more."""
-    if not is_within(goal, wanted.units):
-        news = f"{units_text(wanted.units)} is wished for by now; the next run asks again"
-        raise Superseded(f"{units_text(goal)} was approved, but {news}")
+def approved(
+    wanted: DesiredAllocation, goal: dict[str, int], demanded: Mapping[str, int] | None = None
+) -> DesiredAllocation:
+    """What is wanted, with a goal that was approved; ``Superseded`` if that is wished for, or demanded, no more."""
+    news = "" if is_within(goal, wanted.units) else f"{units_text(wanted.units)} is wished for"
+    if not news and demanded and demanded != goal and is_within(demanded, wanted.units):
+        news = f"demand is {units_text(demanded)}"
+    if news:
+        raise Superseded(f"{units_text(goal)} was approved, but {news} by now; the next run asks again")
     return replace(wanted, units=goal)

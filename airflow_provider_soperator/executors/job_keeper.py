@@ -36,6 +36,8 @@ from airflow_provider_soperator.slurm.states import JobBase
 
 #: Seconds after which the connection is read anew, and the folder is made anew, in which old files are removed then.
 RENEWED, CLEANED = 60.0, 86400.0
+#: Days that a task may run after its token is over: what adopts it needs its file.
+LONGEST = 90
 #: Seconds until a job is followed again after a failure that does not pass by itself.
 AGAIN = 10.0
 #: Seconds in which the files of jobs that have ended are gathered, to be removed together.
@@ -203,19 +205,29 @@ class JobKeeper:
         async with self._reaching:
             now = time.monotonic()
             if self._client is None or now - self._read_at > RENEWED:
-                lease = self._lend(self._options.conn_id)
-                # With equal settings it is the same client.
-                self._client, before = await lease.__aenter__(), self._lease
-                self._lease, self._read_at = lease, now
-                if before:
-                    await before.__aexit__(None, None, None)
+                self._client, self._read_at = await self._renewed(), now
             if self._folder is None or now - self._made_at > CLEANED:
                 packages = () if self._options.python else self._options.packages or installed_packages()
-                request = PrepareFolder(
-                    self._options.root, self._options.python, packages, self._options.token_days + 1
-                )
+                keep = self._options.token_days + LONGEST
+                request = PrepareFolder(self._options.root, self._options.python, packages, keep)
                 self._folder, self._made_at = await self._client.patient(self._log).ask(request), now
             return self._client, self._folder
+
+    async def _renewed(self) -> AsyncSlurmClient:
+        try:
+            lease = self._lend(self._options.conn_id)
+            # With equal settings it is the same client.
+            client, before = await lease.__aenter__(), self._lease
+        except Exception as error:
+            if self._client is None:
+                raise
+            # To Airflow a connection is missing, too, while a secrets backend does not answer.
+            self._log.warning("The connection is used as it was, as it cannot be read at present: %s", error)
+            return self._client
+        self._lease = lease
+        if before:
+            await before.__aexit__(None, None, None)
+        return client
 
     def _work(self, key: SubmissionKey, tasks: Sequence[QueuedTask], work: Coroutine[Any, Any, None]) -> None:
         self._keys |= dict.fromkeys((task.leg for task in tasks), key)

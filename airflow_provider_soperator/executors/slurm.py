@@ -9,9 +9,10 @@ import json
 import queue
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -59,6 +60,8 @@ class SlurmExecutor(BaseExecutor):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        #: Most slots of the scheduler that tasks take while the cluster does not answer.
+        self._most_occupied = max(1, self.parallelism // 2)
         # Not that of the whole scheduler: most of these tasks wait in Slurm.
         default = OPTIONS["executor_parallelism"][1]
         self.parallelism = int(cast(str, self.conf.get(SECTION, "executor_parallelism", fallback=default)))
@@ -104,8 +107,19 @@ class SlurmExecutor(BaseExecutor):
             self._loop.begin(self._submit(accepted))
 
     async def _submit(self, workloads: Sequence[ExecuteTask]) -> None:
+        from airflow_provider_soperator.executors.job_keeper import News, NewsKind
+
         # Tokens are signed here, as that may take a millisecond each.
-        await self._started_keeper.submit([self._queued_task(workload) for workload in workloads])
+        try:
+            tasks = [self._queued_task(workload) for workload in workloads]
+        except Exception as error:
+            # Nothing else would end these tasks: for Airflow they wait in Slurm.
+            self.log.exception("Tasks could not be handed over")
+            said = f"The job could not be submitted: {error!r}"
+            for workload in workloads:
+                self._news.put(News(str(workload.ti.external_executor_id), NewsKind.FAILED, said))
+            return
+        await self._started_keeper.submit(tasks)
 
     def _queued_task(self, workload: ExecuteTask) -> QueuedTask:
         from airflow_provider_soperator.executors.task_jobs import QueuedTask
@@ -128,7 +142,7 @@ class SlurmExecutor(BaseExecutor):
     @property
     def slots_occupied(self) -> int:
         """Tasks that Slurm does not have yet: the others keep no other executor from its work."""
-        return len(self._queued) + self._books.unsubmitted
+        return len(self._queued) + min(self._books.unsubmitted, self._most_occupied)
 
     # What the scheduler is told
 
@@ -151,6 +165,9 @@ class SlurmExecutor(BaseExecutor):
         from airflow_provider_soperator.executors.job_keeper import NewsKind
 
         kind = news.kind
+        if kind is NewsKind.NOT_WANTED and news.text:
+            self._loop.begin(self._ask_if_wanted(news))
+            return
         if kind in (NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED):
             if kind is not NewsKind.WAITING:
                 self._books.move(news.leg, Phase.STARTED if kind is NewsKind.STARTED else Phase.SUBMITTED)
@@ -173,7 +190,9 @@ class SlurmExecutor(BaseExecutor):
     def _tell(self, key: Any, event: str, said: str) -> None:
         """Add a row to the task's audit log."""
         self.log_task_event(event=f"slurm job {event}", extra=said, ti_key=key)
-        self._rows.append(self._task_event_logs[-1])
+        # There is no row for a key that Airflow cannot log.
+        if self._task_event_logs:
+            self._rows.append(self._task_event_logs[-1])
 
     def _append_to_log(self, news: News) -> None:
         """Add lines to the task's log, where the API server reads it."""
@@ -189,6 +208,25 @@ class SlurmExecutor(BaseExecutor):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as log:
             log.writelines(lines)
+
+    async def _ask_if_wanted(self, news: News) -> None:
+        """A task whose start was refused has failed if it is queued still: it was no Airflow that has answered."""
+        import asyncio
+
+        from airflow.utils.state import TaskInstanceState
+
+        from airflow_provider_soperator.executors.job_keeper import NewsKind
+
+        try:
+            is_queued = await asyncio.to_thread(_wanted, [news.leg], [TaskInstanceState.QUEUED])
+        except Exception:
+            self.log.exception("Whether a task is wanted could not be found out")
+            await asyncio.sleep(LOOK)
+            self._news.put(news)
+            return
+        said = f"{news.text}: what answered its node knows no such task: see whether execution_api_server_url is right"
+        kind, text = (NewsKind.FAILED, said) if is_queued else (NewsKind.NOT_WANTED, "")
+        self._news.put(replace(news, kind=kind, text=text))
 
     async def _drop_unwanted(self, legs: Sequence[str]) -> None:
         import asyncio
@@ -287,8 +325,8 @@ class SlurmExecutor(BaseExecutor):
         return self._keeper
 
 
-def _wanted(legs: Sequence[str]) -> set[str]:
-    """Those of some legs that Airflow still waits for."""
+def _wanted(legs: Sequence[str], states: Collection[Any] = ()) -> set[str]:
+    """Those of some legs that Airflow still waits for, in some states or any."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from airflow.utils.state import State
@@ -296,5 +334,5 @@ def _wanted(legs: Sequence[str]) -> set[str]:
 
     known = TaskInstance.external_executor_id
     with create_session() as session:
-        asked = select(known).where(known.in_(legs), TaskInstance.state.in_(State.adoptable_states))
+        asked = select(known).where(known.in_(legs), TaskInstance.state.in_(states or State.adoptable_states))
         return {leg for leg in session.scalars(asked) if leg}

@@ -74,6 +74,9 @@ class JobDefaults:
         if of_queue is None:
             of_queue = {} if task.queue in ("", self.default_queue) else {"partition": task.queue}
         said = (self.job, of_queue, task.asked)
+        for one in said:
+            if not isinstance(one.get("env") or {}, Mapping):
+                raise InvalidJob([f"env: {one['env']!r} is no mapping of names to texts"])
         env = {name: value for one in said for name, value in (one.get("env") or {}).items()}
         return {**self.job, **of_queue, **task.asked, **({"env": env} if env else {})}
 

@@ -347,6 +347,7 @@ class ShiftCapacityOperator(WaitingOperator):
         )
 
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
+        from airflow_provider_soperator.capacity.demand import kept_demand
         from airflow_provider_soperator.capacity.order import (
             Superseded,
             is_requested,
@@ -384,7 +385,7 @@ class ShiftCapacityOperator(WaitingOperator):
             wanted = scheduled_allocation(schedule, at, now)
             if self.approved_plan:
                 self._approval = self.approved_plan["approval"]
-                wanted = approved(wanted, self._approval["goal"])
+                wanted = approved(wanted, self._approval["goal"], kept_demand(self.demand_variable, now))
             return wanted
         except Superseded as error:
             # Airflow does not log why a task is skipped.

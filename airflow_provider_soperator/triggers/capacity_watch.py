@@ -131,8 +131,9 @@ class CapacityDifferenceTrigger(EventTrigger):
         # And what was bought goes once the block has enough.
         is_different |= any(seen.bought > max(0, goal[name] - seen.ready) for name, seen in world.holdings.items())
         runs = await call(RuntimeTaskInstance.get_dr_count, dag_id=self.dag_id, states=["queued", "running"])
-        # Demand has waited for what it had to wait for.
-        said, lasting = (goal, 0.0) if demanded else (wish.allocation, float(_LASTING))
+        # Demand has waited for what it had to wait for. What has come about otherwise may pass.
+        is_moved = bool(demanded) and goal != reconciliation.goal_in(world, wish.allocation, schedule.limit)
+        said, lasting = goal if demanded else wish.allocation, 0.0 if is_moved else float(_LASTING)
         if not self._differences.look(said, now, is_different=is_different, is_busy=runs > 0, lasting=lasting):
             return []
         has = {target: seen.ready for target, seen in world.holdings.items()}

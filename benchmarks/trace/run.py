@@ -1,7 +1,7 @@
 """A month under several ways to divide a block between Slurm and inference, with the provider's own decision code.
 
-A fixed split, a schedule, ranges with demand, and a bound: a division that knows what will be needed, moves machines in
-no time, and loses nothing when it ends a job.
+A fixed split, a schedule, ranges with demand, and a division that knows two hours ahead what will be
+needed, whose machines move no quicker.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.capacity.demand import Decision, Demand, decide
 from airflow_provider_soperator.capacity.holdings import Holding, World
 from airflow_provider_soperator.capacity.loads import MetricLoad, Need, QueueLoad, ServiceLoad
-from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.errors import CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.transports.transport_errors import Unreachable
 
@@ -122,6 +122,14 @@ def test_beyond_the_moves_of_a_day_only_the_first_gets_more() -> None:
     assert watch.has == {"training": 7, "inference": 1}
 
 
+def test_the_last_move_of_a_day_is_carried_out() -> None:
+    watch = Watch(Demand(LOADS, max_moves=1, calm=MINUTE))
+    assert watch.look(1, 6, 3).units == {"training": 6, "inference": 2}
+    # Its machines are still on their way.
+    watch.has = {"training": 4, "inference": 4}
+    assert watch.look(1, 7).units == {"training": 6, "inference": 2}
+
+
 needs = st.none() | st.integers(0, 12)
 steps = st.lists(st.tuples(needs, needs, st.integers(1, 40)), max_size=30)
 low, span = st.integers(0, 4), st.integers(0, 8)
@@ -179,6 +187,21 @@ def test_the_highest_of_several_loads_counts_and_one_without_an_answer_might_be_
     assert {name: need.units for name, need in found.items()} == {"inference": 6, "training": None}
     Clients.values = {"rate": 10.0, "cache": None}
     assert asyncio.run(demand.measure(world, Clients(), NOON))["inference"].units is None
+
+
+def test_a_connection_that_cannot_be_used_leaves_a_need_unknown() -> None:
+    class Clients:
+        def slurm(self, conn_id: str) -> Any:
+            raise ConnectionMistake("the extra is no JSON")
+
+        async def metric(self, conn_id: str, query: str) -> float | None:
+            return 10.0
+
+    holdings = {name: Holding(allowed=4, held=4, ready=4) for name in GPUS}
+    found = asyncio.run(
+        Demand(LOADS).measure(World(CapacityBlock(id="b", limit=64, usage=64), holdings, GPUS), Clients(), NOON)
+    )
+    assert found == {"inference": Need(2, "10 requests/s of 4 s each"), "training": Need(None, "the extra is no JSON")}
 
 
 def test_a_mistake_is_told_when_the_dag_is_read() -> None:

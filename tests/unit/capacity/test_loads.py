@@ -62,6 +62,10 @@ def test_a_short_job_is_not_left_waiting_for_ever() -> None:
 
 def test_elements_of_an_array_count_each() -> None:
     assert need(job(id=JobId.parse("7_[0-9]"), gpus=1, limit=8 * HOUR)) == 2
+    assert need(*[job(id=JobId.parse("7_[0-5]"), gpus=1, limit=80 * MINUTE)]) == 1
+    # A queue of many long ones is counted, too.
+    array = job(id=JobId.parse("7_[0-999]"), limit=365 * 24 * HOUR)
+    assert need(*[array] * 500) == 500_000
 
 
 class Metrics:
@@ -121,6 +125,13 @@ def late_share(rate: float, seconds: float, servers: int, wait: float, seed: int
         late += begins - now > wait
         free[first] = begins + dice.expovariate(1 / seconds)
     return late / count
+
+
+@pytest.mark.timeout(5)
+def test_a_metric_in_another_unit_keeps_no_event_loop_busy() -> None:
+    assert units_for(1e9, 4, 32, 1, 0.99) == pytest.approx(4e9 / 32, rel=0.01)
+    # It goes on from where the model ends.
+    assert units_for(1e5 - 1, 1, 1, 1, 0.99) == pytest.approx(units_for(1e5 + 1, 1, 1, 1, 0.99), rel=0.01)
 
 
 def mistakes() -> Iterator[tuple[Any, str]]:

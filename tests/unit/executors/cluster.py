@@ -34,6 +34,7 @@ class ClusterOfTasks(Slurm):
 
     async def ask(self, request: Request[Any]) -> Any:
         if isinstance(request, PrepareFolder):
+            self.asked.append(request)
             if self.preparation:
                 raise self.preparation
             return ExecutorFolder(ROOT, "/venv/bin/python")

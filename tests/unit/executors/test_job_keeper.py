@@ -11,10 +11,12 @@ import pytest
 
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors import runner
-from airflow_provider_soperator.executors.job_keeper import News, NewsKind
+from airflow_provider_soperator.executors.environment import PrepareFolder
+from airflow_provider_soperator.executors.job_keeper import RENEWED, News, NewsKind
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
 from airflow_provider_soperator.slurm.files import FileError
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
+from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
 from tests.unit.client.tracking import run_without_waiting
 from tests.unit.executors.cluster import ROOT, ClusterOfTasks, Keeper
 
@@ -207,3 +209,31 @@ def test_a_submission_waits_while_the_cluster_is_away(slurm: ClusterOfTasks, pla
     keeper = play_out(play())
     assert not keeper.ends()
     assert slurm.calls == 1
+
+
+def test_a_connection_that_cannot_be_read_anew_is_used_as_it_was(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+        keeper.keeper._read_at -= 2 * RENEWED
+
+        def missing(_: str) -> Any:
+            raise UnknownEndpoint("there is no connection soperator_default", "")
+
+        keeper.keeper._lend = missing
+        await keeper.keeper.submit([task("b")])
+        await keeper.until("b", NewsKind.SUBMITTED)
+        return keeper
+
+    assert play_out(play()).ends() == {}
+
+
+def test_the_file_of_a_task_that_runs_for_months_is_there_for_another_scheduler(
+    slurm: ClusterOfTasks, play_out: Any
+) -> None:
+    async def play() -> None:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+
+    play_out(play())
+    assert [request.keep for request in slurm.asked if isinstance(request, PrepareFolder)] == [7 + 90]

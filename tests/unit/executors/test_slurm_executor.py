@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from airflow.executors.executor_utils import ExecutorName
 from airflow.executors.workloads import ExecuteTask
 from airflow.utils.state import TaskInstanceState
 
-from airflow_provider_soperator.executors import SlurmExecutor
+from airflow_provider_soperator.executors import SlurmExecutor, slurm
 from airflow_provider_soperator.executors.job_keeper import News, NewsKind
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
 
@@ -135,6 +136,33 @@ def test_a_task_that_is_not_wanted_has_no_event(executor: SlurmExecutor) -> None
     assert not executor.running
 
 
+@pytest.mark.parametrize("is_queued", [True, False])
+def test_a_refused_start_of_a_task_that_is_queued_has_failed(
+    executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, is_queued: bool
+) -> None:
+    def wanted(legs: Sequence[str], states: Sequence[Any]) -> set[str]:
+        assert [*states] == [TaskInstanceState.QUEUED]
+        return {*legs} if is_queued else set()
+
+    monkeypatch.setattr(slurm, "_wanted", wanted)
+    queue(executor, workload("leg"))
+    events = tell(executor, News("leg", NewsKind.NOT_WANTED, "Job 7 is FAILED"))
+    until = time.monotonic() + 10
+    while executor.running and time.monotonic() < until:
+        time.sleep(0.01)
+        events |= tell(executor)
+    assert not executor.running
+    assert [state for state, _ in events.values()] == [TaskInstanceState.FAILED] * is_queued
+    assert all("knows no such task" in said for _, said in events.values())
+
+
+def test_tasks_that_cannot_be_handed_over_have_failed(executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_queued_task", lambda workload: 1 / 0)
+    queue(executor, workload("a", "a"), workload("b", "b"))
+    assert submitted(executor) == []
+    assert [state for state, _ in tell(executor).values()] == [TaskInstanceState.FAILED] * 2
+
+
 def test_jobs_that_wait_in_slurm_take_no_slots(executor: SlurmExecutor) -> None:
     queue(executor, workload("a", "a"), workload("b", "b"))
     assert (executor.slots_occupied, executor.slots_available) == (2, 9998)
@@ -142,6 +170,16 @@ def test_jobs_that_wait_in_slurm_take_no_slots(executor: SlurmExecutor) -> None:
     assert executor.slots_occupied == 1
     tell(executor, News("b", NewsKind.SUBMITTED))
     assert executor.slots_occupied == 0
+
+
+def test_a_cluster_that_is_away_leaves_slots_to_other_executors(executor: SlurmExecutor) -> None:
+    queue(executor, *(workload(f"leg-{number}", f"task-{number}") for number in range(40)))
+    assert executor.slots_occupied == executor.conf.getint("core", "parallelism") // 2 < 40
+
+
+def test_a_key_without_a_row_in_the_audit_log_ends_no_scheduler(executor: SlurmExecutor) -> None:
+    executor._tell(uuid4(), "failed", "said")
+    assert not executor._task_event_logs
 
 
 def test_news_that_cannot_be_taken_up_end_no_scheduler(

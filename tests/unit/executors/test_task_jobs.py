@@ -67,6 +67,7 @@ def test_a_queue_that_is_not_configured_is_a_partition() -> None:
         ({"time_limit": "soon"}, "time_limit"),
         ({"share": 0}, "share"),
         ({"pod_override": object()}, "no such field"),
+        ({"env": "A=1"}, "env: 'A=1' is no mapping"),
     ],
 )
 def test_what_cannot_be_asked_for_is_rejected_alone(asked: dict[str, Any], said: str) -> None:

@@ -260,6 +260,24 @@ def test_a_shift_does_what_was_approved(airflow: Airflow) -> None:
         airflow.run("shift", approved_plan=plan)
 
 
+def test_what_was_approved_is_not_moved_once_demand_is_another(airflow: Airflow) -> None:
+    plan = airflow.run("plan")
+    kept = {"at": airflow.now.timestamp(), "observed": False, "decisions": [{"units": plan["approval"]["goal"]}]}
+    airflow.variables["demanded"] = json.dumps(kept)
+    assert airflow.run("shift", approved_plan=plan, demand_variable="demanded") == "moved"
+    kept["decisions"][0]["units"] = {"training": 2, "inference": 4}
+    airflow.variables["demanded"] = json.dumps(kept)
+    with pytest.raises(AirflowSkipException, match="was approved, but demand is training 2, inference 4 by now"):
+        airflow.run("shift", approved_plan=plan, demand_variable="demanded")
+
+
+def test_a_decision_of_other_targets_is_none(airflow: Airflow) -> None:
+    kept = {"at": airflow.now.timestamp(), "observed": False, "decisions": [{"units": {"training": 2, "serving": 4}}]}
+    airflow.variables["demanded"] = json.dumps(kept)
+    airflow.run("shift", demand_variable="demanded")
+    assert airflow.order.desired == {"training": 3, "inference": 4}
+
+
 def test_what_a_person_has_stopped_is_kept_until_the_next_handover(airflow: Airflow) -> None:
     events = dict[str, Any]()
     added = SimpleNamespace(add=lambda asset, extra: events.update({asset.name: extra}))

@@ -14,7 +14,7 @@ import pytest
 from airflow.sdk import Variable
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_provider_soperator.capacity.demand import Decision, Demand, keep_decision
+from airflow_provider_soperator.capacity.demand import Decision, Demand, keep_decision, kept_demand
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.capacity.holdings import World as BlockWorld
 from airflow_provider_soperator.capacity.loads import MetricLoad
@@ -229,6 +229,24 @@ def test_demand_that_is_only_observed_moves_nothing(world: World) -> None:
     assert json.loads(world.variables["shifts_demand"])["decisions"][-1]["units"] == BURST
 
 
+def test_demand_that_is_observed_no_more_is_known_to_the_run_that_begins(world: World) -> None:
+    world.requests = 6 * 64
+    world.looks(by_demand(observe=True), 1)
+    assert kept_demand("shifts_demand", world.now) is None
+    world.looks(by_demand(), 1)
+    assert kept_demand("shifts_demand", world.now) == BURST
+
+
+def test_what_differs_without_demand_has_to_last(world: World) -> None:
+    trigger = by_demand()
+    world.looks(trigger, 2)
+    # Another project takes a machine of the block's for a moment.
+    world.bought = 1
+    world.has = {"training": 4, "inference": 4}
+    assert world.looks(trigger, 4) == []
+    assert len(world.looks(trigger, 4)) == 1
+
+
 def test_another_process_goes_on_with_what_was_needed_lately(world: World) -> None:
     trigger, store = by_demand(), Store()
     trigger.asset_state_store = store  # type: ignore[assignment]
@@ -334,6 +352,15 @@ def test_a_shift_stops_once_demand_is_another(world: World, observed: bool, minu
         event, _ = stopped(world, goal, [], **wish)
         assert event["result"].get("superseded", "").startswith(why)
         assert event["report"]["state"] == ("superseded" if why else "done")
+
+
+@pytest.mark.parametrize("kept", ["{", "[]", '{"units": {"training": 4}}'])
+def test_a_decision_that_was_edited_ends_no_shift_and_is_made_anew(world: World, kept: str) -> None:
+    world.variables["shifts_demand"] = kept
+    event, _ = stopped(world, BURST, [], schedule=RANGED.describe(), demanded="shifts_demand")
+    assert event["report"]["state"] == "done"
+    world.looks(by_demand(), 1)
+    assert kept_demand("shifts_demand", world.now) == {"training": 4, "inference": 4}
 
 
 def test_a_shift_whose_window_is_over_is_left_to_tell_what_it_has_moved(world: World) -> None:
