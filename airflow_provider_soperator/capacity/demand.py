@@ -71,9 +71,12 @@ class Demand(Plain):
                 f"demand is of the unknown target {' and '.join(unknown)}", f"the targets are {', '.join(names)}"
             )
 
-    async def measure(self, world: World, clients: LoadClients, now: datetime) -> dict[str, Need]:
+    async def measure(
+        self, world: World, wished: Mapping[str, Units], clients: LoadClients, now: datetime
+    ) -> dict[str, Need]:
         """The need of each target with a load, as of now. A load that gives no answer has an unknown need."""
-        needs = await asyncio.gather(*(self._measured(load, world, clients, now) for load in self.loads))
+        most = {name: bounds_of(units)[1] for name, units in wished.items()}
+        needs = await asyncio.gather(*(self._measured(load, world, most, clients, now) for load in self.loads))
         found: dict[str, Need] = {}
         for load, need in zip(self.loads, needs, strict=True):
             known = found.setdefault(load.target, need)
@@ -82,9 +85,12 @@ class Demand(Plain):
                 found[load.target] = need
         return found
 
-    async def _measured(self, load: Load, world: World, clients: LoadClients, now: datetime) -> Need:
+    async def _measured(
+        self, load: Load, world: World, most: Mapping[str, int], clients: LoadClients, now: datetime
+    ) -> Need:
+        name = load.target
         try:
-            return await load.measure(clients, world.holdings[load.target], world.gpus[load.target], now)
+            return await load.measure(clients, world.holdings[name], world.gpus[name], most[name], now)
         except (ClusterError, ConnectionMistake) as error:
             return Need(None, str(error))
 

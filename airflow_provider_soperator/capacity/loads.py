@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, get_args
 from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.slurm.hostlist import expand
 from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 
@@ -53,7 +54,8 @@ class QueueLoad:
 
         QueueLoad(target="training", partition="main", min_work=timedelta(hours=1))
 
-    Only jobs count that another node may help. Running jobs need what they have.
+    Its target has Slurm's nodes as units. Only jobs count that another node may help, and that fit into the target's range.
+    A node with a job that has GPUs is needed.
 
     :param target: name of the target
     :param partition: jobs of this partition count; left out, all
@@ -74,24 +76,28 @@ class QueueLoad:
     max_wait: timedelta = timedelta(hours=2)
     slurm_conn_id: str = "soperator_default"
 
-    async def measure(self, clients: LoadClients, holding: Holding, gpus: int, now: datetime) -> Need:
+    async def measure(self, clients: LoadClients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
         picked = QueueFilter(partition=self.partition, account=self.account, qos=self.qos)
         async with clients.slurm(self.slurm_conn_id) as slurm:
             jobs = await slurm.ask(picked.request())
-        return self.need(picked.picked(jobs, now), gpus, now)
+        return self.need(picked.picked(jobs, now), gpus, most, now)
 
-    def need(self, jobs: Iterable[Job], gpus: int, now: datetime) -> Need:
-        """The need by these jobs, with units of so many GPUs."""
+    def need(self, jobs: Iterable[Job], gpus: int, most: int, now: datetime) -> Need:
+        """The need by these jobs, with up to ``most`` units of so many GPUs."""
         running = waiting = count = 0
+        nodes: set[str] = set()
         late, pending = timedelta(0), 0.0
         overdue = 0
         for job in jobs:
             number, has = job_count(job), count_gpus(job.tres)
             if not job.state.is_pending:
                 running += has
+                nodes |= {*expand(job.nodelist)} if has else set()
                 continue
             waited = now - job.submitted if job.submitted else timedelta(0)
             if job.is_held or job.reason.split(",")[0] not in _NODES_HELP or waited < self.min_wait:
+                continue
+            if has > most * gpus:
                 continue
             count, waiting, late = count + number, waiting + number * has, max(late, waited)
             # A job without a limit is worth a unit.
@@ -99,15 +105,15 @@ class QueueLoad:
             # In seconds: a year for each of a hundred thousand elements is more than a timedelta can be.
             pending += number * has * limit.total_seconds()
             overdue += number * has * (waited >= self.max_wait)
-        busy = math.ceil(running / gpus)
+        used = f"jobs use {running} GPUs of {counted(len(nodes), 'nodes')}"
         if not count:
-            return Need(busy, f"jobs use {running} GPUs, and none waits")
+            return Need(len(nodes), f"{used}, and none waits")
         work = gpus * self.min_work.total_seconds()
         worth = int(pending / work) if work else math.ceil(waiting / gpus)
         more = min(math.ceil(waiting / gpus), max(worth, math.ceil(overdue / gpus)))
         hours, minutes = pending / 3600, late / timedelta(minutes=1)
         said = f"{counted(count, 'jobs')} with up to {hours:.1f} GPU-hours wait, for {minutes:.0f} min"
-        return Need(busy + more, f"jobs use {running} GPUs, and {said}")
+        return Need(len(nodes) + more, f"{used}, and {said}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +144,7 @@ class MetricLoad:
                 "give per_unit for what adds up, as requests do, and keep_at for what does not",
             )
 
-    async def measure(self, clients: LoadClients, holding: Holding, gpus: int, now: datetime) -> Need:
+    async def measure(self, clients: LoadClients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
         value = await clients.metric(self.prometheus_conn_id, self.query)
         if value is None or value < 0:
             return Need(None, f"{self.query} has no value")
@@ -187,7 +193,7 @@ class ServiceLoad:
         if not 0 < self.share < 1:
             raise CapacityMistake(f"share must be between 0 and 1, got {self.share}", "write 0.99 for 99 of 100")
 
-    async def measure(self, clients: LoadClients, holding: Holding, gpus: int, now: datetime) -> Need:
+    async def measure(self, clients: LoadClients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
         rate = await clients.metric(self.prometheus_conn_id, self.arrivals)
         seconds: float | None
         if isinstance(self.service_time, str):

@@ -289,11 +289,13 @@ class SlurmExecutor(BaseExecutor):
         from airflow_provider_soperator.executors.job_keeper import read_log
         from airflow_provider_soperator.executors.options import ExecutorOptions
 
-        reading = self._loop.begin(read_log(ExecutorOptions.read(self.conf), leg))
+        reading = None
         try:
+            reading = self._loop.begin(read_log(ExecutorOptions.read(self.conf), leg))
             text, path = reading.result(OF_LOG)
         except NotInTime:
-            reading.cancel()
+            if reading:
+                reading.cancel()
             return [f"The cluster did not answer within {OF_LOG:g} s"], []
         except Exception as error:
             return [f"The log on the cluster cannot be read: {error}"], []

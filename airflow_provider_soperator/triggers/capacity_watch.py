@@ -146,7 +146,7 @@ class CapacityDifferenceTrigger(EventTrigger):
         from airflow_provider_soperator.capacity.demand import Demand, decide, keep_decision
 
         demand = Demand.read(json.loads(self.demand))
-        needs = await demand.measure(world, client, now)
+        needs = await demand.measure(world, wished, client, now)
         most = min(world.block.limit, limit or world.block.limit)
         decision = decide(demand, needs, wished, world.allowed, world.gpus, most, self._demand, now)
         if decision.is_new:

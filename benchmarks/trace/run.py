@@ -130,12 +130,13 @@ class ByDemand:
             if isinstance(load, ServiceLoad):
                 needs[load.target] = load.need(self.requests[now], SECONDS)
             elif isinstance(load, QueueLoad):
-                needs[load.target] = load.need(self._queue(world), NODE, at)
+                needs[load.target] = load.need(self._queue(world), NODE, NODES, at)
         decision = decide(self.demand, needs, self.wished, world.has, GPUS, NODES * NODE, self.state, at)
         return decision.units["inference"], 0
 
     def _queue(self, world: World) -> Iterable[SlurmJob]:
-        yield SlurmJob(id=JobId(1), state=RUNNING, tres=f"gres/gpu={world.running()}")
+        if busy := sum(bool(node.jobs) for node in world.nodes):
+            yield SlurmJob(id=JobId(1), state=RUNNING, tres=f"gres/gpu={world.running()}", nodelist=f"n[1-{busy}]")
         for job in world.pending():
             key = (job.id, job.since)
             if key not in self.records:

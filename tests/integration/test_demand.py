@@ -102,7 +102,7 @@ def test_a_burst_is_served_by_nodes_that_trained_and_that_train_again_after_it(
     assert wished == {"training": 2, "inference": 2}
     assert watcher.why() == [
         "inference needs 2: 100, of which a unit bears 64",
-        "training needs 4: jobs use 32 GPUs, and none waits",
+        "training needs 4: jobs use 32 GPUs of 4 nodes, and none waits",
     ]
     force: dict[str, Any] = {"mode": "force", "grace": timedelta(seconds=1)}
     figures = shifts.run(shifts.order(2, 2, **force)).figures
@@ -118,7 +118,7 @@ def test_a_burst_is_served_by_nodes_that_trained_and_that_train_again_after_it(
         return watcher.look() == {"training": 4, "inference": 0}
 
     cluster.wait("the queue has what inference needs no more", again)
-    assert watcher.why()[1].startswith("training needs 4: jobs use 16 GPUs, and 2 jobs with up to")
+    assert watcher.why()[1].startswith("training needs 4: jobs use 16 GPUs of 2 nodes, and 2 jobs with up to")
     shifts.run(shifts.order(4, 0))
     for job in jobs:
         cluster.wait_job(job, "RUNNING")

@@ -183,10 +183,10 @@ def test_the_highest_of_several_loads_counts_and_one_without_an_answer_might_be_
     holdings = {name: Holding(allowed=4, held=4, ready=4) for name in GPUS}
     world = World(CapacityBlock(id="b", limit=64, usage=64), holdings, GPUS)
     demand = Demand([*LOADS, MetricLoad(target="inference", query="cache", keep_at=0.7)])
-    found = asyncio.run(demand.measure(world, Clients(), NOON))
+    found = asyncio.run(demand.measure(world, RANGES, Clients(), NOON))
     assert {name: need.units for name, need in found.items()} == {"inference": 6, "training": None}
     Clients.values = {"rate": 10.0, "cache": None}
-    assert asyncio.run(demand.measure(world, Clients(), NOON))["inference"].units is None
+    assert asyncio.run(demand.measure(world, RANGES, Clients(), NOON))["inference"].units is None
 
 
 def test_a_connection_that_cannot_be_used_leaves_a_need_unknown() -> None:
@@ -199,7 +199,7 @@ def test_a_connection_that_cannot_be_used_leaves_a_need_unknown() -> None:
 
     holdings = {name: Holding(allowed=4, held=4, ready=4) for name in GPUS}
     found = asyncio.run(
-        Demand(LOADS).measure(World(CapacityBlock(id="b", limit=64, usage=64), holdings, GPUS), Clients(), NOON)
+        Demand(LOADS).measure(World(CapacityBlock(id="b", limit=64, usage=64), holdings, GPUS), RANGES, Clients(), NOON)
     )
     assert found == {"inference": Need(2, "10 requests/s of 4 s each"), "training": Need(None, "the extra is no JSON")}
 

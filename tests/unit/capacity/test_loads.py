@@ -30,20 +30,20 @@ def job(state: str = "PENDING", gpus: int = 8, waited: timedelta = HOUR, limit: 
 
 
 def need(*jobs: Job, load: QueueLoad = QUEUE) -> int | None:
-    return load.need(jobs, 8, NOW).units
+    return load.need(jobs, 8, 8, NOW).units
 
 
 def test_running_jobs_need_what_they_have_and_waiting_ones_a_unit_that_they_keep_busy() -> None:
     assert need() == 0
-    assert need(job("RUNNING"), job("RUNNING", gpus=1)) == 2
-    assert need(job("RUNNING"), job(), job()) == 3
+    assert need(job("RUNNING", nodelist="w1"), job("RUNNING", gpus=1, nodelist="w[1-2]")) == 2
+    assert need(job("RUNNING", nodelist="w1"), job(), job()) == 3
     # Four nodes' worth of GPUs for a quarter of an hour are one node's work of an hour.
     assert need(job(gpus=32, limit=15 * MINUTE)) == 1
     assert need(job(gpus=32, limit=14 * MINUTE)) == 0
     assert need(job(gpus=32, limit=24 * HOUR)) == 4
     assert need(job(limit=NoDuration.UNLIMITED)) == 1
-    assert QUEUE.need([job("RUNNING"), job()], 8, NOW).because == (
-        "jobs use 8 GPUs, and 1 job with up to 8.0 GPU-hours wait, for 60 min"
+    assert QUEUE.need([job("RUNNING", nodelist="w1"), job()], 8, 8, NOW).because == (
+        "jobs use 8 GPUs of 1 node, and 1 job with up to 8.0 GPU-hours wait, for 60 min"
     )
 
 
@@ -52,6 +52,17 @@ def test_a_job_that_no_node_helps_needs_none() -> None:
         assert need(job(reason=reason)) == 0, reason
     assert need(job(waited=4 * MINUTE)) == 0
     assert need(job(reason="ReqNodeNotAvail, UnavailableNodes:worker-[2-3]")) == 1
+
+
+def test_nodes_with_one_small_job_each_are_all_needed_and_those_without_gpus_are_not() -> None:
+    small = [job("RUNNING", gpus=1, nodelist=f"w{number}") for number in range(4)]
+    assert need(*small) == 4
+    assert need(*small, job("RUNNING", gpus=0, nodelist="cpu[0-3]")) == 4
+
+
+def test_a_job_that_never_fits_needs_nothing() -> None:
+    assert need(job(gpus=64)) == 8
+    assert need(job(gpus=65), job(gpus=8)) == 1
 
 
 def test_a_short_job_is_not_left_waiting_for_ever() -> None:
@@ -84,7 +95,7 @@ class Metrics:
 
 def measured(load: Load, ready: int, **values: float | None) -> int | None:
     holding = Holding(allowed=ready, held=ready, ready=ready)
-    return asyncio.run(load.measure(Metrics(**values), holding, 8, NOW)).units
+    return asyncio.run(load.measure(Metrics(**values), holding, 8, 8, NOW)).units
 
 
 def test_what_adds_up_is_shared_by_units() -> None:
@@ -151,5 +162,5 @@ def test_a_load_that_cannot_be_is_refused_when_it_is_made(make: Any, said: str) 
 def test_an_unknown_need_says_what_is_unknown() -> None:
     load = MetricLoad(target="inference", query="requests", per_unit=64)
     holding = Holding(allowed=1, held=1, ready=1)
-    found = asyncio.run(load.measure(Metrics(requests=None), holding, 8, NOW))
+    found = asyncio.run(load.measure(Metrics(requests=None), holding, 8, 8, NOW))
     assert found == Need(None, "requests has no value")
