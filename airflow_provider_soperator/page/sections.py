@@ -5,6 +5,7 @@ Each is looked at less often than Slurm, and none keeps a viewer waiting: what i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -35,7 +36,9 @@ class Sections:
         name = picture.connection
         capacity = await self._capacity.newest(name, MINUTE)
         health = await self._health.newest(name, MINUTE)
-        return said(picture, may_see, capacity, health, await self._usage.newest(name, HOUR))
+        usage = await self._usage.newest(name, HOUR)
+        # A week of jobs takes a while to add up.
+        return await asyncio.to_thread(said, picture, may_see, capacity, health, usage)
 
 
 def said(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,6 +14,7 @@ from airflow.api_fastapi.core_api.security import get_user
 from airflow.models.dag import DagModel
 from fastapi.testclient import TestClient
 
+from airflow_provider_soperator import __version__
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.page import actions, output
@@ -19,6 +22,7 @@ from airflow_provider_soperator.page import app as page
 from airflow_provider_soperator.page.sections import Sections, said
 from airflow_provider_soperator.plugin import SoperatorPlugin
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
+from airflow_provider_soperator.slurm.files import FileError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.states import JobState, NodeState
@@ -125,6 +129,12 @@ def test_hostile_texts_stay_texts() -> None:
 
 
 @pytest.mark.usefixtures("rights")
+def test_an_upgrade_brings_its_own_scripts_and_styles() -> None:
+    files = re.findall(r'"/af/soperator/static/soperator\.(css|js)\?v=([^"]+)"', visit("/", picture()).text)
+    assert files == [("css", __version__), ("js", __version__)]
+
+
+@pytest.mark.usefixtures("rights")
 def test_a_task_is_linked_below_the_address_of_airflow() -> None:
     said = visit("/", picture()).text
     assert 'href="/af/dags/train/runs/r%201/tasks/fit"' in said
@@ -153,6 +163,42 @@ def test_the_name_of_a_job_whose_task_one_may_not_see_is_not_shown(rights: Every
     shown = visit("/?search=train", picture(jobs=(named,))).text
     assert "fit.train" not in shown
     assert '<td class="brief">8</td>' not in shown
+
+
+@pytest.mark.usefixtures("rights")
+def test_a_task_whose_job_has_left_the_queue_since_it_was_found_has_a_tab() -> None:
+    said = visit("/job?dag_id=train&run_id=r+1&task_id=fit", picture(jobs=(), failures={"tasks": "Database is away."}))
+    assert "No job of this task is in a queue" in said.text
+
+
+def test_where_tasks_are_not_known_names_of_their_jobs_are_for_those_who_may_see_the_connection(
+    rights: Everything,
+) -> None:
+    keyed = Job(id=JobId(8), name="fit.secret.manual.af-q6befiawjvkz", state=JobState.parse("RUNNING"))
+    shown = picture(jobs=(keyed,), tasks={}, failures={"tasks": "Database is away."})
+    assert "fit.secret" in visit("/", shown).text
+    rights.sees_connections = False
+    assert "fit.secret" not in visit("/", shown).text
+
+
+@pytest.mark.usefixtures("rights")
+def test_the_server_goes_on_while_the_page_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops: dict[str, bool] = {}
+
+    def noting(name: str, real: Any) -> Any:
+        def noted(*args: Any) -> Any:
+            with suppress(RuntimeError):
+                asyncio.get_running_loop()
+                loops[name] = True
+            loops.setdefault(name, False)
+            return real(*args)
+
+        return noted
+
+    for name in ("without_tasks", "wall", "queue_page", "left_overs", "offers_to"):
+        monkeypatch.setattr(page, name, noting(name, getattr(page, name)))
+    assert visit("/", picture()).status_code == 200
+    assert loops == dict.fromkeys(("without_tasks", "wall", "queue_page", "left_overs", "offers_to"), False)
 
 
 @pytest.fixture
@@ -184,6 +230,24 @@ def test_the_last_lines_of_a_job_are_read_for_those_who_may_read_the_log_of_its_
     rights.dags = frozenset()
     assert visit("/output?connection=c&job=8", picture()).status_code == 404
     assert printed == ["8"]
+
+
+def test_why_no_output_is_read_names_no_hosts_but_says_what_is_wrong_with_the_file(
+    rights: Everything, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Exception] = [FileError("the job has written no output yet"), OSError("login.example.com is away")]
+
+    async def tail(connection: str, job: Job) -> str:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(output, "output_tail", tail)
+    monkeypatch.setattr(output, "get_auth_manager", lambda: rights)
+    monkeypatch.setattr(output, "known_connections", lambda environment: ["c"])
+    rights.sees_connections = False
+    assert "written no output yet" in visit("/output?connection=c&job=8", picture()).text
+    said = visit("/output?connection=c&job=8", picture()).text
+    assert "The reason is told to those who may see the connection." in said
+    assert "login.example.com" not in said
 
 
 @pytest.mark.usefixtures("rights")
