@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -68,4 +68,9 @@ def keep_override(key: str, made: Override, now: datetime, zone: Timezone) -> No
     from airflow.sdk import Variable
 
     kept = [*(one for one in kept_overrides(key) if one != made), made]
-    Variable.set(key, json.dumps([asdict(one) for one in kept if instant(one.dates.end, zone) > now]))
+    Variable.set(key, written(kept, now, zone))
+
+
+def written(kept: Iterable[Override], now: datetime, zone: Timezone) -> str:
+    """The text of the Variable for some overrides, without what is over."""
+    return json.dumps([asdict(one) for one in kept if instant(one.dates.end, zone) > now])

@@ -50,6 +50,13 @@ def handover_name(block: str, key: str) -> str:
     return _HANDOVER + _short(f"{block} {key}", 12)
 
 
+def is_lapsed(one: Reservation, now: datetime) -> bool:
+    """True for the lease of a block that nobody has renewed: its shift is at work no more."""
+    if not one.name.startswith(_LEASE) or one.start is None or one.end is None:
+        return False
+    return now - (one.start - _AHEAD) > one.end - one.start
+
+
 class HandoverReservation:
     """The nodes that one shift takes from Slurm, reserved from the moment at which they leave until they are idle.
 

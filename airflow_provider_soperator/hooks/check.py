@@ -32,6 +32,8 @@ MOST_SKEW = 30.0
 PATIENCE = 30.0
 
 
+NO_FILES = "Scripts and output of jobs cannot be reached this way: set ssh_conn_id, kubernetes_conn_id or files_via"
+
 #: Reads a connection: opens its transport, and names that.
 Opening = Callable[[], tuple[Transport, str]]
 
@@ -68,16 +70,15 @@ async def _said(opening: Opening) -> list[str]:
 
 def in_words(error: Exception) -> str:
     """The error and its remedy, as sentences."""
-    if isinstance(error, TransportError):
-        return _sentences(error.what, error.remedy)
     if isinstance(error, SlurmError):
-        return f"{error.command}: {error.said}. {_sentences(error.remedy)}".removeprefix(": ").strip()
-    if isinstance(error, (ConnectionMistake, CapacityError)):
-        return _sentences(str(error))
-    return _sentences(f"{type(error).__name__}: {error}")
+        return f"{error.command}: {error.said}. {sentences(error.remedy)}".removeprefix(": ").strip()
+    if isinstance(error, TransportError):
+        return sentences(error.what, error.remedy)
+    is_known = isinstance(error, (ConnectionMistake, CapacityError))
+    return sentences(str(error) if is_known else f"{type(error).__name__}: {error}")
 
 
-def _sentences(*said: str) -> str:
+def sentences(*said: str) -> str:
     return " ".join(f"{_begin(one)}{'' if one[-1] in '.?!' else '.'}" for one in said if one)
 
 
@@ -89,31 +90,31 @@ def _begin(text: str) -> str:
 
 def _questions(transport: str) -> Steps[list[str]]:
     yield Ping()
-    config: ClusterConfig | None = yield from _if_supported(ShowConfig())
+    config: ClusterConfig | None = yield from if_supported(ShowConfig())
     slurm = f"Slurm {config.version}, cluster {config.cluster}" if config else "Slurm answers"
-    yield from _clock()
+    yield from clock()
     user: str = yield WhoAmI()
     said = [f"{slurm}, over {transport} as {user}"]
-    said.append((yield from _rights(user, config)))
+    said.append((yield from rights_of(user, config)))
     try:
         yield ReadPieces((Piece("/etc/hostname"),))
     except NotSupported:
-        said.append(
-            "Scripts and output of jobs cannot be reached this way: set ssh_conn_id, kubernetes_conn_id or files_via"
-        )
+        said.append(NO_FILES)
     return said
 
 
-def _if_supported(request: Request[Any]) -> Steps[Any]:
+def if_supported(request: Request[Any]) -> Steps[Any]:
+    """The answer; None where the transport cannot ask that."""
     try:
         return (yield request)
     except NotSupported:
         return None
 
 
-def _clock() -> Steps[None]:
+def clock() -> Steps[None]:
+    """Raise if the cluster's clock and this machine's differ."""
     asked = time.time()
-    statistics = yield from _if_supported(SchedulerDiagnostics())
+    statistics = yield from if_supported(SchedulerDiagnostics())
     if statistics is None or statistics.at is None:
         return
     skew = statistics.at.timestamp() - asked
@@ -125,7 +126,8 @@ def _clock() -> Steps[None]:
         )
 
 
-def _rights(user: str, config: ClusterConfig | None) -> Steps[str]:
+def rights_of(user: str, config: ClusterConfig | None) -> Steps[str]:
+    """What the user may do to nodes, as a sentence."""
     try:
         rights: UserRights = yield ShowRights(user)
     except AccountingDisabled:

@@ -169,7 +169,12 @@ def installation_id() -> str:
     does not share.
     """
     if not (known := Variable.get(_VARIABLE, default=None)):
-        Variable.set(_VARIABLE, uuid4().hex, description="Tells this Airflow apart in the leases of capacity blocks")
+        why = "Tells this Airflow apart in the leases of capacity blocks"
+        try:
+            Variable.set(_VARIABLE, uuid4().hex, description=why)
+        except ImportError:
+            # Only a task can write it. Where a plan is looked at outside of one, no shift has run yet.
+            return ""
         # Another task may have set it a moment later.
         known = Variable.get(_VARIABLE)
     address = conf.get("api", "base_url", fallback="") or ""

@@ -135,7 +135,8 @@ class SbatchOperator(WaitingOperator):
         if result is not None:
             check_result(result)
         self.result = no_file(result)
-        self.end_from_trigger = end_from_trigger
+        # Under its own name Airflow would refuse the DAG wherever a plugin listens, as its example does.
+        self._ends_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
         self._member: Member | None = None
         #: By their keys.
@@ -346,7 +347,7 @@ class SbatchOperator(WaitingOperator):
         pipeline = pipeline_of(self)
         downloads = self.download and (end == "success" or self.download_on == "always")
         return bool(
-            not self.end_from_trigger
+            not self._ends_from_trigger
             or type(self).execute_complete is not SbatchOperator.execute_complete
             or downloads
             or (end == "failed" and self.on_finish)

@@ -24,6 +24,7 @@ from airflow_provider_soperator.pipelines.chains.recording import (
 from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWanted, staged
 from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellChainError
 from airflow_provider_soperator.pipelines.graph import PipelineError
+from airflow_provider_soperator.values import SCRIPTS, has_template
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
 #: Variables that jobs do not get from the script.
@@ -69,9 +70,12 @@ def read(text: str, *, variables: Mapping[str, str] | None = None, ignored: Coll
 
 
 def task_parameters(
-    script: str, here: Path, variables: Mapping[str, str], ignored: Collection[str]
+    script: str, here: Path, variables: Mapping[str, str], ignored: Collection[str], *, by_name: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """The parameters of a task for each stage, by name; a script of one line is a file below ``here``."""
+    """The parameters of a task for each stage, by name; a script of one line is a file below ``here``.
+
+    ``by_name``: scripts that are there stay files beside the DAG, where a task can name them.
+    """
     if "\n" not in script:
         file = here / script
         if not file.is_file():
@@ -79,10 +83,11 @@ def task_parameters(
                 f"there is no script {script} in the DAG's folder {here}: name a file, or give its text"
             )
         here, script = file.parent, file.read_text()
-    return {stage.name: _options(stage, here) for stage in read(script, variables=variables, ignored=ignored)}
+    stages = read(script, variables=variables, ignored=ignored)
+    return {stage.name: _options(stage, here, by_name=by_name) for stage in stages}
 
 
-def _options(stage: Call, here: Path) -> dict[str, Any]:
+def _options(stage: Call, here: Path, *, by_name: bool) -> dict[str, Any]:
     options = {name: _raw(value) for name, value in stage.fields.items() if value is not None}
     if others := options.pop("extra_args", None):
         options["sbatch_args"] = others
@@ -95,7 +100,9 @@ def _options(stage: Call, here: Path) -> dict[str, Any]:
     assert stage.script is not None, "a stage has one of the three"
     file = here / stage.script
     if file.is_file():
-        return {**options, "script": _raw(file.read_text())}
+        text = _raw(file.read_text())
+        is_named = by_name and stage.script.endswith(SCRIPTS) and not has_template(text)
+        return {**options, "script": stage.script if is_named else text}
     return {**options, "remote_script": _raw(stage.script)}
 
 

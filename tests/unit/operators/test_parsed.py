@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -134,3 +135,18 @@ def test_what_needs_an_airflow_worker_at_the_start_is_named() -> None:
     dag.resolve_template_files()
     assert none._needs_a_worker_at_the_start() == ""
     assert none.start_from_trigger
+
+
+def test_a_plugin_that_listens_keeps_no_dag_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's own example has one, and is loaded by default."""
+    from airflow.dag_processing import dagbag
+
+    monkeypatch.setattr(dagbag, "get_listener_manager", lambda: SimpleNamespace(has_listeners=True))
+    (tmp_path / "heard.py").write_text(
+        "from airflow.sdk import DAG\n"
+        "from airflow_provider_soperator.operators.sbatch import SbatchOperator\n"
+        "with DAG('heard', schedule=None):\n"
+        "    SbatchOperator(task_id='job', command='hostname', deferrable=True)\n"
+    )
+    bag = dagbag.DagBag(tmp_path)
+    assert (list(bag.dags), bag.import_errors) == (["heard"], {})

@@ -1,4 +1,4 @@
-"""The command: what it prints, and how it ends."""
+"""The commands that look at a cluster: what they print, and how they end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import pytest
 
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
-from airflow_provider_soperator.cli import commands
-from airflow_provider_soperator.cli.definition import get_cli_commands
-from airflow_provider_soperator.get_provider_info import get_provider_info
+from airflow_provider_soperator.cli import glance
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -60,9 +58,9 @@ def printed(
         assert connection == "c"
         return picture
 
-    monkeypatch.setattr(commands, "take", take)
-    given = {"conn_id": "c", "output": "json", "search": "", "state": "active"}
-    getattr(commands, name)(argparse.Namespace(**(given | more)))
+    monkeypatch.setattr(glance, "take", take)
+    given = {"conn_id": "c", "output": "json", "search": "", "state": "active", "watch": False}
+    getattr(glance, name)(argparse.Namespace(**(given | more)))
     rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     return rows
 
@@ -85,12 +83,22 @@ def test_nodes_have_their_jobs_and_who_has_drained_them(
     assert (tested["state"], tested["by"], tested["since"]) == ("drained", "nightly", "2026-11-24T08:00:00+00:00")
 
 
-def test_health_and_what_is_held(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_health(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     [finding] = printed("health", monkeypatch, capsys)
     assert (finding["node"], finding["finding"]) == ("worker-1", "hardware_problem")
-    drain, reservation = printed("held", monkeypatch, capsys)
-    assert (drain["what"], drain["owner"]) == ("drain of worker-2", "nightly")
-    assert reservation["what"] == "reservation airflow-handover-1 of worker-0"
+
+
+def test_the_board_has_all_at_a_glance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(row["part"], row["what"], row["state"]) for row in printed("board", monkeypatch, capsys)]
+    assert rows[1:] == [
+        ("nodes", "worker (3)", "2 drained, 1 busy; 8 of 8 GPUs in use"),
+        ("queue", "running", "1 job, 8 GPUs"),
+        ("queue", "pending", "1 job, 0 GPUs"),
+        ("queue", "1 wait", "its owner holds it (JobHeldUser)"),
+        ("health", "worker-1", rows[5][2]),
+        ("held", "drain of worker-2", "by nightly: tested"),
+        ("held", "reservation airflow-handover-1 of worker-0", "by airflow-handover-1"),
+    ]
 
 
 def test_what_cannot_be_read_ends_the_command_if_it_was_asked_for(
@@ -108,7 +116,7 @@ def test_what_cannot_be_read_ends_the_command_if_it_was_asked_for(
 
 def test_what_is_no_job_is_refused() -> None:
     with pytest.raises(SystemExit, match="'abc' is not a Slurm job id"):
-        commands.why(argparse.Namespace(conn_id="c", job="abc"))
+        glance.why(argparse.Namespace(conn_id="c", job="abc", output="table"))
 
 
 class Hook:
@@ -130,8 +138,8 @@ class Hook:
 
 def why(job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     failed = Job(id=JobId(9), state=JobState.parse("FAILED"), raw_id=9)
-    monkeypatch.setattr(commands, "SlurmHook", lambda connection: Hook(*PICTURE.jobs, failed))
-    commands.why(argparse.Namespace(conn_id="c", job=job))
+    monkeypatch.setattr(glance, "SlurmHook", lambda connection: Hook(*PICTURE.jobs, failed))
+    glance.why(argparse.Namespace(conn_id="c", job=job, output="table"))
     return capsys.readouterr().out
 
 
@@ -143,12 +151,5 @@ def test_why_a_job_waits_or_how_it_ended(monkeypatch: pytest.MonkeyPatch, capsys
     told = why("9", monkeypatch, capsys)
     assert told.startswith("Job 9 is FAILED.\nDiagnosis of job 9\n")
     assert "not available: " in told
-    with pytest.raises(SystemExit, match="the cluster has no job 99, neither in the queue nor in accounting"):
+    with pytest.raises(SystemExit, match="The cluster has no job 99, neither in the queue nor in accounting"):
         why("99", monkeypatch, capsys)
-
-
-def test_airflow_has_each_command() -> None:
-    [group] = get_cli_commands()
-    for command in group.subcommands:
-        assert getattr(commands, command.name).__doc__
-    assert get_provider_info()["cli"] == ["airflow_provider_soperator.cli.definition.get_cli_commands"]

@@ -1,0 +1,240 @@
+"""The commands ``plan``, ``lint`` and ``import``: DAG files, and the jobs that they would submit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from pprint import pformat
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_soperator.cli.rehearsal import Unknown, bags, cause_of, in_order, rehearsed, the_dag
+from airflow_provider_soperator.cli.terminal import command, show, tell, told
+from airflow_provider_soperator.errors import name_remedy
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.pipelines.chains.reading import task_parameters
+from airflow_provider_soperator.pipelines.stages import option
+from airflow_provider_soperator.slurm import directives
+from airflow_provider_soperator.slurm.errors import AccountingDisabled
+from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowRights, WhoAmI
+from airflow_provider_soperator.values import has_template
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from airflow_provider_soperator.slurm.job import BatchJob
+
+#: The payload of a function's call, which says nothing to people.
+_PAYLOAD = re.compile(r"(<<'END'\n)(.*?)(?=^END$)", re.DOTALL | re.MULTILINE)
+
+
+def job_tasks(dag: DAG) -> list[Any]:
+    """The tasks of a DAG that submit a job, in their order; mapped ones, too."""
+    return [task for task in in_order(dag) if getattr(_class_of(task), "is_slurm_job", False)]
+
+
+def _class_of(task: Any) -> Any:
+    return getattr(task, "operator_class", type(task))
+
+
+# plan
+
+
+@command
+def plan(args: Namespace) -> None:
+    """Show which jobs a DAG would submit, without a run."""
+    dag, conf = the_dag(args.dag), json.loads(args.conf or "{}")
+    if args.task and not dag.has_task(args.task):
+        raise LookupError(f"DAG {dag.dag_id} has no task {args.task}: {name_remedy(args.task, dag.task_ids)}")
+    rows = [row for row in _blocks(dag, conf) if args.task in (None, *row["tasks"])]
+    if not rows:
+        what = f"task {args.task}" if args.task else f"DAG {dag.dag_id}"
+        raise LookupError(f"{what} submits no job itself: name another task, of SbatchOperator or @task.sbatch")
+    show(args, rows, "\n".join(f"# {', '.join(row['tasks'])}{row['after']}\n{row['shell']}" for row in rows))
+    sys.exit(any(row["shell"].startswith(_UNTOLD) for row in rows))
+
+
+#: The beginning of what stands in the place of jobs that cannot be told.
+_UNTOLD = "# not known without a run: "
+
+
+def _blocks(dag: DAG, conf: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What is submitted together: the stages of a pipeline, or the job of a task alone."""
+    from airflow_provider_soperator.pipelines.group import pipeline_of
+    from airflow_provider_soperator.pipelines.submit import SubmitAheadOperator
+
+    for task in in_order(dag):
+        if isinstance(task, SubmitAheadOperator):
+            yield _block(dag, task, task.segment.stages, conf)
+        elif getattr(_class_of(task), "is_slurm_job", False) and not pipeline_of(task):
+            yield _block(dag, task, [task.task_id], conf)
+
+
+def _block(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) -> dict[str, Any]:
+    from airflow_provider_soperator.pipelines import plan as plans
+    from airflow_provider_soperator.pipelines.chains.writing import as_shell
+    from airflow_provider_soperator.pipelines.submit import RenderedStages, SubmitAheadOperator
+
+    after = sorted(task.upstream_task_ids)
+    row = {"tasks": list(stages), "after": f", after {', '.join(after)}" if after else ""}
+    rendered = RenderedStages(dag, stages, rehearsed(dag, task, conf), uploads=False)
+    if isinstance(task, SubmitAheadOperator):
+        inside = {*stages}
+
+        def states(name: str) -> plans.States:
+            # The stages before those of this submission have succeeded by then.
+            return dict.fromkeys(rendered.states(name, {}), None if name in inside else "success")
+
+        planned = plans.plan(task.graph, task.segment, states, lambda stage, index: None).submitted
+    else:
+        indices = [index for index, state in rendered.states(task.task_id, {}).items() if state is None]
+        planned = [plans.PlannedJob(task.task_id, index) for index in indices]
+    try:
+        jobs = {str(one): _readable(rendered.render(one)) for one in planned}
+    except Exception as error:
+        whole = "a field is the result of another task" if Unknown.__name__ in str(error) else told(error)
+        return {**row, "shell": f"{_UNTOLD}{whole}\n"}
+    return {**row, "shell": as_shell(jobs).partition("\n\n")[2] if jobs else "# nothing: it is mapped over nothing\n"}
+
+
+def _readable(job: BatchJob) -> BatchJob:
+    if job.script is None:
+        return job
+    return job.replace(script=_PAYLOAD.sub(lambda found: f"{found[1]}({len(found[2])} bytes)\n", job.script))
+
+
+# lint
+
+
+@command
+def lint(args: Namespace) -> None:
+    """Check DAG files; ends with status 1 if there is a problem."""
+    from airflow.configuration import conf
+
+    # So that the line of the DAG file is among those of an error.
+    conf.set("core", "dagbag_import_error_traceback_depth", "50")
+    rows: list[dict[str, str]] = []
+    tasks: list[tuple[DAG, Any]] = []
+    for bag in bags(args.dags):
+        rows += [_row(file, "", "", _where(file, why)) for file, why in bag.import_errors.items()]
+        tasks += [(dag, task) for dag in bag.dags.values() for task in job_tasks(dag)]
+    rows += [_row(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in tasks for wrong in _files(dag, task)]
+    default = SlurmHook.default_conn_name
+    there = [(dag, it) for dag, it in tasks if (option(it, "slurm_conn_id") or default) == args.conn_id]
+    if args.conn_id:
+        known = asyncio.run(_names(args.conn_id))
+        rows += [_row(dag.fileloc, dag.dag_id, it.task_id, one) for dag, it in there for one in _strange(it, known)]
+    for_cluster = f", {len(there)} of them against {args.conn_id}" if args.conn_id else ""
+    tell(f"{len(tasks)} tasks with jobs checked{for_cluster}: {len(rows)} problems")
+    lines = (": ".join(filter(None, (row["file"], row["dag"], row["task"], row["problem"]))) for row in rows)
+    if rows or args.output != "table":
+        show(args, rows, "\n".join(lines))
+    sys.exit(bool(rows))
+
+
+def _row(file: str, dag: str, task: str, problem: str) -> dict[str, str]:
+    return {"file": file, "dag": dag, "task": task, "problem": problem}
+
+
+def _where(file: str, trace: str) -> str:
+    lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', trace)
+    return f"line {lines[-1]}: {cause_of(trace)}" if lines else cause_of(trace)
+
+
+def _files(dag: DAG, task: Any) -> Iterator[str]:
+    """Files that are not beside the DAG."""
+    given = option(task, "upload") or ()
+    for local in [one[0] for one in given] if not isinstance(given, Mapping) else given:
+        if not has_template(local) and not Path(dag.folder, local).exists():
+            yield f"upload={local!r}: there is no such file or folder beside the DAG ({dag.folder})"
+
+
+async def _names(conn_id: str) -> dict[str, set[str]]:
+    """What there is on a cluster for the user of a connection."""
+    async with SlurmHook(conn_id).async_client() as client:
+        found = {
+            "partition": {one.name for one in await client.ask(ListPartitions())},
+            "reservation": {one.name for one in await client.ask(ListReservations())},
+        }
+        try:
+            rights = await client.ask(ShowRights(await client.ask(WhoAmI())))
+        except AccountingDisabled:
+            return found
+    # root, for one, may have none, and need none.
+    return found | {name: {*of} for name, of in (("account", rights.accounts), ("qos", rights.qos)) if of}
+
+
+def _strange(task: Any, known: Mapping[str, set[str]]) -> Iterator[str]:
+    """Names in a task that the cluster does not know."""
+    job = getattr(task, "job", None) or {}
+    script = option(task, "script")
+    said: Mapping[str, Any] = {}
+    # Lines with templates may be none that can be read.
+    with suppress(directives.DirectiveError):
+        said = directives.read(script)[0].fields if isinstance(script, str) and script.startswith("#!") else {}
+    for name, names in known.items():
+        given = job.get(name) or option(task, name) or said.get(name)
+        if isinstance(given, str) and not has_template(given):
+            for one in given.split(","):
+                if one not in names:
+                    yield f"{name}={one!r}: the cluster has none of that name; {name_remedy(one, sorted(names))}"
+
+
+# import
+
+_DAG = '''\
+"""Made from {script}. {where}"""
+
+from airflow.sdk import DAG
+from airflow_provider_soperator.operators.{module} import {operator}
+
+with DAG({dag_id!r}, schedule=None) as dag:
+    {call}
+'''
+
+
+@command
+def import_script(args: Namespace) -> None:
+    """Print a DAG file for a script."""
+    path = Path(args.script)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no script {path}: name a shell script, or that of a job")
+    text = path.read_text()
+    dag_id = args.dag_id or re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)
+    made: dict[str, Any] = {"script": path.name, "dag_id": dag_id}
+    common = {} if args.conn_id == SlurmHook.default_conn_name else {"slurm_conn_id": args.conn_id}
+    if directives.read(text)[0].fields or not re.search(r"\bsbatch\b", text):
+        made |= {"module": "sbatch", "operator": "SbatchOperator", "where": "Keep it beside that script."}
+        call = _call("SbatchOperator", {"task_id": dag_id, "script": path.name, **common})
+    else:
+        variables = dict(one.partition("=")[::2] for one in args.variable or ())
+        stages = task_parameters(path.name, path.parent, variables, args.ignore or (), by_name=True)
+        here = [said["script"] for said in stages.values() if "\n" not in said.get("script", "\n")]
+        there = [said["remote_script"] for said in stages.values() if "remote_script" in said]
+        where = f"Keep it beside {', '.join(dict.fromkeys(here))}." if here else ""
+        where += f" On the cluster there have to be {', '.join(dict.fromkeys(there))}." if there else ""
+        made |= {"module": "pipeline", "operator": "SbatchPipeline", "where": where.strip()}
+        call = f"SbatchPipeline.of({dag_id!r}, {_literal(stages)}{''.join(f', {k}={v!r}' for k, v in common.items())})"
+    shell = _DAG.format(**made, call=call.replace("\n", "\n    "))
+    show(args, [{"dag_id": dag_id, "file": shell}], shell.rstrip("\n"))
+
+
+def _call(name: str, given: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
+
+
+def _literal(stages: Mapping[str, Mapping[str, Any]]) -> str:
+    """Stages as source, one option a line, in the order of the script."""
+    lines = ["{"]
+    for name, options in stages.items():
+        lines.append(f"    {name!r}: {{")
+        for option_name, value in options.items():
+            said = pformat(value, width=90, sort_dicts=False).replace("\n", "\n        ")
+            lines.append(f"        {option_name!r}: {said},")
+        lines.append("    },")
+    return "\n".join([*lines, "}"])

@@ -1,0 +1,177 @@
+"""The commands ``board``, ``jobs``, ``nodes``, ``health`` and ``why``: a cluster at a glance, without a browser.
+
+Each ends with status 1 if the cluster cannot be read, or what was asked for is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from airflow_provider_soperator.board.picture import INTERVAL, Picture, take
+from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page
+from airflow_provider_soperator.board.tasks import find_tasks
+from airflow_provider_soperator.board.wall import left_overs, wall
+from airflow_provider_soperator.capacity.allocation import counted
+from airflow_provider_soperator.cli.terminal import command, moment_text, show, tell
+from airflow_provider_soperator.client.diagnosis import diagnose
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
+from airflow_provider_soperator.slurm.notations import NoDuration
+from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
+from airflow_provider_soperator.slurm.requests.commands import run_steps_async
+
+#: Rows of the queue: a terminal has no pages.
+_ALL = 1_000_000
+#: Reasons of pending jobs on the board, the most frequent ones.
+_REASONS = 4
+
+
+@command
+def board(args: Namespace) -> None:
+    """Show a cluster at a glance."""
+    while True:
+        # Who watches sees an outage come and go.
+        picture = picture_of(args, *(() if args.watch else ("nodes", "jobs")))
+        if args.watch:
+            # From the top of an empty screen.
+            print("\033[2J\033[H", end="")
+        show(args, ({"part": part, "what": what, "state": said} for part, what, said in _at_a_glance(picture)))
+        if not args.watch:
+            return
+        time.sleep(INTERVAL)
+
+
+def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
+    slurm = f"Slurm {picture.config.version}, cluster {picture.config.cluster}" if picture.config else "Slurm"
+    yield "cluster", picture.connection, f"{slurm}, as of {moment_text(picture.taken)}"
+    for group in wall(picture.nodes, picture.jobs):
+        nodes = [tile.node for tile in group.tiles]
+        said = ", ".join(f"{count} {state}" for state, count in group.counts.items())
+        gpus = sum(node.gpus for node in nodes)
+        used = f"; {sum(node.gpus_used for node in nodes)} of {gpus} GPUs in use" if gpus else ""
+        yield "nodes", f"{group.name} ({len(nodes)})", said + used
+    queue = queue_page(picture, QueueQuery(), _ALL)
+    yield "queue", "running", f"{counted(queue.running, 'jobs')}, {queue.gpus_running} GPUs"
+    yield "queue", "pending", f"{counted(queue.pending, 'jobs')}, {queue.gpus_pending} GPUs"
+    reasons = Counter[str]()
+    for row in queue.rows:
+        reasons[row.why] += row.count if row.why else 0
+    for why, count in (reasons - Counter[str]()).most_common(_REASONS):
+        yield "queue", f"{count} wait", why
+    for name, found in picture.findings.items():
+        for one in found:
+            yield "health", name, one.what
+    for left in left_overs(picture.nodes, picture.reservations):
+        yield "held", left.what, f"by {left.owner}{f': {left.why}' * bool(left.why)}"
+
+
+@command
+def jobs(args: Namespace) -> None:
+    """List jobs with their tasks, and why they wait."""
+    picture = picture_of(args, "jobs")
+    query = QueueQuery(jobs=args.state, search=args.search)
+    show(
+        args,
+        (
+            {
+                "job": row.job.id,
+                "task": f"{row.tasks.dag_id} › {row.tasks}" if row.tasks else row.name,
+                "user": row.job.user,
+                "state": row.job.state,
+                "why": row.why,
+                "since": moment_text(row.since),
+                "gpus": row.gpus * row.count,
+                "nodes": row.job.nodelist,
+                "limit": _limit(row),
+            }
+            for row in queue_page(picture, query, _ALL).rows
+        ),
+    )
+
+
+@command
+def nodes(args: Namespace) -> None:
+    """List nodes with their state, jobs, and who has drained them."""
+    picture = picture_of(args, "nodes")
+    show(
+        args,
+        (
+            {
+                "node": tile.node.name,
+                "state": tile.state,
+                "gpus": f"{tile.node.gpus_used}/{tile.node.gpus}",
+                "jobs": [str(job) for job in tile.jobs],
+                "reason": tile.node.reason,
+                "by": tile.drained_by if tile.node.reason else "",
+                "since": moment_text(tile.node.reason_since),
+            }
+            for group in wall(picture.nodes, picture.jobs)
+            for tile in group.tiles
+        ),
+    )
+
+
+@command
+def health(args: Namespace) -> None:
+    """List what Slurm has against nodes."""
+    found = picture_of(args, "nodes").findings
+    show(
+        args,
+        (
+            {
+                "node": one.node,
+                "finding": one.kind.value,
+                "what": one.what,
+                "since": moment_text(one.since),
+                "heals": "yes" if one.heals else "no",
+            }
+            for findings in found.values()
+            for one in findings
+        ),
+    )
+
+
+def _limit(row: QueueRow) -> Any:
+    limit = row.job.time_limit
+    return limit.value.lower() if isinstance(limit, NoDuration) else limit
+
+
+@command
+def why(args: Namespace) -> None:
+    """Tell why a job waits, or how it ended."""
+    lines = asyncio.run(_lines_about(args.conn_id, JobId.parse(args.job)))
+    show(args, ({"job": args.job, "line": line} for line in lines), "\n".join(lines))
+
+
+async def _lines_about(connection: str, job: JobId) -> list[str]:
+    async with SlurmHook(connection).async_client() as client:
+        status = await client.status(job)
+        if not status.parts:
+            raise ValueError(f"the cluster has no job {job}, neither in the queue nor in accounting")
+        failed = any(part.has_failed for part in status.parts) and status.is_over
+        lines, _ = await run_steps_async(diagnose(status), client.ask) if failed else ([], [])
+    return [f"Job {job} {sentence(status)}.", *_waits(status), *lines]
+
+
+def _waits(status: JobStatus) -> Iterable[str]:
+    for part in status.parts:
+        if said := reason_in_words(part):
+            expected = f"; Slurm expects it to start at {moment_text(part.started)}" if part.started else ""
+            yield f"{part.id} waits: {said}{expected}."
+
+
+def picture_of(args: Namespace, *needed: str) -> Picture:
+    """The picture, if it has what is needed; what else could not be read is told beside it."""
+    picture = asyncio.run(take(args.conn_id, find_tasks))
+    for why_not, parts in picture.unread.items():
+        tell(f"Not read: {', '.join(parts)}. {why_not}")
+    if not picture.failures.keys().isdisjoint(needed):
+        sys.exit(1)
+    return picture

@@ -1,0 +1,208 @@
+"""The commands ``schedule``, ``shift`` and ``override``: who has how many GPUs when, and how that is changed."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_soperator.board.capacity_dags import CapacityDag
+from airflow_provider_soperator.board.schedule_band import conflicts
+from airflow_provider_soperator.capacity.allocation import bounds_of, units_text
+from airflow_provider_soperator.capacity.calendar import instant
+from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts, requested_allocation
+from airflow_provider_soperator.capacity.overrides import Override, kept_overrides, written
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule
+from airflow_provider_soperator.cli.rehearsal import dags_of, in_order, rehearsed, the_dag, user
+from airflow_provider_soperator.cli.terminal import agreed, command, show, tell
+from airflow_provider_soperator.errors import CapacityMistake, name_remedy
+from airflow_provider_soperator.values import moment_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+#: Letters of a bar, by target; and letters of a whole block.
+_BARS, _WIDTH = "█▒░▚▞", 32
+
+
+def _shift_task(dag: DAG) -> Any:
+    """The task that shifts capacity, and plans: not one that carries out an approved plan."""
+    from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
+
+    found = (task for task in in_order(dag) if isinstance(task, ShiftCapacityOperator) and task.approved_plan is None)
+    return next(found, None)
+
+
+def _scheduled(dag: DAG) -> CapacityDag | None:
+    """The DAG as the page has it, from its file."""
+    task = _shift_task(dag)
+    if task is None or task.schedule is None:
+        return None
+    kept: list[Override] = []
+    try:
+        kept = kept_overrides(task.overrides_variable)
+    except CapacityMistake:
+        raise
+    except Exception as error:
+        # Files can be looked at without an Airflow.
+        tell(f"Overrides of {dag.dag_id} are unknown: {str(error).splitlines()[0]}")
+    order = ShiftOrder(
+        key="schedule",
+        task=dag.dag_id,
+        block=task.block,
+        nebius_conn_id=task.nebius_conn_id,
+        targets=task.targets,
+        desired={},
+        wanted_at=datetime.now(timezone.utc),
+    )
+    return CapacityDag(dag_id=dag.dag_id, is_paused=False, schedule=task.schedule.overridden(kept), order=order)
+
+
+# schedule
+
+
+@command
+def schedule(args: Namespace) -> None:
+    """Draw schedules; ends with status 1 if two DAGs contradict each other."""
+    start = _moment("at", args.at, None) or datetime.now(timezone.utc)
+    found = [one for dag in dags_of(args.dags) if (one := _scheduled(dag))]
+    if not found:
+        raise LookupError("no DAG has a schedule of capacity: capacity_dag makes one")
+    rows, lines = list[dict[str, Any]](), list[str]()
+    for one in found:
+        lines.append(f"{one.dag_id}: block {one.order.block if one.order else ''}, times of {one.schedule.timezone}")
+        segments = one.schedule.segments(start, start + timedelta(days=args.days))
+        amounts = [segment.allocation.items() for segment in segments]
+        held = [{name: bounds_of(units)[0] * one.gpus[name] for name, units in amount} for amount in amounts]
+        most = one.schedule.limit or max(sum(gpus.values()) for gpus in held)
+        for segment, gpus in zip(segments, held, strict=True):
+            since, until = (moment.astimezone(one.schedule.zone) for moment in (segment.since, segment.until))
+            said, window = units_text(segment.allocation), segment.name
+            rows.append({"dag": one.dag_id, "since": since, "until": until, "window": window, "allocation": said})
+            lines.append(f"  {since:%a %d %b %H:%M} {_bar(gpus, most)} {said} ({window})")
+    collisions = conflicts(found, {}, start)
+    lines += collisions
+    rows += [{"dag": "", "since": "", "until": "", "window": "conflict", "allocation": said} for said in collisions]
+    show(args, rows, "\n".join(lines))
+    sys.exit(bool(collisions))
+
+
+def _bar(gpus: Mapping[str, int], most: int) -> str:
+    drawn = "".join(_BARS[n % len(_BARS)] * round(_WIDTH * held / (most or 1)) for n, held in enumerate(gpus.values()))
+    return f"{drawn[:_WIDTH]:·<{_WIDTH}}"
+
+
+# shift
+
+
+@command
+def shift(args: Namespace) -> None:
+    """Show the plan of a shift, then start the DAG."""
+    dag = the_dag(args.dag)
+    task = _shift_task(dag)
+    if task is None:
+        raise LookupError(f"DAG {dag.dag_id} shifts no capacity: name a DAG with a ShiftCapacityOperator")
+    sizes = _sizes(args.sizes, [target.name for target in task.targets])
+    until = _moment("until", args.until, task.schedule)
+    asked = {**sizes, "until": until and until.isoformat(), "because": args.because or None}
+    conf = {name: value for name, value in asked.items() if value is not None}
+    context = rehearsed(dag, task, conf)
+    task = context["task"] = task.prepare_for_execution()
+    task.render_template_fields(context)
+    task.plan_only = True
+    # Who asks by hand is told of an outage at once.
+    task.timeouts, task.poll_interval = Timeouts(out_of_reach=timedelta(0)), 1.0
+    if sizes:
+        task.desired, task.until, task.because = sizes, until, args.because
+    plan = task.execute(context)
+    show(args, [{"plan": plan["text"], "possible": plan["possible"], "steps": plan["steps"]}], plan["text"])
+    if args.plan:
+        return
+    if unheeded := sorted(conf.keys() - dag.params.keys()):
+        raise LookupError(f"the trigger form of {dag.dag_id} has no {', '.join(unheeded)}: start it without")
+    agreed(args, f"Start a run of {dag.dag_id}?")
+    from airflow.api.client import get_current_api_client
+
+    run = get_current_api_client().trigger_dag(dag.dag_id, conf=conf, triggering_user_name=user() or None)
+    tell(f"Started: run {run['dag_run_id']} of {dag.dag_id}" if run else "Not started")
+
+
+def _sizes(said: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
+    sizes = dict(one.partition("=")[::2] for one in said)
+    for name, size in sizes.items():
+        if name not in targets:
+            raise LookupError(f"there is no target {name}: {name_remedy(name, targets)}")
+        if not size:
+            raise ValueError(f"{name} has no size: write {name}=2, or {name}='16 gpus'")
+    return sizes
+
+
+# override
+
+
+@command
+def override(args: Namespace) -> None:
+    """List, add or remove overrides of a DAG's schedule."""
+    dag = the_dag(args.dag)
+    task = _shift_task(dag)
+    if task is None or task.schedule is None or not task.overrides_variable:
+        raise LookupError(f"DAG {dag.dag_id} keeps no overrides: name one of capacity_dag")
+    base: CapacitySchedule = task.schedule
+    key, kept, now = task.overrides_variable, kept_overrides(task.overrides_variable), datetime.now(timezone.utc)
+    since, until = (_moment(name, getattr(args, name), base) for name in ("since", "until"))
+    if not args.sizes and not args.remove:
+        show(args, map(_row, kept), None if kept else f"No override of {dag.dag_id} is kept")
+        return
+    if args.remove:
+        new = [one for one in kept if not _is_within(one, base, since, until)]
+        gone = [one for one in kept if one not in new]
+        said = f"{len(gone)} of {len(kept)} overrides are removed: {'; '.join(map(_told, gone)) or 'none fits'}"
+    else:
+        sizes = _sizes(args.sizes, [target.name for target in task.targets])
+        begin = since or now
+        units = requested_allocation(sizes, task.targets, base.limit or _BOUNDLESS, begin).units
+        if base.limit is None and len(sizes) < len(task.targets):
+            raise CapacityMistake("the schedule has no limit", "give a size for each target")
+        made = base.override(units, begin, until, user(), args.because)
+        new, said = [*kept, made], f"Added: {_told(made)}"
+    after = base.overridden(new)
+    first, last = since or now, until or now + timedelta(days=7)
+    lines = [said]
+    for change in after.changes(first, last):
+        at = change.at.astimezone(base.zone)
+        lines.append(f"  {at:%a %d %b %H:%M}: {units_text(change.after.allocation)} ({change.after.name})")
+    show(args, map(_row, new), "\n".join(lines))
+    agreed(args, "Keep it so?")
+    from airflow.models.variable import Variable
+
+    Variable.set(key, written(new, now, base.zone))
+    tell(f"Kept. A run of {dag.dag_id} begins within minutes of each change, while the DAG is switched on.")
+
+
+_BOUNDLESS = 1 << 30
+
+
+def _row(one: Override) -> dict[str, str]:
+    return {"when": one.when, "allocation": units_text(one.allocation), "by": one.by, "because": one.because}
+
+
+def _told(one: Override) -> str:
+    return f"{units_text(one.allocation)}, {one.when} ({one.name})"
+
+
+def _is_within(one: Override, base: CapacitySchedule, since: datetime | None, until: datetime | None) -> bool:
+    begin, end = instant(one.dates.start, base.zone), instant(one.dates.end, base.zone)
+    return (until is None or begin < until) and (since is None or end > since)
+
+
+def _moment(name: str, said: str, schedule: CapacitySchedule | None) -> datetime | None:
+    """A moment; without a zone it is of the clocks of the schedule."""
+    try:
+        moment = datetime.fromisoformat(said) if said and schedule else None
+    except ValueError:
+        moment = None
+    if moment is not None and moment.tzinfo is None and schedule:
+        return instant(moment, schedule.zone)
+    return moment_of(name, said)

@@ -1,0 +1,247 @@
+"""What the doctor looks at in Slurm: the way there, rights, partitions, a submission, files and Python."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_soperator.cli.verdicts import Verdict, judged
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.pace import RetryPolicy
+from airflow_provider_soperator.errors import name_remedy
+from airflow_provider_soperator.hooks.check import NO_FILES, clock, if_supported, rights_of
+from airflow_provider_soperator.hooks.slurm import Settings, open_transport
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, ControllerUnreachable
+from airflow_provider_soperator.slurm.files import FileRequest
+from airflow_provider_soperator.slurm.hostlist import expand
+from airflow_provider_soperator.slurm.node_conditions import WORDS
+from airflow_provider_soperator.slurm.requests import (
+    Command,
+    CommandOutput,
+    ListNodes,
+    ListPartitions,
+    Ping,
+    ShowConfig,
+    ShowRights,
+    WhoAmI,
+)
+from airflow_provider_soperator.slurm.requests.commands import Order, run_steps_async
+from airflow_provider_soperator.transports.transport_errors import NotSupported
+
+#: The oldest Slurm that this is tested with, and the oldest Python that can run a function.
+_OLDEST_SLURM, _OLDEST_PYTHON = (24, 11), (3, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobsAsked:
+    """What jobs will ask for; the cluster's defaults where it is empty."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    #: Where they run; by default the user's home.
+    folder: str = ""
+    python: str = "python3"
+
+
+async def slurm_checks(settings: Settings, wanted: JobsAsked) -> list[Verdict]:
+    """All about Slurm behind a connection, as far as it can be reached."""
+    client = AsyncSlurmClient(open_transport(settings), RetryPolicy(tries=1))
+    try:
+        found = await judged("slurmctld", _controllers(client))
+        is_silent = found[-1].state == "wrong"
+        if is_silent and not any(words in found[-1].said for words in ("slurmctld", "no answer")):
+            # All else is behind the same.
+            return found
+        checks = {} if is_silent else {"slurm": _settings(client, settings)}
+        checks["accounting"] = _accounting(client, wanted)
+        if not is_silent:
+            checks |= {"partitions": _partitions(client, wanted), "submission": _submission(client, wanted)}
+        checks["files"] = _files(client, wanted)
+        made = await asyncio.gather(*(judged(subject, one) for subject, one in checks.items()))
+        return [*found, *(verdict for of_subject in made for verdict in of_subject)]
+    finally:
+        await client.close()
+
+
+async def _controllers(client: AsyncSlurmClient) -> AsyncIterator[Verdict]:
+    for one in await client.ask(Ping()):
+        if one.is_up:
+            yield Verdict("slurmctld", f"{one.host} answers ({one.role})")
+        else:
+            yield Verdict("slurmctld", f"{one.host} is down ({one.role})", "start it: another one has its work", "note")
+
+
+async def _settings(client: AsyncSlurmClient, settings: Settings) -> AsyncIterator[Verdict]:
+    config = await _config(client)
+    user = await client.ask(WhoAmI())
+    slurm = f"Slurm {config.version}, cluster {config.cluster}" if config else "Slurm answers"
+    yield Verdict("slurm", f"{slurm}, over {settings.transport} as {user}")
+    if config and config.release < _OLDEST_SLURM:
+        yield Verdict("slurm", f"Slurm {config.version} is older than what this was tested with", "upgrade it", "note")
+    await run_steps_async(clock(), client.ask)
+    yield Verdict("clock", "the clocks agree")
+
+
+async def _config(client: AsyncSlurmClient) -> ClusterConfig | None:
+    found: ClusterConfig | None = await run_steps_async(if_supported(ShowConfig()), client.ask)
+    return found
+
+
+async def _accounting(client: AsyncSlurmClient, wanted: JobsAsked) -> AsyncIterator[Verdict]:
+    user = await client.ask(WhoAmI())
+    try:
+        rights = await client.ask(ShowRights(user))
+    except AccountingDisabled as error:
+        yield Verdict("accounting", "the cluster keeps no accounting", error.remedy, "note")
+        return
+    yield Verdict("accounting", f"slurmdbd answers; accounts of {user}: {', '.join(rights.accounts) or 'none'}")
+    for what, name, known in (("account", wanted.account, rights.accounts), ("QOS", wanted.qos, rights.qos)):
+        if name and name not in known:
+            add = f"`sacctmgr add user {user} account={name}`" if what == "account" else _ADD_QOS.format(user, name)
+            remedy = f"{name_remedy(name, known)}; {add} gives it to the user"
+            yield Verdict("accounting", f"{user} may not use the {what} {name}", remedy, "wrong")
+    try:
+        config = await _config(client)
+    except ControllerUnreachable:
+        return
+    said, _, remedy = (await run_steps_async(rights_of(user, config), client.ask)).partition(", for which ")
+    yield Verdict("rights", said, remedy, "note" if remedy else "ok")
+
+
+_ADD_QOS = "`sacctmgr modify user {} set qos+={}`"
+
+
+async def _partitions(client: AsyncSlurmClient, wanted: JobsAsked) -> AsyncIterator[Verdict]:
+    partitions, nodes = await asyncio.gather(client.ask(ListPartitions()), client.ask(ListNodes()))
+    names = [one.name for one in partitions]
+    if wanted.partition and wanted.partition not in names:
+        yield Verdict(
+            "partitions", f"there is no partition {wanted.partition}", name_remedy(wanted.partition, names), "wrong"
+        )
+    chosen = [one for one in partitions if (one.name == wanted.partition if wanted.partition else one.is_default)]
+    if not wanted.partition and not chosen:
+        remedy = f"name one in each task (partition=): {', '.join(names)}"
+        yield Verdict("partitions", "the cluster has no default partition", remedy, "note")
+    for one in chosen:
+        yield _partition(one, nodes)
+
+
+def _partition(partition: Partition, nodes: Sequence[Node]) -> Verdict:
+    if partition.state != "UP":
+        remedy = f"`scontrol update PartitionName={partition.name} State=UP`"
+        return Verdict("partitions", f"partition {partition.name} is {partition.state}", remedy, "wrong")
+    its = {*expand(partition.nodelist)}
+    its_nodes = [node for node in nodes if node.name in its]
+    bad = [
+        node for node in its_nodes
+        if any(WORDS[word](node) for word in ("drained", "draining", "down", "failed to boot", "not responding"))
+        and not WORDS["off"](node)
+    ]  # fmt: skip
+    if its_nodes and len(bad) < len(its_nodes):
+        said = f"{len(its_nodes) - len(bad)} of {len(its_nodes)} nodes of {partition.name} can take jobs"
+        return Verdict("partitions", said)
+    why = {node.reason for node in bad if node.reason}
+    said = f"none of the {len(its_nodes)} nodes of {partition.name} can take a job ({'; '.join(sorted(why)) or 'down'})"
+    remedy = (
+        "`airflow soperator nodes` tells who has drained them; `scontrol update NodeName=NODE State=RESUME` undoes it"
+    )
+    return Verdict("partitions", said, remedy, "wrong")
+
+
+@dataclass(frozen=True)
+class TrialSubmission(Order):
+    """Ask whether Slurm would take a job, and submit none."""
+
+    wanted: JobsAsked
+
+    def command(self) -> Command:
+        options = ("partition", "account", "qos")
+        said = [f"--{name}={value}" for name in options if (value := getattr(self.wanted, name))]
+        return Command(("sbatch", "--test-only", "--time=1", *said, "--wrap=true"))
+
+
+async def _submission(client: AsyncSlurmClient, wanted: JobsAsked) -> AsyncIterator[Verdict]:
+    try:
+        await client.ask(TrialSubmission(wanted))
+    except NotSupported:
+        return
+    yield Verdict("submission", "Slurm would take a job")
+
+
+#: Writes to the folders in which jobs write, as their first lines could fail for it, and asks Python who it is.
+_PROBE = """\
+for folder in "${1:-$PWD}" "${1:-$PWD}/airflow" "${1:-$PWD}/.airflow-soperator"; do
+    [ -e "$folder" ] || [ "$folder" = "${1:-$PWD}" ] || continue
+    if said=$(mktemp "$folder/.airflow-doctor.XXXXXX" 2>&1); then
+        made=$said said=
+        { head -c 65536 /dev/zero >"$made"; } 2>/dev/null || said="$folder: No space left on device"
+        rm -f "$made"
+    fi
+    printf 'folder=%s\\nsaid=%s\\n' "$folder" "${said##*: failed to create }"
+done
+who='import sys; print("%d.%d %s" % (sys.version_info[:2] + (sys.executable,)))'
+printf 'python=%s\\n' "$("$2" -c "$who" 2>&1 | tail -n1)"
+"""
+
+
+@dataclass(frozen=True)
+class ProbeFolder(FileRequest[dict[str, Any]]):
+    """Ask whether jobs can write where they run, and which Python is there."""
+
+    doing = "writing a file"
+    folder: str
+    python: str
+
+    def command(self) -> Command:
+        return Command(("bash", "-c", _PROBE, "probe", self.folder, self.python))
+
+    def read(self, answer: CommandOutput) -> dict[str, Any]:
+        lines = self.check(answer).text.splitlines()
+        told = re.findall(r"^folder=(.*)\nsaid=(.*)$", "\n".join(lines), re.MULTILINE)
+        return {"folders": dict(told), "python": lines[-1].removeprefix("python=")}
+
+
+async def _files(client: AsyncSlurmClient, wanted: JobsAsked) -> AsyncIterator[Verdict]:
+    try:
+        probe = await client.ask(ProbeFolder(wanted.folder, wanted.python))
+    except NotSupported:
+        said, _, remedy = NO_FILES.partition(": ")
+        yield Verdict("files", said, remedy, "note")
+        return
+    for folder, said in probe["folders"].items():
+        yield _folder(folder, said) if said else Verdict("files", f"jobs can write to {folder}")
+    yield _python(wanted.python, probe["python"])
+
+
+def _folder(folder: str, said: str) -> Verdict:
+    if "space" in said or "quota" in said:
+        remedy = f"free space there (`df -h {folder}`), or raise the quota"
+    elif "denied" in said:
+        remedy = f"`chown` it to the user of the connection (`ls -ld {folder}`), or have jobs run elsewhere (chdir=)"
+    else:
+        remedy = "create it on the root that all nodes share, or have jobs run elsewhere (chdir=)"
+    return Verdict("files", f"jobs cannot write to {folder} ({said})", remedy, "wrong")
+
+
+def _python(name: str, said: str) -> Verdict:
+    here = sys.version_info[:2]
+    found = re.fullmatch(r"(\d+)\.(\d+) (.*)", said)
+    ours = f"python{here[0]}.{here[1]}"
+    if not found:
+        remedy = f"install {ours} on the root of all nodes, or name another one in @task.sbatch (python=, venv=)"
+        return Verdict("python", f"there is no Python {name} on the cluster ({said})", remedy, "wrong")
+    there, path = (int(found[1]), int(found[2])), found[3]
+    told = f"Python {there[0]}.{there[1]} ({path})"
+    if there < _OLDEST_PYTHON:
+        remedy = f"@task.sbatch needs 3.8 or newer: name another one (python=, venv=), best {ours}"
+        return Verdict("python", f"{told} is too old", remedy, "wrong")
+    if there != here:
+        remedy = f"functions go there as source, which some cannot: name {ours} in @task.sbatch (python=, venv=)"
+        return Verdict("python", f"{told} differs from Airflow's {here[0]}.{here[1]}", remedy, "note")
+    return Verdict("python", f"{told}, as Airflow's")

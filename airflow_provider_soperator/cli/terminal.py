@@ -1,0 +1,82 @@
+"""What all commands share: rows in each format, questions to the user, and errors as sentences."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_provider_soperator.errors import CapacityError, ClusterError, ConnectionMistake
+from airflow_provider_soperator.hooks.check import in_words, sentences
+
+Command = Callable[[Namespace], None]
+#: Formats that programs read.
+_FOR_PROGRAMS = ("json", "yaml", "plain")
+
+
+def command(run: Command) -> Command:
+    """A command that reads Airflow's database, and tells of an error in a sentence on its standard error."""
+
+    @functools.wraps(run)
+    def guarded(args: Namespace) -> None:
+        from airflow.utils.cli import suppress_logs_and_warning
+
+        # Only so does Airflow look for connections in its database, as its own commands do.
+        os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+        args.verbose = getattr(args, "verbose", False)
+        try:
+            suppress_logs_and_warning(run)(args)
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except BrokenPipeError:
+            # `| head` has read enough.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except Exception as error:
+            if args.verbose:
+                raise
+            sys.exit(told(error))
+
+    return guarded
+
+
+def told(error: Exception) -> str:
+    """The error as sentences: of its cause, and of its remedy."""
+    if isinstance(error, (ClusterError, ConnectionMistake, CapacityError)):
+        return in_words(error)
+    # Their messages are for users.
+    if isinstance(error, (ValueError, LookupError, OSError)) or type(error).__module__.startswith("airflow"):
+        return sentences(str(error) or type(error).__name__)
+    return sentences(f"{type(error).__name__}: {error}", "the option --verbose shows where")
+
+
+def show(args: Namespace, rows: Iterable[Mapping[str, Any]], text: str | None = None) -> None:
+    """Print rows as Airflow's own commands do; people who have chosen no format see the text, if there is one."""
+    if text is not None and args.output not in _FOR_PROGRAMS:
+        print(text)
+        return
+    from airflow.cli.simple_table import AirflowConsole
+
+    AirflowConsole().print_as(list(rows), args.output)
+
+
+def tell(line: str) -> None:
+    """Print what is no part of the result."""
+    print(line, file=sys.stderr)
+
+
+def agreed(args: Namespace, question: str) -> None:
+    """Ask before something is changed; ends the command without consent."""
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        sys.exit("Nothing was changed. Repeat it with --yes.")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        sys.exit("Nothing was changed.")
+
+
+def moment_text(moment: datetime | None) -> str:
+    return moment.astimezone(timezone.utc).isoformat(timespec="seconds") if moment else ""

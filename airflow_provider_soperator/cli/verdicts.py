@@ -1,0 +1,70 @@
+"""Verdicts of the doctor: what was looked at, what is wrong with it, and the remedy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal
+
+from async_timeout import timeout
+
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.hooks.check import PATIENCE, in_words, sentences
+from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
+from airflow_provider_soperator.transports.transport_errors import TransportError
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one subject. ``note``: it works, but some features do not."""
+
+    subject: str
+    said: str
+    remedy: str = ""
+    state: Literal["ok", "note", "wrong"] = "ok"
+
+    def __str__(self) -> str:
+        line = f"{self.state:<6}{self.subject:<13}{sentences(self.said)}"
+        return f"{line}\n{'':19}> {sentences(self.remedy)}" if self.remedy else line
+
+
+#: Remedies by the option of sbatch that Slurm has rejected.
+_OF_OPTIONS = {
+    "--account": "`sacctmgr show assoc user=NAME` lists them; `sacctmgr add user NAME account=ACCOUNT` adds one",
+    "--partition": "`sinfo --summarize --all` lists the partitions, and `scontrol show partition` who may use them",
+    "--qos": "`sacctmgr show assoc user=NAME format=account,qos` lists what the user may use",
+}
+
+
+async def judged(subject: str, checks: AsyncIterator[Verdict], patience: float = PATIENCE) -> list[Verdict]:
+    """All verdicts of some checks; an error is the last of them."""
+    found: list[Verdict] = []
+    try:
+        async with timeout(patience):
+            async for one in checks:
+                found.append(one)
+    except asyncio.TimeoutError:
+        found.append(Verdict(subject, f"no answer within {patience:g} s", _SLOW.get(subject, _IS_IT_UP), "wrong"))
+    except Exception as error:
+        found.append(of_error(subject, error))
+    return found
+
+
+_IS_IT_UP = "see whether it is up and not overloaded, and the firewalls between"
+_SLOW = {"slurmctld": "check whether slurmctld is up (`scontrol ping`) and how busy it is (`sdiag`)"}
+
+
+def of_error(subject: str, error: Exception) -> Verdict:
+    """The verdict that an error means."""
+    if isinstance(error, TransportError):
+        return Verdict(subject, error.what, error.remedy, "wrong")
+    if isinstance(error, SlurmError):
+        # Errors that begin with their remedy have it as a part of them.
+        remedy = error.remedy or (_OF_OPTIONS.get(error.option, "") if isinstance(error, SubmitRefused) else "")
+        said = f"{error.command}: {error.said}".removeprefix(": ")
+        return Verdict(subject, said, remedy or "correct what the message names", "wrong")
+    if isinstance(error, ConnectionMistake):
+        said, _, remedy = str(error).partition(": ")
+        return Verdict(subject, said, remedy or "correct this field of the connection", "wrong")
+    return Verdict(subject, in_words(error), "correct what the message names", "wrong")

@@ -1,0 +1,56 @@
+"""The command that makes a connection: what it asks, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+
+import pytest
+
+from tests.unit.cli.calls import called
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SOPERATOR_DEFAULT", "NEBIUS_DEFAULT", "OTHER"):
+        # So that it is as before after the test, whatever the command sets.
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", "")
+
+
+def test_a_connection_is_printed_for_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    fields = ("host=login.example.com", "port=2222", "login=ann", "key_file=/k", "ciphers=")
+    said = called(capsys, "connection", *fields, "--conn-id", "other", "--no-test")
+    name, _, value = shlex.split(said.out)[0].partition("=")
+    assert name == "AIRFLOW_CONN_OTHER"
+    assert json.loads(value) == {
+        "conn_type": "soperator",
+        "host": "login.example.com",
+        "port": 2222,
+        "login": "ann",
+        "extra": {"key_file": "/k"},
+    }
+    assert said.status == 0
+
+
+def test_one_that_does_not_work_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    said = called(capsys, "connection", "login=ann")
+    assert (said.status, said.out.startswith("AIRFLOW_CONN_SOPERATOR_DEFAULT=")) == (1, True)
+    assert "The connection does not say how to reach the cluster" in said.err
+    nebius = called(capsys, "connection", "--type", "nebius", "host=a/b", "--json")
+    assert (nebius.rows[0]["works"], nebius.status) == ("False", 1)
+    assert "Nebius speaks gRPC" in nebius.err
+
+
+def test_fields_are_known_or_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "did you mean 'host'?" in str(called(capsys, "connection", "hst=a").status)
+    assert "No field is given" in str(called(capsys, "connection").status)
+    answers = iter(["kubernetes", "kubernetes_default", "", "mine"])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: next(answers))
+    said = called(capsys, "connection", "--no-test")
+    assert json.loads(os.environ["AIRFLOW_CONN_SOPERATOR_DEFAULT"])["extra"] == {
+        "kubernetes_conn_id": "kubernetes_default",
+        "cluster": "mine",
+    }
+    assert said.status == 0

@@ -1,0 +1,150 @@
+"""The commands for DAG files: plan, lint and import, without a database and without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.cli import dags
+from airflow_provider_soperator.slurm.cluster_records import Association, Partition, UserRights
+from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowRights, WhoAmI
+from tests.unit.cli.calls import called
+
+HEAD = """\
+from airflow.sdk import DAG, task
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+"""
+TRAIN = """
+with DAG("train", schedule=None, params={"rate": 0.1}):
+    first = SbatchOperator(task_id="first", command="hostname {{ params.rate }}", partition="mian")
+    wide = SbatchOperator.partial(task_id="wide", account="physics").expand(command=["a", "b"])
+    text = "#!/bin/sh\\n#SBATCH --qos=high\\n: {{ ti.xcom_pull('first')['x'].y }}\\n"
+    last = SbatchOperator(task_id="last", script=text)
+    first >> wide >> last
+    with SbatchPipeline("model"):
+        prepare = SbatchOperator(task_id="prepare", command="prepare")
+        prepare >> SbatchOperator(task_id="fit", script="fit.sbatch")
+
+    @task
+    def other(): ...
+    SbatchOperator.partial(task_id="over").expand(command=other())
+    SbatchOperator(task_id="whole", command="a", env=other())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(HEAD + TRAIN)
+    (tmp_path / "fit.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun fit\n")
+    return tmp_path
+
+
+def test_a_plan_has_the_job_of_each_task_as_a_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = called(capsys, "plan", str(folder / "train.py"), "--json", "--conf", '{"rate": 3}').rows
+    shells = {tuple(row["tasks"]): row["shell"] for row in rows}
+    assert set(shells) == {("first",), ("wide",), ("last",), ("model.prepare", "model.fit"), ("over",), ("whole",)}
+    assert "--partition=mian" in shells["first",]
+    assert "--wrap='hostname 3'" in shells["first",]
+    assert [line.split("=")[0] for line in shells["wide",].splitlines() if "$(sbatch" in line] == ["wide_0_", "wide_1_"]
+    # What only a run knows is named.
+    assert "--wrap='<result of other>'" in shells["over",]
+    assert shells["whole",] == "# not known without a run: a field is the result of another task\n"
+    assert ": <result of first>" in shells["last",]
+    assert "--dependency=afterok:$model_prepare" in shells["model.prepare", "model.fit"]
+    assert "srun fit" in shells["model.prepare", "model.fit"]
+
+
+def test_a_plan_of_one_task(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(folder / "train.py")
+    one = called(capsys, "plan", file, "last")
+    assert one.out.startswith("# last, after wide\nlast=$(sbatch ")
+    assert called(capsys, "plan", file, "lst").status == "DAG train has no task lst: did you mean 'last'?"
+    assert "submits no job itself" in str(called(capsys, "plan", file, "other").status)
+
+
+def test_a_clean_folder_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clean = called(capsys, "lint", str(folder))
+    assert (clean.out, clean.err, clean.status) == ("", "7 tasks with jobs checked: 0 problems\n", 0)
+    assert called(capsys, "lint", str(folder), "--json").rows == []
+
+
+@pytest.mark.parametrize(
+    ("task", "problem"),
+    [
+        ("SbatchOperator(task_id='a', command='a', mem='much')", "a: mem: 'much' is not an amount of memory"),
+        ("SbatchOperator(task_id='a', script='none.sbatch')", "there is no such file beside the DAG"),
+        (
+            "SbatchOperator(task_id='a', command='a', upload={'in.csv': 'in/'})",
+            "upload='in.csv': there is no such file",
+        ),
+        ("SbatchOperator(task_id='a', comand='a')", "line 5: SbatchOperator a has no parameter 'comand': did you mean"),
+        ("SbatchOperator(task_id='a', command='a', on_finish={'PREEMTED': 'retry'})", "jobs do not end as 'PREEMTED'"),
+        ("1 / 0", "line 5: division by zero"),
+    ],
+)
+def test_a_problem_of_a_file_is_told(
+    task: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text(f"{HEAD}with DAG('wrong', schedule=None):\n    {task}\n")
+    found = called(capsys, "lint", str(file))
+    assert problem in found.out
+    assert found.out.startswith(f"{file}: ")
+    assert found.status == 1
+
+
+class Client:
+    """A cluster with one partition, and one account."""
+
+    async def ask(self, request: Any) -> Any:
+        return {
+            ListPartitions: (Partition(name="main"),),
+            ListReservations: (),
+            WhoAmI: "ann",
+            ShowRights: UserRights(user="ann", associations=(Association("chemistry", "", ("normal",)),)),
+        }[type(request)]
+
+    @asynccontextmanager
+    async def async_client(self) -> AsyncIterator[Client]:
+        yield self
+
+
+def test_names_are_looked_up_on_the_cluster(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dags.SlurmHook, "async_client", lambda hook: Client().async_client())
+    found = called(capsys, "lint", str(folder), "--conn-id", "soperator_default", "--json")
+    assert {(row["task"], row["problem"].partition(":")[0]) for row in found.rows} == {
+        ("first", "partition='mian'"), ("wide", "account='physics'"), ("last", "qos='high'"),
+    }  # fmt: skip
+    assert "did you mean 'main'?" in found.out
+    assert "7 tasks with jobs checked, 7 of them against soperator_default" in found.err
+    # Tasks of another connection are not for this cluster.
+    assert called(capsys, "lint", str(folder), "--conn-id", "other", "--json").rows == []
+
+
+def test_an_imported_chain_can_be_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "run_all.sh").write_text(
+        'a=$(sbatch --parsable -N2 fit.sbatch "$1")\nsbatch --dependency=afterok:$a /jail/report.sh\n'
+    )
+    made = called(capsys, "import", str(folder / "run_all.sh"), "--variable", "1=big")
+    (folder / "run_all.py").write_text(made.out)
+    assert "'script': 'fit.sbatch'" in made.out
+    assert "Keep it beside fit.sbatch. On the cluster there have to be /jail/report.sh." in made.out
+    assert called(capsys, "lint", str(folder / "run_all.py")).status == 0
+    [row] = called(capsys, "plan", str(folder / "run_all.py"), "--json").rows
+    assert "srun fit" in row["shell"]
+    assert "--dependency=afterok:$" in row["shell"]
+
+
+def test_a_script_of_a_job_is_a_dag_of_one_task(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = called(capsys, "import", str(folder / "fit.sbatch"), "--conn-id", "other")
+    assert "SbatchOperator(task_id='fit', script='fit.sbatch', slurm_conn_id='other')" in made.out
+    (folder / "wrong.sh").write_text("curl x\nsbatch a.sh\n")
+    assert "Line 1: 'curl' is not understood" in str(called(capsys, "import", str(folder / "wrong.sh")).status)
+    assert "there is no script" in str(called(capsys, "import", str(folder / "none.sh")).status).lower()

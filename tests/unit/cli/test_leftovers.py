@@ -1,0 +1,133 @@
+"""What is left over: whose it is, and what is released."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
+from airflow_provider_soperator.cli import leftovers
+from airflow_provider_soperator.cli.leftovers import OldFiles
+from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
+from airflow_provider_soperator.slurm.files import RemoveFiles
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.requests import (
+    DeleteReservation,
+    ListJobs,
+    ListNodes,
+    ListReservations,
+    Undrain,
+)
+from airflow_provider_soperator.slurm.states import NodeState
+from tests.unit.cli.calls import called
+
+NOW = datetime.now(timezone.utc)
+AHEAD = timedelta(days=64 * 365.25)
+HOME = "/root/.airflow-soperator"
+
+
+def drained(name: str, reason: str) -> Node:
+    return Node(name=name, state=NodeState.parse("IDLE+DRAIN"), reason=reason, reason_since=NOW)
+
+
+def lease(name: str, renewed: datetime, task: str) -> Reservation:
+    start = renewed + AHEAD
+    record, end = ShiftRecord(key="k", task=task), start + timedelta(minutes=5)
+    return Reservation(name=name, nodelist="a", start=start, end=end, comment=record.write())
+
+
+class Cluster:
+    """A cluster with things of several owners; requests that change it are noted."""
+
+    def __init__(self) -> None:
+        self.changed: list[Any] = []
+        self.nodes: tuple[Node, ...] = (
+            drained("a", "airflow:idle_dag: tested"),
+            drained("b", "airflow:busy_dag: tested"),
+            drained("c", "airflow:of_another_airflow: tested"),
+            drained("d", "airflow:capacity/block: night (idle_dag)"),
+            drained("e", "by hand"),
+            drained("f", "airflow:of_another_airflow: tested"),
+        )
+
+    @asynccontextmanager
+    async def async_client(self) -> AsyncIterator[Cluster]:
+        yield self
+
+    async def ask(self, request: Any) -> Any:
+        found = {
+            ListNodes: self.nodes,
+            ListReservations: (
+                Reservation(name="airflow-handover-1", nodelist="a", comment="night (idle_dag)"),
+                lease("airflow-shift-lapsed", NOW - timedelta(hours=1), "busy_dag/r/shift/-1"),
+                lease("airflow-shift-held", NOW, "busy_dag/r/shift/-1"),
+                Reservation(name="by-hand", nodelist="a"),
+            ),
+            ListJobs: (Job(id=JobId(7), name="x.af-aaaaaaaaaaaa"),),
+            OldFiles: (f"{HOME}/aaaaaaaaaaaa.zip", f"{HOME}/bbbbbbbbbbbb.zip"),
+        }
+        if type(request) not in found:
+            self.changed.append(request)
+        return found.get(type(request))
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(leftovers, "SlurmHook", lambda connection: made)
+    known = {"idle_dag": False, "busy_dag": True}
+    monkeypatch.setattr(leftovers, "dags_at_work", lambda ids: {one: known[one] for one in ids if one in known})
+    return made
+
+
+def test_each_has_an_owner(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = called(capsys, "leftovers", "--json").rows
+    assert {
+        row["what"].split(" of ")[-1 if row["what"].startswith("drain") else 0]: row["at_work"] for row in rows
+    } == {
+        "a": "no",
+        "b": "yes",
+        "c,f": "unknown",
+        # A schedule keeps nodes drained between its shifts.
+        "d": "yes",
+        "reservation airflow-handover-1": "no",
+        "reservation airflow-shift-lapsed": "no",
+        "reservation airflow-shift-held": "yes",
+        f"file {HOME}/bbbbbbbbbbbb.zip": "no",
+    }
+    assert cluster.changed == []
+
+
+def test_what_has_no_owner_at_work_is_released(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(capsys, "leftovers", "--release").status == "Nothing was changed. Repeat it with --yes."
+    assert cluster.changed == []
+    assert called(capsys, "leftovers", "--release", "--yes").status == 0
+    assert cluster.changed == [
+        Undrain(("a",)),
+        DeleteReservation("airflow-handover-1"),
+        DeleteReservation("airflow-shift-lapsed"),
+        RemoveFiles((f"{HOME}/bbbbbbbbbbbb.zip",)),
+    ]
+
+
+def test_what_is_named_is_released_whoever_owns_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(capsys, "leftovers", "c", "airflow-shift-held", "--release", "--yes").status == 0
+    assert cluster.changed == [Undrain(("c",)), DeleteReservation("airflow-shift-held")]
+    assert "nothing that is left is called e" in str(called(capsys, "leftovers", "e").status).lower()
+
+
+def test_what_has_changed_since_the_plan_is_left_alone(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(args: Any, question: str) -> None:
+        cluster.nodes = (drained("a", "[hardware_problem] gpu"), *cluster.nodes[1:])
+
+    monkeypatch.setattr(leftovers, "agreed", change)
+    said = called(capsys, "leftovers", "a", "--release")
+    assert "Not released, as it has changed: drain of a" in said.err
+    assert Undrain(("a",)) not in cluster.changed

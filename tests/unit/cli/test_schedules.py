@@ -1,0 +1,129 @@
+"""The commands for schedules: what is drawn, what two DAGs both want, and overrides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.cli import schedules
+from tests.unit.cli.calls import called
+
+DAG = """
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.operators.capacity_dag import capacity_dag
+
+dag = capacity_dag(
+    "{name}",
+    CapacitySchedule(
+        timezone="Europe/Amsterdam",
+        windows=[Window("daily 20:00 - 08:00", {{"training": {night}, "inference": 0}}, name="night")],
+        otherwise={{"training": 1, "inference": 3}},
+        gpus_per_unit={{"training": 8, "inference": 8}},
+        limit=32,
+    ),
+    [
+        SlurmNodesTarget(name="training", nodes="{nodes}", gpus_per_unit=8),
+        NebiusNodeGroupTarget(name="inference", node_group="{group}", gpus_per_unit=8),
+    ],
+    "capacityblockgroup-{block}",
+)
+"""
+
+
+def written(folder: Path, name: str, **other: Any) -> str:
+    """The file of a DAG."""
+    file = folder / f"{name}.py"
+    said = {"night": 4, "nodes": "worker-[0-3]", "group": "group-a", "block": "a"} | other
+    file.write_text(DAG.format(name=name, **said))
+    return str(file)
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The Airflow Variables."""
+    kept: dict[str, str] = {}
+    monkeypatch.setattr("airflow.sdk.Variable.get", lambda key, default=None: kept.get(key, default))
+    monkeypatch.setattr("airflow.models.variable.Variable.set", lambda key, value: kept.update({key: value}))
+    monkeypatch.setattr(schedules, "user", lambda: "ann")
+    return kept
+
+
+AT = "2026-11-25T12:00:00+01:00"
+
+
+def test_a_schedule_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = called(capsys, "schedule", written(tmp_path, "nights"), "--days", "1", "--at", AT)
+    assert drawn.out.splitlines() == [
+        "nights: block capacityblockgroup-a, times of Europe/Amsterdam",
+        "  Wed 25 Nov 08:00 ████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒ training 1, inference 3 (otherwise)",
+        "  Wed 25 Nov 20:00 ████████████████████████████████ training 4, inference 0 (night)",
+        "  Thu 26 Nov 08:00 ████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒ training 1, inference 3 (otherwise)",
+    ]
+    assert drawn.status == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "conflicts"),
+    [
+        ({"night": 2}, ["both move training and inference, and wish for different sizes from Wed 25 Nov 20:00 on."]),
+        ({"night": 4}, ["both move training and inference."]),
+        ({"nodes": "worker-[4-7]", "group": "group-b"}, ["both move block capacityblockgroup-a."]),
+        ({"nodes": "worker-[4-7]", "group": "group-b", "block": "b"}, []),
+    ],
+    ids=["sizes", "nodes", "block", "nothing"],
+)
+def test_what_two_dags_both_want_is_told(
+    other: dict[str, Any], conflicts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = written(tmp_path, "nights"), written(tmp_path, "more", **other)
+    found = called(capsys, "schedule", one, two, "--days", "1", "--at", AT, "--json")
+    told = [row["allocation"] for row in found.rows if row["window"] == "conflict"]
+    assert len(told) == len(conflicts)
+    assert all(said in line for said, line in zip(conflicts, told, strict=True))
+    assert found.status == bool(conflicts)
+
+
+def test_an_override_is_shown_kept_and_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str]
+) -> None:
+    file = written(tmp_path, "nights")
+    asked = ("override", file, "training=2", "--since", "2030-01-05T08:00", "--until", "2030-01-06T08:00")
+    shown = called(capsys, *asked, "--because", "the deadline")
+    assert shown.out.splitlines()[0].startswith(
+        "Added: training 2, inference 2, 2030-01-05T08:00:00/2030-01-06T08:00:00"
+    )
+    assert "Sat 05 Jan 08:00: training 2, inference 2" in shown.out.replace("  ", "") or "05 Jan 08:00" in shown.out
+    assert (shown.status, variables) == ("Nothing was changed. Repeat it with --yes.", {})
+    assert called(capsys, *asked, "--because", "the deadline", "--yes").status == 0
+    [kept] = json.loads(variables["nights_overrides"])
+    assert (kept["allocation"], kept["by"], kept["because"]) == ({"training": 2, "inference": 2}, "ann", "the deadline")
+    [row] = called(capsys, "override", file, "--json").rows
+    assert row["allocation"] == "training 2, inference 2"
+    drawn = called(capsys, "schedule", file, "--at", "2030-01-05T12:00:00+01:00", "--days", "1").out
+    assert "override by ann (the deadline)" in drawn
+    assert called(capsys, "override", file, "--remove", "--yes").status == 0
+    assert json.loads(variables["nights_overrides"]) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["override", "{}", "training=9"], "but the block has 32"),
+        (["override", "{}", "trainin=1"], "did you mean 'training'?"),
+        (["override", "{}", "training="], "write training=2, or training='16 gpus'"),
+        (["shift", "{}", "trainin=1", "--plan"], "did you mean 'training'?"),
+        (["schedule", "{}", "--at", "noon"], "is not a date and time"),
+        (["schedule", "nowhere.d/"], "there is no DAG nowhere.d/"),
+    ],
+)
+def test_a_mistake_is_told(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_soperator.cli.rehearsal._bundles", lambda: [])
+    file = written(tmp_path, "nights")
+    status = called(capsys, *(word.format(file) for word in words)).status
+    assert said.lower() in str(status).lower()
