@@ -28,7 +28,7 @@ def add_output(
     seen: Callable[[str, Any], Awaitable[Picture | None]],
     reasons_for: Callable[[Any, str], Callable[[str], str]],
 ) -> None:
-    """Add the document; ``seen`` is the picture of a connection for a user, ``reasons_for`` what errors that is told."""
+    """Add the document; ``seen`` is the picture of a connection for a user, ``reasons_for`` what that is told."""
 
     @app.get("/output", dependencies=[Depends(requires_access_view(AccessView.JOBS))])
     async def output(request: Request, user: GetUserDep, connection: str, job: str) -> Response:
