@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag, requires_access_view
+from airflow.models.connection import Connection
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
@@ -116,7 +117,7 @@ def make_app(album: Album | None = None, sections: Sections | None = None) -> Fa
         return dags.__contains__
 
     def may_see_connection(user: Any, connection: str) -> bool:
-        details = ConnectionDetails(conn_id=connection)
+        details = ConnectionDetails(conn_id=connection, team_name=Connection.get_team_name(connection))
         return get_auth_manager().is_authorized_connection(method="GET", details=details, user=user)
 
     def reasons_for(user: Any, connection: str) -> Callable[[str], str]:

@@ -10,6 +10,7 @@ from typing import Any
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
@@ -37,7 +38,7 @@ def add_output(
         found = next((one for one in picture.jobs if str(one.id) == job), None) if picture else None
         tasks = picture.tasks.get(found.id) if picture and found else None
         # What a job prints is as private as its task's log, and of a job without a task nothing is known.
-        if found is None or tasks is None or not _may_read_log(tasks.dag_id, user):
+        if found is None or tasks is None or not await run_in_threadpool(_may_read_log, tasks.dag_id, user):
             why = "There is no job of this id in the queue whose task's log you may read."
             return page(request, "output.html", 404, id=job, job=None, tasks=None, text="", why=why)
         failures: dict[str, str] = {}
@@ -57,6 +58,7 @@ async def _tail(connection: str, job: Job) -> tuple[str, str]:
 
 
 def _may_read_log(dag_id: str, user: Any) -> bool:
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return get_auth_manager().is_authorized_dag(
-        method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=DagDetails(id=dag_id), user=user
+        method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=details, user=user
     )

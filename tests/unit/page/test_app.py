@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
+from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from fastapi.testclient import TestClient
 
@@ -87,6 +88,7 @@ def rights(monkeypatch: pytest.MonkeyPatch) -> Everything:
     monkeypatch.setattr("airflow.api_fastapi.core_api.security.get_auth_manager", lambda: given)
     # It is in the database which DAGs are a team's.
     monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
+    monkeypatch.setattr(Connection, "get_team_name", lambda conn_id: None)
     monkeypatch.setattr(DagModel, "get_dag_id_to_team_name_mapping", lambda dag_ids: {})
     monkeypatch.setattr(actions, "get_auth_manager", lambda: given)
     monkeypatch.setattr(actions, "find_offers", lambda connection: [])
@@ -232,6 +234,20 @@ def test_the_last_lines_of_a_job_are_read_for_those_who_may_read_the_log_of_its_
     assert printed == ["8"]
 
 
+def test_a_log_is_read_with_the_rights_in_the_team_of_its_dag(
+    rights: Everything, printed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "get_auth_manager", lambda: rights)
+    monkeypatch.setattr(output, "known_connections", lambda environment: ["c"])
+    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: {"train": "vision"}[dag_id])
+    monkeypatch.setattr(
+        Everything, "is_authorized_dag", lambda self, *, details, **asked: details.team_name == "vision"
+    )
+    assert visit("/output?connection=c&job=8", picture()).status_code == 200
+    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
+    assert visit("/output?connection=c&job=8", picture()).status_code == 404
+
+
 def test_why_no_output_is_read_names_no_hosts_but_says_what_is_wrong_with_the_file(
     rights: Everything, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +297,15 @@ def test_why_something_could_not_be_read_is_told_to_those_who_may_see_the_connec
     said = visit("/", picture(failures={"nodes": "login.example.com is away."})).text
     assert "<strong>Not read: nodes.</strong> The reason is told to those who may see the connection." in said
     assert "login.example.com" not in said
+
+
+@pytest.mark.usefixtures("rights")
+def test_the_reason_is_told_by_the_rights_in_the_team_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Everything, "is_authorized_connection", lambda self, *, details, **asked: details.team_name == "vision"
+    )
+    monkeypatch.setattr(Connection, "get_team_name", {"c": "vision"}.get)
+    assert "login.example.com" in visit("/", picture(failures={"nodes": "login.example.com is away."})).text
 
 
 @pytest.mark.usefixtures("rights")
