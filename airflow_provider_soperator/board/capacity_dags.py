@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 #: What a report of a window has.
 _REPORTED = {"window", "since", "until", "measured_hours", "gpu_hours", "idle_gpu_hours"}
+#: What is stored in another way than this version does.
+UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 _TIMETABLES = "airflow_provider_soperator.timetables.capacity."
 
 
@@ -105,7 +107,7 @@ def capacity_dags(connection: str) -> list[CapacityDag]:
             timetable = ((row and row.data) or {}).get("dag", {}).get("timetable", {}).get("__var")
             try:
                 stored += [_stored(dag_id, bool(is_paused), timetable)] if timetable else []
-            except (LookupError, ValueError) as error:
+            except UNREADABLE as error:
                 # Another version of the provider has stored it, until the DAG processor does so again.
                 _log.warning("The DAG %s is stored in a way that cannot be read: %s", dag_id, error)
         found = []
@@ -134,14 +136,14 @@ def _with_variables(dag: CapacityDag, overrides: str, demanded: str) -> Capacity
         dag = replace(dag, schedule=dag.schedule.overridden(kept_overrides(overrides)))
     except CapacityMistake as error:
         dag = replace(dag, mistake=str(error))
-    # A Variable that was edited by hand says nothing.
-    with suppress(ValueError):
+    # A Variable that was edited by hand, or is of another version, says nothing.
+    with suppress(*UNREADABLE):
         dag = replace(dag, reports=[one for one in kept_reports(dag.dag_id) if one.keys() >= _REPORTED])
     if dag.order is None:
         return dag
-    with suppress(LookupError, ValueError):
+    with suppress(*UNREADABLE):
         dag = replace(dag, demand=newest_decision(demanded) if demanded else None)
-    with suppress(ValueError):
+    with suppress(*UNREADABLE):
         shift = ShiftAtWork.find(dag.order.block)
         dag = replace(dag, at_work=_at_work(shift) if shift and not shift.ended else None)
     return dag

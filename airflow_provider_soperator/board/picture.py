@@ -16,7 +16,7 @@ from airflow_provider_soperator.health.findings import Finding
 from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Reservation
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, key_of
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations
 
@@ -104,9 +104,14 @@ class Album:
         return await self._looks.newest(connection, INTERVAL, GLANCE)
 
 
-def without_tasks(picture: Picture, may_see: Callable[[str], bool]) -> Picture:
-    """The picture for one who may not see all DAGs: their jobs stay, without names, which have those of their tasks."""
+def without_tasks(picture: Picture, may_see: Callable[[str], bool], sees_unknown: bool = True) -> Picture:
+    """The picture for one who may not see all DAGs: their jobs stay, without names, which have those of their tasks.
+
+    ``sees_unknown``: names stay of jobs whose tasks are not known: of another Airflow, or while the database was away.
+    """
     seen = {job: tasks for job, tasks in picture.tasks.items() if may_see(tasks.dag_id)}
     hidden = picture.tasks.keys() - seen.keys()
+    if not sees_unknown:
+        hidden |= {job.id for job in picture.jobs if job.id not in seen and key_of(job.name)}
     jobs = tuple(replace(job, name="") if job.id in hidden else job for job in picture.jobs) if hidden else picture.jobs
     return replace(picture, tasks=seen, jobs=jobs)

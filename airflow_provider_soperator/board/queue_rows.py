@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
-from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.board.wall import nodes_of
 from airflow_provider_soperator.slurm.job_ids import JobId, strip_key
 from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
@@ -126,7 +126,7 @@ def _fits(row: QueueRow, query: QueueQuery) -> bool:
         "pending": state.is_pending,
         "ended": state.is_finished,
     }[query.jobs]
-    on_node = not query.on_node or query.on_node in hostlist.expand(row.job.nodelist)
+    on_node = not query.on_node or query.on_node in nodes_of(row.job)
     return wanted and on_node and all(word in row.words for word in query.search.lower().split())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -93,10 +94,17 @@ def wall(nodes: Iterable[Node], jobs: Iterable[Job]) -> list[TileGroup]:
 def jobs_by_node(jobs: Iterable[Job]) -> Mapping[str, Sequence[JobId]]:
     found: dict[str, list[JobId]] = {}
     for job in jobs:
-        if job.nodelist and job.state.is_active and not job.state.is_pending:
-            for name in hostlist.expand(job.nodelist):
+        if job.state.is_active and not job.state.is_pending:
+            for name in nodes_of(job):
                 found.setdefault(name, []).append(job.id)
     return found
+
+
+def nodes_of(job: Job) -> list[str]:
+    """The nodes that a job has; none of a list that cannot be read, so that one odd job hides no other."""
+    with suppress(hostlist.HostlistError):
+        return hostlist.expand(job.nodelist)
+    return []
 
 
 def _order(tile: Tile) -> tuple[int, str]:
@@ -120,7 +128,9 @@ class LeftOver:
         """The DAG that has left it, as far as it says so."""
         if self.reservation and (record := ShiftRecord.read(self.reservation.comment)):
             return record.task.partition("/")[0]
-        found = _DAG.search(self.reservation.comment if self.reservation else self.why)
+        # The reason of a drain by hand may end with its user, as this one ends with the DAG.
+        said = self.reservation.comment if self.reservation else self.why if self.owner.startswith("capacity/") else ""
+        found = _DAG.search(said)
         return found[1] if found else self.owner
 
 

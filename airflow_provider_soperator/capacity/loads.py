@@ -54,8 +54,8 @@ class QueueLoad:
 
         QueueLoad(target="training", partition="main", min_work=timedelta(hours=1))
 
-    Its target has Slurm's nodes as units. Only jobs count that another node may help, and that fit into the target's range.
-    A node with a job that has GPUs is needed.
+    Its target has Slurm's nodes as units; those with jobs that have GPUs are needed. Of waiting jobs only those count that
+    another node may help, and that fit into the target's range.
 
     :param target: name of the target
     :param partition: jobs of this partition count; left out, all

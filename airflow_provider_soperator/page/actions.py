@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
@@ -54,14 +55,13 @@ def offers_to(user: Any, connection: str) -> Offers:
     found = find_offers(connection)
     teams = DagModel.get_dag_id_to_team_name_mapping([one.dag_id for one in found]) if found else {}
 
-    def is_allowed(dag_id: str) -> bool:
+    def may(dag_id: str, method: Literal["GET", "POST"], entity: DagAccessEntity | None = None) -> bool:
         details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
-        manager = get_auth_manager()
-        return manager.is_authorized_dag(
-            method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
-        ) and manager.is_authorized_dag(method="GET", details=details, user=user)
+        return get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=details, user=user)
 
-    return Offers(replace(one, is_allowed=is_allowed(one.dag_id)) for one in found)
+    # A DAG that one may not read is not named.
+    readable = [one for one in found if may(one.dag_id, "GET")]
+    return Offers(replace(one, is_allowed=may(one.dag_id, "POST", DagAccessEntity.RUN)) for one in readable)
 
 
 def node_actions(tile: Tile, picture: Picture) -> list[tuple[str, dict[str, str]]]:
@@ -111,7 +111,7 @@ def subject_of(picture: Picture, given: Mapping[str, str]) -> Subject:
         tiles=tiles[:_TOLD],
         jobs=[row_of(picture, job.id) for job in jobs[:_TOLD]],
         more=max(0, len(tiles) - _TOLD) + max(0, len(jobs) - _TOLD),
-        unknown=missing,
+        unknown=missing[:_TOLD] + [f"{len(missing) - _TOLD} more"] * (len(missing) > _TOLD),
         reservation=next((one for one in picture.reservations if one.name == given.get("name")), None),
     )
 
@@ -146,4 +146,4 @@ def add_actions(
             about = replace(about, at_work={dag_id: known.get(dag_id) for dag_id in sorted(owners)})
         fields = await run_in_threadpool(fields_of, dag_id, given)
         values = {"offer": offer, "about": about, "fields": fields, "given": given, "connection": connection}
-        return page(request, "action.html", picture=picture, **values)
+        return await run_in_threadpool(partial(page, request, "action.html", picture=picture, **values))

@@ -1,7 +1,7 @@
 """The web application behind the page, which Airflow's API server mounts.
 
-It serves documents, not data: links and forms work as such, in the frame of Airflow's page and without it. Nothing is
-answered without a login, and nothing is changed but by Airflow's own API.
+It serves documents, not data: links and forms work as such, in the frame of Airflow's page and without it. No document
+is answered without a login, and nothing is changed but by Airflow's own API.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Annotated, Any
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag, requires_access_view
+from airflow.models.connection import Connection
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from airflow_provider_soperator import __version__
 from airflow_provider_soperator.board.check_history import alike
 from airflow_provider_soperator.board.picture import INTERVAL, Album, Picture, without_tasks
 from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page, row_of
@@ -91,6 +93,8 @@ def _templates() -> Environment:
     templates.filters["alike"] = alike
     templates.filters["age"] = lambda moment: duration_text(datetime.now(timezone.utc) - moment) if moment else ""
     templates.globals["STATES"] = STATES
+    # Browsers keep scripts and styles for a while: an upgrade must not meet old ones.
+    templates.globals["VERSION"] = __version__
     return templates
 
 
@@ -112,15 +116,21 @@ def make_app(album: Album | None = None, sections: Sections | None = None) -> Fa
         dags = await run_in_threadpool(get_auth_manager().get_authorized_dag_ids, user=user, method="GET")
         return dags.__contains__
 
+    def may_see_connection(user: Any, connection: str) -> bool:
+        details = ConnectionDetails(conn_id=connection, team_name=Connection.get_team_name(connection))
+        return get_auth_manager().is_authorized_connection(method="GET", details=details, user=user)
+
     def reasons_for(user: Any, connection: str) -> Callable[[str], str]:
         """What a user is told of why something could not be read: it may name hosts."""
-        details = ConnectionDetails(conn_id=connection)
-        may_see = get_auth_manager().is_authorized_connection(method="GET", details=details, user=user)
-        return lambda why: why if may_see else "The reason is told to those who may see the connection."
+        is_told = may_see_connection(user, connection)
+        return lambda why: why if is_told else "The reason is told to those who may see the connection."
+
+    def as_seen(picture: Picture, user: Any, may_see: Callable[[str], bool]) -> Picture:
+        return without_tasks(picture, may_see, may_see_connection(user, picture.connection))
 
     async def seen(connection: str, user: Any) -> Picture | None:
         picture = await pictures.newest(connection)
-        return picture and without_tasks(picture, await readable(user))
+        return picture and await run_in_threadpool(as_seen, picture, user, await readable(user))
 
     @app.get("/", dependencies=[Depends(requires_access_view(AccessView.JOBS))])
     async def board(
@@ -134,32 +144,37 @@ def make_app(album: Album | None = None, sections: Sections | None = None) -> Fa
         chosen = query.connection or known[0]
         if chosen not in known:
             return page(request, "no_connection.html", 404, connection=chosen, known=known)
-        newest, may_see = await pictures.newest(chosen), await readable(user)
+        newest = await pictures.newest(chosen)
         if newest is None:
             return page(request, "wait.html", connection=chosen)
-        picture = without_tasks(newest, may_see)
-        groups = wall(picture.nodes, picture.jobs)
-        tiles = [tile for group in groups for tile in group.tiles]
-        node = next((tile for tile in tiles if tile.node.name == query.node), None)
-        # With many nodes it is drawn for a tenth of a second, in which the server has other things to do.
-        return await run_in_threadpool(
-            page,
-            request,
-            "board.html",
-            picture=picture,
-            known=known,
-            groups=groups,
-            node=node,
-            node_actions=node_actions(node, picture) if node else [],
-            offers=await run_in_threadpool(offers_to, user, chosen),
-            lit=sum(tile.fits(query.state, query.find) for tile in tiles),
-            is_dense=len(tiles) > _SPARSE,
-            queue=queue_page(picture, query),
-            query=query,
-            left_overs=left_overs(picture.nodes, picture.reservations),
-            reason=await run_in_threadpool(reasons_for, user, chosen),
-            **await more.of(picture, may_see),
-        )
+        may_see = await readable(user)
+        picture = await run_in_threadpool(as_seen, newest, user, may_see)
+        shown = await more.of(picture, may_see)
+
+        def draw() -> Response:
+            groups = wall(picture.nodes, picture.jobs)
+            tiles = [tile for group in groups for tile in group.tiles]
+            node = next((tile for tile in tiles if tile.node.name == query.node), None)
+            return page(
+                request,
+                "board.html",
+                picture=picture,
+                known=known,
+                groups=groups,
+                node=node,
+                node_actions=node_actions(node, picture) if node else [],
+                offers=offers_to(user, chosen),
+                lit=sum(tile.fits(query.state, query.find) for tile in tiles),
+                is_dense=len(tiles) > _SPARSE,
+                queue=queue_page(picture, query),
+                query=query,
+                left_overs=left_overs(picture.nodes, picture.reservations),
+                reason=reasons_for(user, chosen),
+                **shown,
+            )
+
+        # With many nodes and jobs it takes tenths of a second, in which the server has other things to do.
+        return await run_in_threadpool(draw)
 
     @app.get("/job", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))])
     async def job(
@@ -171,10 +186,11 @@ def make_app(album: Album | None = None, sections: Sections | None = None) -> Fa
         for connection in await run_in_threadpool(known_connections, os.environ):
             picture = await seen(connection, user)
             if picture:
-                of = [job for job, tasks in picture.tasks.items() if tasks.covers(dag_id, run_id, task_id, index)]
-                found += [(picture, row_of(picture, job)) for job in of]
+                # Tasks may be of an older look than the jobs.
+                of = {job for job, tasks in picture.tasks.items() if tasks.covers(dag_id, run_id, task_id, index)}
+                found += [(picture, row_of(picture, job.id)) for job in picture.jobs if job.id in of]
         return page(request, "job.html", found=found, task_id=task_id)
 
     add_actions(app, page, seen)
-    add_output(app, page, seen)
+    add_output(app, page, seen, reasons_for)
     return app

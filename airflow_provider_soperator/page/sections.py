@@ -5,16 +5,18 @@ Each is looked at less often than Slurm, and none keeps a viewer waiting: what i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_soperator.board.blocks import CapacityLook, look_at_capacity, sides
+from airflow_provider_soperator.board.capacity_dags import UNREADABLE, CapacityDag
 from airflow_provider_soperator.board.check_history import HealthLook, courses, look_at_health
 from airflow_provider_soperator.board.looks import Looks
 from airflow_provider_soperator.board.picture import Picture
-from airflow_provider_soperator.board.schedule_band import band, conflicts
+from airflow_provider_soperator.board.schedule_band import Band, band, conflicts
 from airflow_provider_soperator.board.usage import DAYS, UsageLook, look_at_usage
 from airflow_provider_soperator.health.assessment import Observations, assess
 
@@ -35,7 +37,9 @@ class Sections:
         name = picture.connection
         capacity = await self._capacity.newest(name, MINUTE)
         health = await self._health.newest(name, MINUTE)
-        return said(picture, may_see, capacity, health, await self._usage.newest(name, HOUR))
+        usage = await self._usage.newest(name, HOUR)
+        # A week of jobs takes a while to add up.
+        return await asyncio.to_thread(said, picture, may_see, capacity, health, usage)
 
 
 def said(
@@ -53,7 +57,7 @@ def said(
         "is_whole": bool(capacity and health and usage),
         "unlooked": seen.failures,
         "blocks": _blocks(picture, seen),
-        "bands": [(dag, band(dag, now)) for dag in seen.dags],
+        "bands": [(dag, _band(dag, now)) for dag in seen.dags],
         "conflicts": conflicts(seen.dags, {name: world.block for name, world in seen.worlds.items()}, now),
         "health": health,
         "findings": _findings(picture, health),
@@ -64,6 +68,14 @@ def said(
         "may_see": may_see,
         "now": now,
     }
+
+
+def _band(dag: CapacityDag, now: datetime) -> Band:
+    try:
+        return band(dag, now)
+    except UNREADABLE:
+        # Reports of windows that were edited by hand.
+        return band(replace(dag, reports=()), now)
 
 
 def _seen(look: CapacityLook, may_see: Callable[[str], bool]) -> CapacityLook:

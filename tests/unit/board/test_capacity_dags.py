@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,3 +114,33 @@ def test_a_mistake_in_overrides_is_told_and_the_schedule_is_there(
     assert (seen.mistake, seen.schedule) == ("the Airflow Variable x is no list of overrides", SCHEDULE)
     too_much = Override("2026-11-27T18:00/2026-11-29T18:00", {"training": 9, "inference": 2})
     assert "needs 88 GPUs" in with_variables(dag, monkeypatch, [too_much]).mistake
+
+
+class _Session:
+    """A database with two DAGs, the first of which another version has stored."""
+
+    def __enter__(self) -> _Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def execute(self, query: Any) -> _Session:
+        return self
+
+    def all(self) -> list[tuple[str, bool]]:
+        return [("newer", False), ("gpu_shifts", False)]
+
+
+def test_a_dag_that_another_version_has_stored_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(dag_id: str, session: Any) -> Any:
+        timetable = CapacityTimetable(SCHEDULE).serialize()
+        more = {"field_of_a_newer_version": 1} if dag_id == "newer" else {}
+        timetable["schedule"] = {**timetable["schedule"], **more}
+        return SimpleNamespace(data={"dag": {"timetable": {"__var": timetable}}})
+
+    monkeypatch.setattr("airflow.utils.session.create_session", _Session)
+    monkeypatch.setattr("airflow.models.serialized_dag.SerializedDagModel.get", row)
+    monkeypatch.setattr(capacity_dags, "_last_shift", lambda session, dag_id: None)
+    monkeypatch.setattr(capacity_dags, "_with_variables", lambda dag, *variables: dag)
+    assert [dag.dag_id for dag in capacity_dags.capacity_dags("c")] == ["gpu_shifts"]

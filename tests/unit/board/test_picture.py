@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -161,3 +162,11 @@ def test_one_who_may_not_see_a_dag_sees_its_jobs_alone() -> None:
 
     seen = without_tasks(asyncio.run(story()), lambda dag: dag != "train")
     assert (seen.jobs, seen.tasks) == ((JOB,), {})
+
+
+def test_the_name_of_a_job_whose_task_is_not_known_is_for_those_who_may_see_it() -> None:
+    keyed = Job(id=JobId(9), name="fit.secret.manual.af-q6befiawjvkz")
+    own = Job(id=JobId(10), name="interactive")
+    shown = Picture(connection="c", taken=datetime.now(timezone.utc), jobs=(keyed, own))
+    assert [job.name for job in without_tasks(shown, lambda dag: True, False).jobs] == ["", "interactive"]
+    assert without_tasks(shown, lambda dag: True, True).jobs == shown.jobs

@@ -78,3 +78,16 @@ def test_what_dags_hold_is_told_by_owner() -> None:
     [drain, reservation] = left_overs([*held, *others], reserved)
     assert (drain.what, drain.owner, drain.why, drain.since) == ("drain of worker-[1-2]", "nc_f", "tested", SINCE)
     assert reservation.what == "reservation airflow-handover-1 of worker-7"
+
+
+def test_the_user_who_has_drained_a_node_by_hand_is_not_taken_for_a_dag() -> None:
+    reasons = ("airflow:cluster: new driver (ann)", "airflow:capacity/b-1: night (gpu_shifts)")
+    nodes = [node(f"worker-{number}", "IDLE+DRAIN", reason=reason) for number, reason in enumerate(reasons)]
+    assert [one.dag_id for one in left_overs(nodes, ())] == ["cluster", "gpu_shifts"]
+
+
+def test_a_job_whose_nodes_cannot_be_read_hides_no_other() -> None:
+    running = JobState.parse("RUNNING")
+    jobs = [Job(id=JobId(7), state=running, nodelist="?"), Job(id=JobId(8), state=running, nodelist="worker-1")]
+    [group] = wall([node("worker-1")], jobs)
+    assert group.tiles[0].jobs == (JobId(8),)

@@ -56,8 +56,13 @@ def test_a_node_has_the_actions_that_make_sense_for_it() -> None:
     assert {*of_drained} - everywhere == {"Undrain", "Replace machine"}
 
 
-def test_what_one_may_not_trigger_is_off_and_says_why(offers: dict[str, Offer], rights: Everything) -> None:
-    rights.dags = frozenset({"cluster_replace"})
+def may_read_all_and_trigger(dag_id: str) -> Any:
+    return lambda self, *, method, details, **asked: method == "GET" or details.id == dag_id
+
+
+@pytest.mark.usefixtures("offers")
+def test_what_one_may_not_trigger_is_off_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Everything, "is_authorized_dag", may_read_all_and_trigger("cluster_replace"))
     text = visit("/?node=worker-0", picture()).text
     assert buttons(text) == {
         **dict.fromkeys(
@@ -72,6 +77,19 @@ def test_what_one_may_not_trigger_is_off_and_says_why(offers: dict[str, Offer], 
 def test_the_form_of_a_dag_that_one_may_not_trigger_is_not_shown(offers: dict[str, Offer], rights: Everything) -> None:
     rights.dags = frozenset()
     assert visit("/action?connection=c&dag_id=cluster_drain&nodes=worker-0", picture()).status_code == 403
+
+
+def test_a_dag_that_one_may_not_read_is_not_offered(offers: dict[str, Offer], rights: Everything) -> None:
+    rights.dags = frozenset({"cluster_drain"})
+    text = visit("/?node=worker-0", picture()).text
+    assert buttons(text) == {"Drain": True}
+    assert "cluster_shift" not in text
+
+
+@pytest.mark.usefixtures("offers")
+def test_of_very_many_nodes_that_are_not_there_some_are_named() -> None:
+    said = visit("/action?connection=c&dag_id=cluster_drain&nodes=lost-[0-99999]", picture()).text
+    assert "lost-19, 99980 more." in said
 
 
 def test_nothing_is_changed_by_the_page_itself() -> None:

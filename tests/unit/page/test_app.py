@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
+from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
 from fastapi.testclient import TestClient
 
+from airflow_provider_soperator import __version__
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.page import actions, output
@@ -19,6 +23,7 @@ from airflow_provider_soperator.page import app as page
 from airflow_provider_soperator.page.sections import Sections, said
 from airflow_provider_soperator.plugin import SoperatorPlugin
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
+from airflow_provider_soperator.slurm.files import FileError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.states import JobState, NodeState
@@ -83,6 +88,7 @@ def rights(monkeypatch: pytest.MonkeyPatch) -> Everything:
     monkeypatch.setattr("airflow.api_fastapi.core_api.security.get_auth_manager", lambda: given)
     # It is in the database which DAGs are a team's.
     monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
+    monkeypatch.setattr(Connection, "get_team_name", lambda conn_id: None)
     monkeypatch.setattr(DagModel, "get_dag_id_to_team_name_mapping", lambda dag_ids: {})
     monkeypatch.setattr(actions, "get_auth_manager", lambda: given)
     monkeypatch.setattr(actions, "find_offers", lambda connection: [])
@@ -125,6 +131,12 @@ def test_hostile_texts_stay_texts() -> None:
 
 
 @pytest.mark.usefixtures("rights")
+def test_an_upgrade_brings_its_own_scripts_and_styles() -> None:
+    files = re.findall(r'"/af/soperator/static/soperator\.(css|js)\?v=([^"]+)"', visit("/", picture()).text)
+    assert files == [("css", __version__), ("js", __version__)]
+
+
+@pytest.mark.usefixtures("rights")
 def test_a_task_is_linked_below_the_address_of_airflow() -> None:
     said = visit("/", picture()).text
     assert 'href="/af/dags/train/runs/r%201/tasks/fit"' in said
@@ -153,6 +165,42 @@ def test_the_name_of_a_job_whose_task_one_may_not_see_is_not_shown(rights: Every
     shown = visit("/?search=train", picture(jobs=(named,))).text
     assert "fit.train" not in shown
     assert '<td class="brief">8</td>' not in shown
+
+
+@pytest.mark.usefixtures("rights")
+def test_a_task_whose_job_has_left_the_queue_since_it_was_found_has_a_tab() -> None:
+    said = visit("/job?dag_id=train&run_id=r+1&task_id=fit", picture(jobs=(), failures={"tasks": "Database is away."}))
+    assert "No job of this task is in a queue" in said.text
+
+
+def test_where_tasks_are_not_known_names_of_their_jobs_are_for_those_who_may_see_the_connection(
+    rights: Everything,
+) -> None:
+    keyed = Job(id=JobId(8), name="fit.secret.manual.af-q6befiawjvkz", state=JobState.parse("RUNNING"))
+    shown = picture(jobs=(keyed,), tasks={}, failures={"tasks": "Database is away."})
+    assert "fit.secret" in visit("/", shown).text
+    rights.sees_connections = False
+    assert "fit.secret" not in visit("/", shown).text
+
+
+@pytest.mark.usefixtures("rights")
+def test_the_server_goes_on_while_the_page_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops: dict[str, bool] = {}
+
+    def noting(name: str, real: Any) -> Any:
+        def noted(*args: Any) -> Any:
+            with suppress(RuntimeError):
+                asyncio.get_running_loop()
+                loops[name] = True
+            loops.setdefault(name, False)
+            return real(*args)
+
+        return noted
+
+    for name in ("without_tasks", "wall", "queue_page", "left_overs", "offers_to"):
+        monkeypatch.setattr(page, name, noting(name, getattr(page, name)))
+    assert visit("/", picture()).status_code == 200
+    assert loops == dict.fromkeys(("without_tasks", "wall", "queue_page", "left_overs", "offers_to"), False)
 
 
 @pytest.fixture
@@ -186,6 +234,38 @@ def test_the_last_lines_of_a_job_are_read_for_those_who_may_read_the_log_of_its_
     assert printed == ["8"]
 
 
+def test_a_log_is_read_with_the_rights_in_the_team_of_its_dag(
+    rights: Everything, printed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "get_auth_manager", lambda: rights)
+    monkeypatch.setattr(output, "known_connections", lambda environment: ["c"])
+    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: {"train": "vision"}[dag_id])
+    monkeypatch.setattr(
+        Everything, "is_authorized_dag", lambda self, *, details, **asked: details.team_name == "vision"
+    )
+    assert visit("/output?connection=c&job=8", picture()).status_code == 200
+    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
+    assert visit("/output?connection=c&job=8", picture()).status_code == 404
+
+
+def test_why_no_output_is_read_names_no_hosts_but_says_what_is_wrong_with_the_file(
+    rights: Everything, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Exception] = [FileError("the job has written no output yet"), OSError("login.example.com is away")]
+
+    async def tail(connection: str, job: Job) -> str:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(output, "output_tail", tail)
+    monkeypatch.setattr(output, "get_auth_manager", lambda: rights)
+    monkeypatch.setattr(output, "known_connections", lambda environment: ["c"])
+    rights.sees_connections = False
+    assert "written no output yet" in visit("/output?connection=c&job=8", picture()).text
+    said = visit("/output?connection=c&job=8", picture()).text
+    assert "The reason is told to those who may see the connection." in said
+    assert "login.example.com" not in said
+
+
 @pytest.mark.usefixtures("rights")
 def test_nodes_that_are_looked_for_stand_out() -> None:
     shown = visit("/?find=DRAIN", picture()).text
@@ -217,6 +297,15 @@ def test_why_something_could_not_be_read_is_told_to_those_who_may_see_the_connec
     said = visit("/", picture(failures={"nodes": "login.example.com is away."})).text
     assert "<strong>Not read: nodes.</strong> The reason is told to those who may see the connection." in said
     assert "login.example.com" not in said
+
+
+@pytest.mark.usefixtures("rights")
+def test_the_reason_is_told_by_the_rights_in_the_team_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Everything, "is_authorized_connection", lambda self, *, details, **asked: details.team_name == "vision"
+    )
+    monkeypatch.setattr(Connection, "get_team_name", {"c": "vision"}.get)
+    assert "login.example.com" in visit("/", picture(failures={"nodes": "login.example.com is away."})).text
 
 
 @pytest.mark.usefixtures("rights")

@@ -144,3 +144,17 @@ def test_no_viewer_waits_for_a_section_and_all_share_its_look(monkeypatch: pytes
 
     assert asyncio.run(story()) == [False] * 50 + [True] * 50
     assert sorted(asked) == ["capacity", "health", "usage"]
+
+
+def test_reports_that_were_edited_by_hand_leave_the_schedule_there(rights: Everything) -> None:  # noqa: F811
+    rights.dags = frozenset({"gpu_shifts"})
+    edited = dict.fromkeys(("window", "since", "until", "measured_hours", "gpu_hours", "idle_gpu_hours"), "x")
+
+    class Edited(Sections):
+        async def of(self, shown: Any, may_see: Any) -> dict[str, Any]:
+            look = CapacityLook(taken=NOW, dags=[replace(DAG, reports=[edited])])
+            return said(shown, may_see, look, HEALTH, USAGE)
+
+    shown = visit("/", picture(), Edited())
+    assert shown.status_code == 200
+    assert "Next handover" in shown.text
