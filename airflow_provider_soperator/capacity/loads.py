@@ -54,7 +54,7 @@ class QueueLoad:
 
         QueueLoad(target="training", partition="main", min_work=timedelta(hours=1))
 
-    Its target has Slurm's nodes as units; those with jobs that have GPUs are needed. Of waiting jobs only those count that
+    Its target has Slurm's nodes as units; those with jobs that have GPUs are needed. Of waiting jobs those count that
     another node may help, and that fit into the target's range.
 
     :param target: name of the target
