@@ -6,6 +6,7 @@ import base64
 import logging
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,10 +16,11 @@ import yaml
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme, PartitionSpec, ServiceNodes, Submount
 from airflow_provider_soperator.provisioning.provisioner import Reached
-from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvisioner, variables
+from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvisioner, refuse_nameless, variables
 from airflow_provider_soperator.provisioning.spec import Connections
 from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.plan import TerraformPlan
+from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
 from tests.unit.provisioning.clusters import GPU, cluster, public_key, workers
@@ -135,6 +137,15 @@ def test_what_is_no_recipe() -> None:
         variables(cluster(), ["name", "region"])
 
 
+@pytest.mark.parametrize(("form", "is_old"), [("size = number", True), ("name = string, size = number", False)])
+def test_a_recipe_of_soperator_1_is_told_by_name(tmp_path: Path, form: str, is_old: bool) -> None:
+    type_ = f"list(object({{ {form}, resource = object({{ platform = string }}) }}))"
+    variable = f'variable "slurm_nodeset_workers" {{ type = {type_} }}'
+    (tmp_path / "variables.tf").write_text(f"{variable}\n")
+    with pytest.raises(SpecMistake, match="of Soperator 1, whose node sets have no names") if is_old else nullcontext():
+        refuse_nameless(RootModule.read(tmp_path))
+
+
 def test_nothing_is_said_twice() -> None:
     with pytest.raises(SpecMistake, match="the cluster and its extra both set company_name"):
         variables(cluster(extra={"company_name": "b"}))
@@ -144,7 +155,8 @@ def test_nothing_is_said_twice() -> None:
 
 @pytest.mark.parametrize("is_locked", [True, False])
 def test_a_person_who_approves_a_plan_is_told_of_its_state(is_locked: bool) -> None:
-    workspace = Mock(Workspace, recipe=Mock(variables=(), is_locked=is_locked, is_without_bucket=is_locked))
+    recipe = Mock(variables=(), blocks=lambda kind: (), is_locked=is_locked, is_without_bucket=is_locked)
+    workspace = Mock(Workspace, recipe=recipe)
     change = {"actions": ["create"], "before": None, "after": {}}
     workspace.plan.return_value = TerraformPlan.read(
         {"resource_changes": [{"address": "a.b", "type": "a", "change": change}]}
