@@ -111,10 +111,10 @@ def capacity_dags(connection: str) -> list[CapacityDag]:
                 # Another version of the provider has stored it, until the DAG processor does so again.
                 _log.warning("The DAG %s is stored in a way that cannot be read: %s", dag_id, error)
         found = []
-        for dag, *variables in stored:
+        for dag, overrides, demanded in stored:
             if dag.is_of(connection):
                 seen = replace(dag, last=_last_shift(session, dag.dag_id))
-                found.append((seen, *variables))
+                found.append((seen, overrides, demanded))
     return [_with_variables(*one) for one in found]
 
 
@@ -139,12 +139,13 @@ def _with_variables(dag: CapacityDag, overrides: str, demanded: str) -> Capacity
     # A Variable that was edited by hand, or is of another version, says nothing.
     with suppress(*UNREADABLE):
         dag = replace(dag, reports=[one for one in kept_reports(dag.dag_id) if one.keys() >= _REPORTED])
-    if dag.order is None:
+    order = dag.order
+    if order is None:
         return dag
     with suppress(*UNREADABLE):
         dag = replace(dag, demand=newest_decision(demanded) if demanded else None)
     with suppress(*UNREADABLE):
-        shift = ShiftAtWork.find(dag.order.block)
+        shift = ShiftAtWork.find(order.block)
         dag = replace(dag, at_work=_at_work(shift) if shift and not shift.ended else None)
     return dag
 
