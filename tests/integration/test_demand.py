@@ -94,7 +94,8 @@ def test_a_burst_is_served_by_nodes_that_trained_and_that_train_again_after_it(
     shifts: Shifts, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, watcher = shifts.cluster, Watcher(shifts, monkeypatch)
-    jobs = [cluster.held_job(WHOLE_NODE, f"--nodelist={name}") for name in shifts.workers]
+    # Of a name of their own: how long jobs last counts in other shifts.
+    jobs = [cluster.held_job(WHOLE_NODE, "--job-name=burst", f"--nodelist={name}") for name in shifts.workers]
     for job in jobs:
         cluster.wait_job(job, "RUNNING")
     assert watcher.look() is None
