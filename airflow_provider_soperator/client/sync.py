@@ -6,9 +6,10 @@ import asyncio
 import atexit
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -200,6 +201,9 @@ class LoopThread:
     def _forget(self) -> None:
         # The parent closes what its thread has opened.
         self._lock, self._loop, self._thread = threading.Lock(), None, None
+        # The thread in which blocking calls are made for event loops has stayed there, too: a call would wait for good.
+        if asgiref := sys.modules.get("asgiref.sync"):
+            asgiref.SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)
 
 
 def _settle(result: Future[T], task: asyncio.Task[T]) -> None:

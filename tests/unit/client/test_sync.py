@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.client.sync import LoopThread
 from tests.forks import forked
@@ -74,6 +76,26 @@ def test_a_forked_process_has_a_loop_of_its_own() -> None:
     with forked(child):
         assert os.read(reading, 100) == b"soperator-loop"
     assert loop.run(where()) == parents
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_forked_process_makes_blocking_calls_in_a_thread_of_its_own() -> None:
+    """As tasks of LocalExecutor do, which are forked from a scheduler that has SlurmExecutor, too."""
+    loop = LoopThread()
+
+    async def call() -> int:
+        return await sync_to_async(os.getpid)()
+
+    assert loop.run(call()) == os.getpid()
+    reading, writing = os.pipe()
+
+    def child() -> None:
+        os.write(writing, str(loop.run(call())).encode())
+
+    with forked(child) as pid:
+        assert select.select([reading], [], [], 60)[0], "the call waits for a thread that there is not"
+        assert os.read(reading, 100) == str(pid).encode()
     os.close(reading)
     os.close(writing)
 
