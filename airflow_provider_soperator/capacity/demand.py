@@ -216,11 +216,12 @@ class KeptDecision(Decision):
 def newest_decision(key: str) -> KeptDecision | None:
     """The newest decision of an Airflow Variable."""
     kept = _kept(key)
-    if not kept:
-        return None
-    newest = kept["decisions"][-1]
-    since, because = datetime.fromisoformat(newest["since"]), tuple(newest["because"])
-    return KeptDecision(newest["units"], because, since=since, at=kept["at"], is_observed=kept["observed"])
+    # One that was edited is none.
+    with suppress(LookupError, TypeError, ValueError):
+        newest = kept["decisions"][-1]
+        since, because = datetime.fromisoformat(newest["since"]), tuple(newest["because"])
+        return KeptDecision(newest["units"], because, since=since, at=kept["at"], is_observed=kept["observed"])
+    return None
 
 
 def kept_demand(key: str | None, now: datetime) -> dict[str, int] | None:

@@ -177,11 +177,10 @@ class SlurmExecutor(BaseExecutor):
         key = self._books.end(news.leg)
         if key is None:
             return
-        if kind is NewsKind.NOT_WANTED:
+        if kind in (NewsKind.NOT_WANTED, NewsKind.SUCCEEDED):
+            # The task has told its state itself. The end of its job would fail a sensor that has been rescheduled, and
+            # that Airflow has scheduled again since.
             self.running.discard(cast("WorkloadKey", key))
-            return
-        if kind is NewsKind.SUCCEEDED:
-            self.success(cast("WorkloadKey", key), info=news.text)
             return
         self.fail(cast("WorkloadKey", key), info=news.text)
         self._tell(key, kind.value, "\n".join((news.text, *news.lines)))

@@ -65,7 +65,7 @@ class Cluster:
             ListReservations: (
                 Reservation(name="airflow-handover-1", nodelist="a", comment="night (idle_dag)"),
                 lease("airflow-shift-lapsed", NOW - timedelta(hours=1), "busy_dag/r/shift/-1"),
-                lease("airflow-shift-held", NOW, "busy_dag/r/shift/-1"),
+                lease("airflow-shift-held", datetime.now(timezone.utc), "busy_dag/r/shift/-1"),
                 Reservation(name="by-hand", nodelist="a"),
             ),
             ListJobs: (Job(id=JobId(7), name="x.af-aaaaaaaaaaaa"),),

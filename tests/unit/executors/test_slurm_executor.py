@@ -115,10 +115,17 @@ def test_the_end_of_a_leg_that_another_has_followed_is_not_told(executor: SlurmE
     queue(executor, before)
     queue(executor, one := workload("after", ti_id=before.ti.id))
     key = executor._key(one.ti)
-    assert tell(executor, News("before", NewsKind.SUCCEEDED)) == {}
+    assert tell(executor, News("before", NewsKind.FAILED)) == {}
     assert key in executor.running
-    assert tell(executor, News("after", NewsKind.SUCCEEDED, "said")) == {key: (TaskInstanceState.SUCCESS, "said")}
+    assert tell(executor, News("after", NewsKind.FAILED, "said")) == {key: (TaskInstanceState.FAILED, "said")}
     assert key not in executor.running
+
+
+def test_a_task_that_has_told_its_state_is_not_told_of_again(executor: SlurmExecutor) -> None:
+    """Airflow would fail it if it was rescheduled, and is scheduled again by now."""
+    queue(executor, one := workload("leg"))
+    assert tell(executor, News("leg", NewsKind.SUCCEEDED, "said")) == {}
+    assert executor._key(one.ti) not in executor.running
 
 
 def test_a_failure_is_told_in_both_logs(executor: SlurmExecutor, tmp_path: Any) -> None:
@@ -188,7 +195,7 @@ def test_news_that_cannot_be_taken_up_end_no_scheduler(
     one, other = workload("a", "a"), workload("b", "b")
     queue(executor, one, other)
     monkeypatch.setattr(executor, "_tell", lambda *_: 1 / 0)
-    events = tell(executor, News("a", NewsKind.FAILED), News("b", NewsKind.SUCCEEDED))
+    events = tell(executor, News("a", NewsKind.FAILED), News("b", NewsKind.FAILED))
     assert events.keys() == {executor._key(one.ti), executor._key(other.ti)}
 
 

@@ -262,17 +262,19 @@ def test_a_shift_does_what_was_approved(airflow: Airflow) -> None:
 
 def test_what_was_approved_is_not_moved_once_demand_is_another(airflow: Airflow) -> None:
     plan = airflow.run("plan")
-    kept = {"at": airflow.now.timestamp(), "observed": False, "decisions": [{"units": plan["approval"]["goal"]}]}
+    decision = {"since": airflow.now.isoformat(), "units": plan["approval"]["goal"], "because": []}
+    kept = {"at": airflow.now.timestamp(), "observed": False, "decisions": [decision]}
     airflow.variables["demanded"] = json.dumps(kept)
     assert airflow.run("shift", approved_plan=plan, demand_variable="demanded") == "moved"
-    kept["decisions"][0]["units"] = {"training": 2, "inference": 4}
+    decision["units"] = {"training": 2, "inference": 4}
     airflow.variables["demanded"] = json.dumps(kept)
     with pytest.raises(AirflowSkipException, match="was approved, but demand is training 2, inference 4 by now"):
         airflow.run("shift", approved_plan=plan, demand_variable="demanded")
 
 
 def test_a_decision_of_other_targets_is_none(airflow: Airflow) -> None:
-    kept = {"at": airflow.now.timestamp(), "observed": False, "decisions": [{"units": {"training": 2, "serving": 4}}]}
+    decision = {"since": airflow.now.isoformat(), "units": {"training": 2, "serving": 4}, "because": []}
+    kept = {"at": airflow.now.timestamp(), "observed": False, "decisions": [decision]}
     airflow.variables["demanded"] = json.dumps(kept)
     airflow.run("shift", demand_variable="demanded")
     assert airflow.order.desired == {"training": 3, "inference": 4}
