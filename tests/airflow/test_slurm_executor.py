@@ -42,8 +42,8 @@ def sharing(index):
     print("in job", job()[0])
 
 beside(on_node())
-mapped.expand(index=[1, 2, 3])
-sharing.expand(index=[1, 2, 3])
+mapped.expand(index=[1, 2, 3, 4, 5])
+sharing.expand(index=[1, 2, 3, 4, 5])
 rescheduled()
 TimeDeltaSensor(task_id="deferred", delta=timedelta(seconds=0), deferrable=True, **ON_NODE)
 BashOperator(task_id="fails", bash_command="exit 3", **ON_NODE)
@@ -60,20 +60,20 @@ def test_tasks_of_all_kinds_succeed_on_nodes_beside_others(run: Run) -> None:
     for task_id in ("on_node", "beside", "rescheduled", "deferred"):
         assert run.wait(task_id, "success")["try_number"] == 1
     assert run.task("on_node")["hostname"].startswith("worker")
-    for index in range(3):
+    for index in range(5):
         run.wait("mapped", "success", index=index)
         run.wait("sharing", "success", index=index)
 
 
 def test_mapped_tasks_are_one_array_and_sharing_ones_one_job(run: Run, slurm: Cluster) -> None:
     for task_id in ("mapped", "sharing"):
-        for index in range(3):
+        for index in range(5):
             run.wait(task_id, "success", index=index)
-    # Two, if the scheduler was interrupted between them.
-    assert len(Jobs(slurm, run, "mapped").states()) < 3
-    logs = [run.wait_log("sharing", "in job", index) for index in range(3)]
+    # As many go together as a scheduler that is busy with other DAGs finds at a time.
+    assert len(Jobs(slurm, run, "mapped").states()) < 5
+    logs = [run.wait_log("sharing", "in job", index) for index in range(5)]
     numbers = {line for log in logs for line in log.splitlines() if line.startswith("in job")}
-    assert len(numbers) < 3
+    assert len(numbers) < 5
 
 
 def test_a_task_that_fails_has_failed_though_its_job_did_its_work(run: Run, slurm: Cluster) -> None:
