@@ -17,12 +17,13 @@ def forked(work: Callable[[], object]) -> Iterator[int]:
 
     A fork, as a Python that has to import everything first would take seconds to get to its work.
     """
-    pid = os.fork()
+    test, pid = os.getpid(), os.fork()
     if pid == 0:
         try:
-            # A test that is killed ends nothing.
+            # A test that is killed ends nothing; it may have been killed before this.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            work()
+            if os.getppid() == test:
+                work()
         finally:
             # Nothing of the test is to run on in the copy, no `finally` of a fixture and no handler of pytest's.
             os._exit(0)

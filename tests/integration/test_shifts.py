@@ -7,7 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_provider_soperator.capacity.reservation_timing import JobHistory
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
+from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
 from sandbox.cloud.landscape import INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import check_ledger
 from tests.integration.shifts import WHOLE_NODE, Queue, Shifts, at
@@ -70,7 +72,12 @@ def test_nothing_is_done_where_everything_is_as_it_shall_be(shifts: Shifts) -> N
 # Ahead of the handover
 
 
-def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts) -> None:
+def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Those of other tests have lasted a second, for which no node would be reserved yet.
+    async def unknown(session: SlurmNodesSession) -> JobHistory:
+        return JobHistory()
+
+    monkeypatch.setattr(SlurmNodesSession, "_history", unknown)
     cluster = shifts.cluster
     # Slurm counts time limits in minutes.
     ahead = shifts.order(2, 2, wanted_at=at(100), transfer=timedelta(seconds=5))
