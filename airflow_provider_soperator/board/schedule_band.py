@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import combinations
 
 from airflow_provider_soperator.board.capacity_dags import CapacityDag
-from airflow_provider_soperator.capacity.allocation import Units, bounds_of, units_text
+from airflow_provider_soperator.capacity.allocation import Units, least_gpus, units_text
 from airflow_provider_soperator.capacity.calendar import instant
 from airflow_provider_soperator.capacity.overrides import Override
 from airflow_provider_soperator.capacity.schedule import ScheduleChange
@@ -66,7 +66,7 @@ def band(dag: CapacityDag, now: datetime) -> Band:
     segments = schedule.segments(start, end)
     past = [one for one in dag.reports if one["measured_hours"] and datetime.fromisoformat(one["until"]) > start]
     average = [{target: hours / one["measured_hours"] for target, hours in one["gpu_hours"].items()} for one in past]
-    amounts = [{name: bounds_of(units)[0] * gpus[name] for name, units in one.allocation.items()} for one in segments]
+    amounts = [least_gpus(one.allocation, gpus) for one in segments]
     most = max(schedule.limit or 0, *(sum(one.values()) for one in [*amounts, *average]), 1)
 
     def bars(has: Mapping[str, float]) -> list[Bar]:
@@ -155,7 +155,7 @@ def _where_they_differ(one: CapacityDag, other: CapacityDag, now: datetime) -> s
 def _beyond(dag: CapacityDag, block: CapacityBlock | None, now: datetime) -> Iterator[str]:
     """The first window that needs more GPUs than the block will have."""
     for segment in dag.schedule.segments(now, now + AFTER) if block else ():
-        needs = sum(bounds_of(units)[0] * dag.gpus[name] for name, units in segment.allocation.items())
+        needs = sum(least_gpus(segment.allocation, dag.gpus).values())
         since = max(segment.since, now, *filter(None, [block.next_change_at if block else None]))
         if block and since < segment.until and needs > block.limit_at(since):
             when = f"{since.astimezone(dag.schedule.zone):%a %d %b %H:%M}"

@@ -33,6 +33,11 @@ def bounds_of(units: Units) -> tuple[int, int]:
     return (units, units) if isinstance(units, int) else (units["min"], units["max"])
 
 
+def least_gpus(allocation: Mapping[str, Units], gpus: Mapping[str, int]) -> dict[str, int]:
+    """The fewest GPUs of each target, with the GPUs of one unit of each."""
+    return {name: bounds_of(units)[0] * gpus[name] for name, units in allocation.items()}
+
+
 def units_text(allocation: Mapping[str, Units]) -> str:
     """An allocation as text: ``training 2 to 6, inference 2``."""
     return ", ".join(f"{name} {' to '.join(map(str, sorted({*bounds_of(one)})))}" for name, one in allocation.items())

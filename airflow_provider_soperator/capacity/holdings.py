@@ -163,6 +163,10 @@ class World:
         """The size of each target, at present or to which it may scale itself."""
         return {name: seen.allowed for name, seen in self.holdings.items()}
 
+    def most(self, limit: int | None) -> int:
+        """The GPUs of the block that there are to be shared, within a limit if there is one."""
+        return min(self.block.limit, limit or self.block.limit)
+
     @property
     def held(self) -> int:
         """GPUs of the block that the targets hold."""

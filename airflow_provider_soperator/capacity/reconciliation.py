@@ -91,7 +91,7 @@ def goal_in(
     """The goal of a wish in a world, within the block and ``limit``: in ranges by demand, or else as it is."""
     # A decision of a DAG file that was edited since may name other targets.
     has = demanded if demanded and demanded.keys() == wished.keys() else world.allowed
-    return goal_of(wished, has, world.gpus, min(world.block.limit, limit or world.block.limit))
+    return goal_of(wished, has, world.gpus, world.most(limit))
 
 
 def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def handover_name(block: str, key: str) -> str:
 
 
 def is_lapsed(one: Reservation, now: datetime) -> bool:
-    """True for the lease of a block that nobody has renewed: its shift is at work no more."""
+    """True for the lease of a block that has not been renewed: its shift is at work no more."""
     if not one.name.startswith(_LEASE) or one.start is None or one.end is None:
         return False
     return now - (one.start - _AHEAD) > one.end - one.start

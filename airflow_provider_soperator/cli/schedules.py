@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.board.capacity_dags import CapacityDag
 from airflow_provider_soperator.board.schedule_band import conflicts
-from airflow_provider_soperator.capacity.allocation import bounds_of, units_text
+from airflow_provider_soperator.capacity.allocation import least_gpus, units_text
 from airflow_provider_soperator.capacity.calendar import instant
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts, requested_allocation
 from airflow_provider_soperator.capacity.overrides import Override, kept_overrides, written
@@ -74,8 +74,7 @@ def schedule(args: Namespace) -> None:
     for one in found:
         lines.append(f"{one.dag_id}: block {one.order.block if one.order else ''}, times of {one.schedule.timezone}")
         segments = one.schedule.segments(start, start + timedelta(days=args.days))
-        amounts = [segment.allocation.items() for segment in segments]
-        held = [{name: bounds_of(units)[0] * one.gpus[name] for name, units in amount} for amount in amounts]
+        held = [least_gpus(segment.allocation, one.gpus) for segment in segments]
         most = one.schedule.limit or max(sum(gpus.values()) for gpus in held)
         for segment, gpus in zip(segments, held, strict=True):
             since, until = (moment.astimezone(one.schedule.zone) for moment in (segment.since, segment.until))

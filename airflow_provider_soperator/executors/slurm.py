@@ -69,7 +69,7 @@ class SlurmExecutor(BaseExecutor):
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._keeper: JobKeeper | None = None
         self._looked_at = time.monotonic()
-        #: The newest rows of audit logs: the scheduler loses those that nobody else refers to before it saves them.
+        #: The newest rows of audit logs: the scheduler loses those without another reference before it saves them.
         self._rows: deque[Any] = deque(maxlen=2 * MOST_NEWS)
 
     def start(self) -> None:
@@ -288,13 +288,11 @@ class SlurmExecutor(BaseExecutor):
         from airflow_provider_soperator.executors.job_keeper import read_log
         from airflow_provider_soperator.executors.options import ExecutorOptions
 
-        reading = None
         try:
             reading = self._loop.begin(read_log(ExecutorOptions.read(self.conf), leg))
             text, path = reading.result(OF_LOG)
         except NotInTime:
-            if reading:
-                reading.cancel()
+            reading.cancel()
             return [f"The cluster did not answer within {OF_LOG:g} s"], []
         except Exception as error:
             return [f"The log on the cluster cannot be read: {error}"], []

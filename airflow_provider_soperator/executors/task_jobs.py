@@ -151,7 +151,7 @@ class ExecutorFolder:
             yield TaskJob(one.job.replace(args=args), one.key, one.tasks)
 
     def archive(self, jobs: Iterable[TaskJob]) -> bytes:
-        """The files that the jobs read, which nobody else can; also what adopts them needs to know."""
+        """The files that the jobs read, which only their user can read; also what adopts them needs to know."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             for one in jobs:

@@ -17,11 +17,13 @@ from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 
 from airflow_provider_soperator.capacity import reconciliation
+from airflow_provider_soperator.capacity.holdings import Holding, World
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.reconciliation import approval_of
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.operators import approval, capacity
 from airflow_provider_soperator.operators.approval import ApproveShiftOperator
 from airflow_provider_soperator.operators.capacity_dag import capacity_dag
@@ -127,10 +129,11 @@ class Airflow:
             return order, SimpleNamespace(describe=lambda: {"nodes": {"training": ["worker-7"]}, "jobs": {}})
 
         async def look(order: ShiftOrder, *_: Any) -> Any:
-            holdings = {"training": SimpleNamespace(allowed=3), "inference": SimpleNamespace(allowed=4)}
-            block = SimpleNamespace(limit=64)
-            allowed = {name: holding.allowed for name, holding in holdings.items()}
-            return SimpleNamespace(allowed=allowed, gpus={"training": 8, "inference": 8}, block=block)
+            holdings = {
+                "training": Holding(allowed=3, held=3, ready=3),
+                "inference": Holding(allowed=4, held=4, ready=4),
+            }
+            return World(CapacityBlock(id="b", limit=64, usage=56), holdings, {"training": 8, "inference": 8})
 
         monkeypatch.setattr(capacity, "datetime", Clock)
         monkeypatch.setattr(approval, "datetime", Clock)
