@@ -12,6 +12,7 @@ from airflow_provider_soperator.board.looks import attempt
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.figures import VARIABLES, Kept, kept_figures, slower
 from airflow_provider_soperator.health.findings import Finding
+from airflow_provider_soperator.hooks.check import sentences
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -63,7 +64,7 @@ async def look_at_health(connection: str, before: HealthLook | None = None) -> H
     now, failures = datetime.now(timezone.utc), dict[str, str]()
     last = before or HealthLook(taken=now)
     figures, pods, checks = await asyncio.gather(
-        attempt("figures of checks", failures, asyncio.to_thread(_all_figures), last.observations.figures),
+        attempt("figures of checks", failures, asyncio.to_thread(_all_figures, failures), last.observations.figures),
         attempt("Pods", failures, _pods(connection), last.observations.kubernetes),
         attempt("active checks", failures, _checks(connection), last.checks),
     )
@@ -71,14 +72,21 @@ async def look_at_health(connection: str, before: HealthLook | None = None) -> H
     return HealthLook(taken=now, observations=seen, checks=checks, failures=failures)
 
 
-def _all_figures() -> dict[str, Kept]:
+def _all_figures(failures: dict[str, str]) -> dict[str, Kept]:
+    """The figures of all checks that can be read."""
     from airflow.models.variable import Variable
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
     with create_session() as session:
         keys = session.scalars(select(Variable.key).where(Variable.key.startswith(VARIABLES, autoescape=True))).all()
-    return {check: kept_figures(check) for check in sorted(key.removeprefix(VARIABLES) for key in keys if key)}
+    found = {}
+    for check in sorted(key.removeprefix(VARIABLES) for key in keys if key):
+        try:
+            found[check] = kept_figures(check)
+        except ValueError as error:
+            failures[f"figures of {check}"] = sentences(str(error))
+    return found
 
 
 async def _pods(connection: str) -> Any:

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from airflow_provider_soperator.board.leftovers import left_overs
 from airflow_provider_soperator.board.picture import INTERVAL, Picture, take
 from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page
-from airflow_provider_soperator.board.tasks import find_tasks
-from airflow_provider_soperator.board.wall import left_overs, wall
+from airflow_provider_soperator.board.wall import wall
 from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.cli.terminal import command, moment_text, show, tell
 from airflow_provider_soperator.client.diagnosis import diagnose
@@ -68,7 +68,7 @@ def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
     for name, found in picture.findings.items():
         for one in found:
             yield "health", name, one.what
-    for left in left_overs(picture.nodes, picture.reservations):
+    for left in left_overs(picture):
         yield "held", left.what, f"by {left.owner}{f': {left.why}' * bool(left.why)}"
 
 
@@ -169,7 +169,7 @@ def _waits(status: JobStatus) -> Iterable[str]:
 
 def picture_of(args: Namespace, *needed: str) -> Picture:
     """The picture, if it has what is needed; what else could not be read is told beside it."""
-    picture = asyncio.run(take(args.conn_id, find_tasks))
+    picture = asyncio.run(take(args.conn_id))
     for why_not, parts in picture.unread.items():
         tell(f"Not read: {', '.join(parts)}. {why_not}")
     if not picture.failures.keys().isdisjoint(needed):

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.board import picture as pictures
-from airflow_provider_soperator.board.picture import Album, Picture, take, without_tasks
+from airflow_provider_soperator.board.looks import Looks
+from airflow_provider_soperator.board.picture import Picture, take, without_tasks
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
@@ -46,6 +47,9 @@ class Slurm:
     async def config(self) -> ClusterConfig:
         return ClusterConfig(version="25.11.3")
 
+    async def ask_shared(self, request: Any, max_age: float) -> tuple[str, ...]:
+        return ()
+
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[Slurm]:
         if self.trouble:
@@ -59,19 +63,19 @@ def cluster(**limits: float) -> Iterator[Slurm]:
     slurm = Slurm()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pictures, "SlurmHook", lambda connection: slurm)
-        for name, seconds in {"PATIENCE": 60.0, "GLANCE": 60.0, **limits}.items():
-            patch.setattr(pictures, name, seconds)
+        patch.setattr(pictures, "find_tasks", find_tasks)
+        patch.setattr(pictures, "PATIENCE", limits.get("PATIENCE", 60.0))
         yield slurm
 
 
-def find_tasks(jobs: Any) -> dict[JobId, JobTasks]:
+def find_tasks(jobs: Any, known: Any, new: Any) -> dict[JobId, JobTasks]:
     return {job.id: TASKS for job in jobs}
 
 
 def test_a_picture_has_the_cluster_and_its_tasks() -> None:
     async def story() -> Picture:
         with cluster():
-            return await take("c", find_tasks)
+            return await take("c")
 
     seen = asyncio.run(story())
     assert (seen.nodes, seen.jobs, seen.tasks) == ((Node(name="worker-0"),), (JOB,), {JobId(7): TASKS})
@@ -81,10 +85,10 @@ def test_a_picture_has_the_cluster_and_its_tasks() -> None:
 def test_what_cannot_be_read_stays_as_it_was_and_is_told() -> None:
     async def story() -> tuple[Picture, Picture]:
         with cluster() as slurm:
-            before = await take("c", find_tasks)
+            before = await take("c")
             slurm.answers[ListJobs] = SlurmError("Unable to contact slurm controller", "squeue")
             slurm.answers[ListNodes] = ()
-            return before, await take("c", find_tasks, before)
+            return before, await take("c", before)
 
     before, after = asyncio.run(story())
     assert (after.nodes, after.jobs, after.tasks) == ((), before.jobs, before.tasks)
@@ -96,7 +100,7 @@ def test_a_cluster_that_does_not_answer_is_told_after_a_while() -> None:
     async def story() -> Picture:
         with cluster(PATIENCE=0.05) as slurm:
             slurm.answering.clear()
-            return await take("c", find_tasks)
+            return await take("c")
 
     seen = asyncio.run(story())
     assert seen.failures["nodes"] == "No answer within 0.05 s."
@@ -106,7 +110,7 @@ def test_a_connection_that_is_wrong_is_told() -> None:
     async def story() -> Picture:
         with cluster() as slurm:
             slurm.trouble = ConnectionMistake("transport is rest, which needs rest_url")
-            return await take("c", find_tasks)
+            return await take("c")
 
     assert set(asyncio.run(story()).failures.values()) == {"Transport is rest, which needs rest_url."}
 
@@ -114,7 +118,7 @@ def test_a_connection_that_is_wrong_is_told() -> None:
 def test_all_who_look_see_one_picture() -> None:
     async def story() -> tuple[int, set[int]]:
         with cluster() as slurm:
-            album = Album(find_tasks)
+            album = Looks(take, interval=60.0, glance=60.0)
             seen = await asyncio.gather(*(album.newest("c") for _ in range(50)))
             seen += await asyncio.gather(*(album.newest("c") for _ in range(50)))
             return slurm.asked, {id(one) for one in seen}
@@ -124,15 +128,15 @@ def test_all_who_look_see_one_picture() -> None:
     assert len(different) == 1
 
 
-def test_one_who_looks_first_does_not_wait_for_a_slow_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_who_looks_first_does_not_wait_for_a_slow_cluster() -> None:
     async def story() -> tuple[Picture | None, Picture | None]:
         with cluster() as slurm:
             slurm.answering.clear()
-            album = Album(find_tasks)
-            monkeypatch.setattr(pictures, "GLANCE", 0.01)
+            album = Looks(take, interval=60.0, glance=60.0)
+            album.glance = 0.01
             first = await album.newest("c")
             slurm.answering.set()
-            monkeypatch.setattr(pictures, "GLANCE", 60.0)
+            album.glance = 60.0
             return first, await album.newest("c")
 
     first, then = asyncio.run(story())
@@ -140,12 +144,12 @@ def test_one_who_looks_first_does_not_wait_for_a_slow_cluster(monkeypatch: pytes
     assert then is not None
 
 
-def test_a_picture_that_is_old_is_taken_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_is_old_is_taken_anew() -> None:
     async def story() -> tuple[Picture | None, Picture | None]:
         with cluster() as slurm:
-            album = Album(find_tasks)
+            album = Looks(take, interval=60.0, glance=60.0)
             first = await album.newest("c")
-            monkeypatch.setattr(pictures, "INTERVAL", -1)
+            album.interval = -1
             slurm.answers[ListNodes] = ()
             return first, await album.newest("c")
 
@@ -158,7 +162,7 @@ def test_a_picture_that_is_old_is_taken_anew(monkeypatch: pytest.MonkeyPatch) ->
 def test_one_who_may_not_see_a_dag_sees_its_jobs_alone() -> None:
     async def story() -> Picture:
         with cluster():
-            return await take("c", find_tasks)
+            return await take("c")
 
     seen = without_tasks(asyncio.run(story()), lambda dag: dag != "train")
     assert (seen.jobs, seen.tasks) == ((JOB,), {})

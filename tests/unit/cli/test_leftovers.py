@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.board import picture
+from airflow_provider_soperator.board.picture import OldFiles
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.cli import leftovers
-from airflow_provider_soperator.cli.leftovers import OldFiles
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.files import RemoveFiles
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -59,6 +60,12 @@ class Cluster:
     async def async_client(self) -> AsyncIterator[Cluster]:
         yield self
 
+    async def config(self) -> None:
+        return None
+
+    async def ask_shared(self, request: Any, max_age: float) -> Any:
+        return await self.ask(request)
+
     async def ask(self, request: Any) -> Any:
         found = {
             ListNodes: self.nodes,
@@ -79,7 +86,9 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(leftovers, "SlurmHook", lambda connection: made)
+    for module in (leftovers, picture):
+        monkeypatch.setattr(module, "SlurmHook", lambda connection: made)
+    monkeypatch.setattr(picture, "find_tasks", lambda jobs, known, new: {})
     known = {"idle_dag": False, "busy_dag": True}
     monkeypatch.setattr(leftovers, "dags_at_work", lambda ids: {one: known[one] for one in ids if one in known})
     return made
