@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.cli import schedules
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from tests.unit.cli.calls import called
 
 DAG = """
@@ -127,3 +129,37 @@ def test_a_mistake_is_told(
     file = written(tmp_path, "nights")
     status = called(capsys, *(word.format(file) for word in words)).status
     assert said.lower() in str(status).lower()
+
+
+class Silent:
+    """A way to a cluster whose slurmctld is down, for some seconds or at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    async def ask(self, request: Any) -> Any:
+        await asyncio.sleep(self.seconds)
+        raise ControllerUnreachable("slurmctld at controller-0 is down", "scontrol")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("seconds", "why"),
+    [
+        (0, "scontrol: slurmctld at controller-0 is down. Check whether slurmctld is up"),
+        (3600, "No answer within 0.1 s."),
+    ],
+)
+def test_a_shift_is_not_planned_while_slurm_is_silent(
+    seconds: float, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def settings(self: Any) -> None:
+        return None
+
+    monkeypatch.setattr(schedules.SlurmHook, "async_settings", settings)
+    monkeypatch.setattr(schedules, "open_transport", lambda settings: Silent(seconds))
+    monkeypatch.setattr(schedules, "_SOON", 0.1)
+    status = str(called(capsys, "shift", written(tmp_path, "nights"), "--plan").status)
+    assert status.startswith(f"The cluster soperator_default does not answer. {why}")
