@@ -24,7 +24,7 @@ from airflow_provider_soperator.board.picture import INTERVAL, Picture, without_
 from airflow_provider_soperator.board.wall import STATES
 from airflow_provider_soperator.capacity.allocation import units_text
 from airflow_provider_soperator.page.sections import Sections
-from airflow_provider_soperator.slurm.notations import NoDuration
+from airflow_provider_soperator.slurm.notations import NoDuration, duration_in_words
 
 HERE = Path(__file__).parent
 #: Only this application's own files, in Airflow's frame.
@@ -86,23 +86,10 @@ class Viewer:
         return HTMLResponse(text, status, _HEADERS)
 
 
-def duration_text(span: timedelta | NoDuration | None) -> str:
-    """A duration with its two largest units.
-
-    >>> duration_text(timedelta(seconds=59)), duration_text(timedelta(hours=26, minutes=3))
-    ('59 s', '1 d 2 h')
-    """
+def _duration(span: timedelta | NoDuration | None) -> str:
     if span is None or isinstance(span, NoDuration):
         return "no limit" if span is NoDuration.UNLIMITED else ""
-    left = max(0, int(span.total_seconds()))
-    said: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, left = divmod(left, size)
-        if number or (unit == "s" and not said):
-            said.append(f"{number} {unit}")
-        elif said:
-            break
-    return " ".join(said[:2])
+    return duration_in_words(span.total_seconds())
 
 
 _TEMPLATES = Environment(
@@ -113,13 +100,13 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters |= {
-    "duration": duration_text,
-    "seconds": lambda seconds: duration_text(timedelta(seconds=seconds)),
+    "duration": _duration,
+    "seconds": duration_in_words,
     "percent": lambda share: "" if share is None else f"{100 * share:.0f} %",
     "units": units_text,
     "local": lambda moment, zone: f"{moment.astimezone(zone):%a %d %b %H:%M}",
     "alike": alike,
-    "age": lambda moment: duration_text(datetime.now(timezone.utc) - moment) if moment else "",
+    "age": lambda moment: _duration(datetime.now(timezone.utc) - moment) if moment else "",
 }
 # Browsers keep scripts and styles for a while: an upgrade must not meet old ones.
 _TEMPLATES.globals |= {"STATES": STATES, "VERSION": __version__}
