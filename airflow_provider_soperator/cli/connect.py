@@ -26,6 +26,7 @@ _ASKED = {
     "nebius": ("password", "credentials_file", "lease_conn_id", "lease_namespace"),
 }
 
+
 @command
 def connection(args: Namespace) -> None:
     """Print a connection; ends with status 1 if it does not work."""

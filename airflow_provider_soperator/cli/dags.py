@@ -206,26 +206,25 @@ def import_script(args: Namespace) -> None:
         raise FileNotFoundError(f"there is no script {path}: name a shell script, or that of a job")
     text = path.read_text()
     dag_id = args.dag_id or re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)
-    made: dict[str, Any] = {"script": path.name, "dag_id": dag_id}
     common = {} if args.conn_id == SlurmHook.default_conn_name else {"slurm_conn_id": args.conn_id}
     if directives.read(text)[0].fields or not re.search(r"\bsbatch\b", text):
-        made |= {"module": "sbatch", "operator": "SbatchOperator", "where": "Keep it beside that script."}
-        call = _call("SbatchOperator", {"task_id": dag_id, "script": path.name, **common})
+        module, operator, where = "sbatch", "SbatchOperator", "Keep it beside that script."
+        given = {"task_id": dag_id, "script": path.name, **common}
+        call = f"SbatchOperator({', '.join(f'{name}={value!r}' for name, value in given.items())})"
     else:
+        module, operator = "pipeline", "SbatchPipeline"
         variables = dict(one.partition("=")[::2] for one in args.variable or ())
         stages = task_parameters(path.name, path.parent, variables, args.ignore or (), by_name=True)
-        here = [said["script"] for said in stages.values() if "\n" not in said.get("script", "\n")]
-        there = [said["remote_script"] for said in stages.values() if "remote_script" in said]
-        where = f"Keep it beside {', '.join(dict.fromkeys(here))}." if here else ""
-        where += f" On the cluster there have to be {', '.join(dict.fromkeys(there))}." if there else ""
-        made |= {"module": "pipeline", "operator": "SbatchPipeline", "where": where.strip()}
-        call = f"SbatchPipeline.of({dag_id!r}, {_literal(stages)}{''.join(f', {k}={v!r}' for k, v in common.items())})"
-    shell = _DAG.format(**made, call=call.replace("\n", "\n    "))
+        here = dict.fromkeys(said["script"] for said in stages.values() if "\n" not in said.get("script", "\n"))
+        there = dict.fromkeys(said["remote_script"] for said in stages.values() if "remote_script" in said)
+        where = f"Keep it beside {', '.join(here)}. " * bool(here)
+        where += f"On the cluster there have to be {', '.join(there)}." * bool(there)
+        more = "".join(f", {name}={value!r}" for name, value in common.items())
+        call = f"SbatchPipeline.of({dag_id!r}, {_literal(stages)}{more})"
+    call = call.replace("\n", "\n    ")
+    names = {"script": path.name, "where": where.strip(), "module": module, "operator": operator}
+    shell = _DAG.format(**names, dag_id=dag_id, call=call)
     show(args, [{"dag_id": dag_id, "file": shell}], shell.rstrip("\n"))
-
-
-def _call(name: str, given: Mapping[str, Any]) -> str:
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
 
 
 def _literal(stages: Mapping[str, Mapping[str, Any]]) -> str:
