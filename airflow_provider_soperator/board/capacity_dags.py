@@ -77,11 +77,9 @@ class CapacityDag:
     def gpus(self) -> dict[str, int]:
         """GPUs of one unit of each target."""
         named = {target.name: target.gpus_per_unit for target in self.order.targets} if self.order else {}
-        return {target: self.schedule.gpus_per_unit.get(target, named.get(target, 1)) for target in self.targets}
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return self.schedule.targets
+        return {
+            target: self.schedule.gpus_per_unit.get(target, named.get(target, 1)) for target in self.schedule.targets
+        }
 
     def is_of(self, connection: str) -> bool:
         """True if it may move nodes of this connection."""

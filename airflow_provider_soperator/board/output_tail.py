@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_soperator.client.output import Console
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_records import Job, expand_filename
@@ -25,7 +26,7 @@ async def output_tail(connection: str, job: Job) -> str:
             raise FileError("the job has written no output yet")
         begin = max(0, found.size - _BYTES)
         [piece] = await client.ask_shared(ReadPieces((Piece(path, begin, _BYTES),)), _MAX_AGE)
-    # What a progress bar has overwritten is not shown.
-    lines = piece.data.decode(errors="replace").replace("\r\n", "\n").split("\n")
-    whole = lines[1:] if begin and len(lines) > 1 else lines
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in whole[-_LINES - 1 :]).strip("\n")
+    console = Console()
+    lines = [*console.feed(piece.data), *console.end()]
+    # The first one is cut.
+    return "\n".join(lines[1 if begin and len(lines) > 1 else 0 :][-_LINES:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -83,8 +83,8 @@ class QueuePage:
     pending: int
     gpus_running: int
     gpus_pending: int
-    #: The most frequent reasons of pending jobs, with how many there are.
-    reasons: tuple[tuple[str, int], ...] = ()
+    #: The most frequent reasons of pending jobs, each in words, with how many there are.
+    reasons: tuple[tuple[str, str, int], ...] = ()
 
 
 def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> QueuePage:
@@ -92,10 +92,12 @@ def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> Queu
     rows = [_row(job, picture.tasks.get(job.id)) for job in picture.jobs]
     running = [row for row in rows if row.job.state.is_active]
     pending = [row for row in rows if row.job.state.is_pending]
-    reasons: Counter[str] = Counter()
+    reasons, waiting = Counter[str](), dict[str, Job]()
     for row in pending:
         # Elements that wait for several reasons are one row, with all of these.
-        reasons[row.job.reason.partition(",")[0]] += row.count
+        reason = row.job.reason.partition(",")[0]
+        reasons[reason] += row.count
+        waiting[reason] = replace(row.job, reason=reason)
     fitting = [row for row in rows if _fits(row, query)]
     fitting.sort(key=_order)
     return QueuePage(
@@ -105,7 +107,11 @@ def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> Queu
         pending=sum(row.count for row in pending),
         gpus_running=sum(row.gpus for row in running),
         gpus_pending=sum(row.gpus * row.count for row in pending),
-        reasons=tuple((reason, number) for reason, number in reasons.most_common(_REASONS) if reason),
+        reasons=tuple(
+            (reason, reason_in_words(waiting[reason]), number)
+            for reason, number in reasons.most_common(_REASONS)
+            if reason
+        ),
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -72,13 +72,13 @@ def known_connections(environment: Mapping[str, str]) -> list[str]:
 
 
 def _type_of(text: str) -> str:
-    """The type of a connection, written as JSON or as a URI."""
-    if text.lstrip().startswith("{"):
-        try:
-            return str(json.loads(text).get("conn_type", ""))
-        except ValueError:
-            return ""
-    return urlsplit(text).scheme.replace("-", "_")
+    """The type of a connection, written as JSON or as a URI; empty if it cannot be read."""
+    from airflow.models.connection import Connection
+
+    with suppress(Exception):
+        found = Connection.from_json(text) if text.lstrip().startswith("{") else Connection(uri=text)
+        return found.conn_type or ""
+    return ""
 
 
 def dags_at_work(dag_ids: Collection[str]) -> dict[str, bool]:

@@ -220,20 +220,8 @@ def import_script(args: Namespace) -> None:
         where = f"Keep it beside {', '.join(here)}. " * bool(here)
         where += f"On the cluster there have to be {', '.join(there)}." * bool(there)
         more = "".join(f", {name}={value!r}" for name, value in common.items())
-        call = f"SbatchPipeline.of({dag_id!r}, {_literal(stages)}{more})"
+        call = f"SbatchPipeline.of({dag_id!r}, {pformat(stages, width=110, sort_dicts=False)}{more})"
     call = call.replace("\n", "\n    ")
     names = {"script": path.name, "where": where.strip(), "module": module, "operator": operator}
     shell = _DAG.format(**names, dag_id=dag_id, call=call)
     show(args, [{"dag_id": dag_id, "file": shell}], shell.rstrip("\n"))
-
-
-def _literal(stages: Mapping[str, Mapping[str, Any]]) -> str:
-    """Stages as source, one option a line, in the order of the script."""
-    lines = ["{"]
-    for name, options in stages.items():
-        lines.append(f"    {name!r}: {{")
-        for option_name, value in options.items():
-            said = pformat(value, width=90, sort_dicts=False).replace("\n", "\n        ")
-            lines.append(f"        {option_name!r}: {said},")
-        lines.append("    },")
-    return "\n".join([*lines, "}"])

@@ -9,7 +9,6 @@ import asyncio
 import sys
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -29,8 +28,6 @@ from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 
 #: Rows of the queue: a terminal has no pages.
 _ALL = 1_000_000
-#: Reasons of pending jobs on the board, the most frequent ones.
-_REASONS = 4
 
 
 @command
@@ -57,13 +54,10 @@ def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
         gpus = sum(node.gpus for node in nodes)
         used = f"; {sum(node.gpus_used for node in nodes)} of {gpus} GPUs in use" if gpus else ""
         yield "nodes", f"{group.name} ({len(nodes)})", said + used
-    queue = queue_page(picture, QueueQuery(), _ALL)
+    queue = queue_page(picture, QueueQuery())
     yield "queue", "running", f"{counted(queue.running, 'jobs')}, {queue.gpus_running} GPUs"
     yield "queue", "pending", f"{counted(queue.pending, 'jobs')}, {queue.gpus_pending} GPUs"
-    reasons = Counter[str]()
-    for row in queue.rows:
-        reasons[row.why] += row.count if row.why else 0
-    for why, count in (reasons - Counter[str]()).most_common(_REASONS):
+    for _, why, count in queue.reasons:
         yield "queue", f"{count} wait", why
     for name, found in picture.findings.items():
         for one in found:
