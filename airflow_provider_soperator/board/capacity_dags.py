@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.board.tasks import path_of
 from airflow_provider_soperator.capacity.demand import KeptDecision, newest_decision
@@ -26,6 +26,7 @@ from airflow_provider_soperator.errors import CapacityMistake
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 #: What a report of a window has.
 _REPORTED = {"window", "since", "until", "measured_hours", "gpu_hours", "idle_gpu_hours"}
@@ -134,18 +135,21 @@ def _with_variables(dag: CapacityDag, overrides: str, demanded: str) -> Capacity
         dag = replace(dag, schedule=dag.schedule.overridden(kept_overrides(overrides)))
     except CapacityMistake as error:
         dag = replace(dag, mistake=str(error))
-    # A Variable that was edited by hand, or is of another version, says nothing.
-    with suppress(*UNREADABLE):
-        dag = replace(dag, reports=[one for one in kept_reports(dag.dag_id) if one.keys() >= _REPORTED])
     order = dag.order
-    if order is None:
-        return dag
+    shift = _readable(lambda: ShiftAtWork.find(order.block)) if order else None
+    return replace(
+        dag,
+        reports=_readable(lambda: [one for one in kept_reports(dag.dag_id) if one.keys() >= _REPORTED]) or (),
+        demand=_readable(lambda: newest_decision(demanded)) if order and demanded else None,
+        at_work=_readable(lambda: _at_work(shift)) if shift and not shift.ended else None,
+    )
+
+
+def _readable(read: Callable[[], T]) -> T | None:
+    """What is kept; None if it was edited by hand, or is of another version."""
     with suppress(*UNREADABLE):
-        dag = replace(dag, demand=newest_decision(demanded) if demanded else None)
-    with suppress(*UNREADABLE):
-        shift = ShiftAtWork.find(order.block)
-        dag = replace(dag, at_work=_at_work(shift) if shift and not shift.ended else None)
-    return dag
+        return read()
+    return None
 
 
 def _at_work(shift: ShiftAtWork) -> ShiftSeen | None:

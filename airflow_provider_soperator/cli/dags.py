@@ -118,27 +118,23 @@ def lint(args: Namespace) -> None:
 
     # So that the line of the DAG file is among those of an error.
     conf.set("core", "dagbag_import_error_traceback_depth", "50")
-    rows: list[dict[str, str]] = []
+    rows: list[tuple[str, str, str, str]] = []
     tasks: list[tuple[DAG, Any]] = []
     for bag in bags(args.dags):
-        rows += [_row(file, "", "", _where(file, why)) for file, why in bag.import_errors.items()]
+        rows += [(file, "", "", _where(file, why)) for file, why in bag.import_errors.items()]
         tasks += [(dag, task) for dag in bag.dags.values() for task in job_tasks(dag)]
-    rows += [_row(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in tasks for wrong in _files(dag, task)]
+    rows += [(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in tasks for wrong in _files(dag, task)]
     default = SlurmHook.default_conn_name
     there = [(dag, it) for dag, it in tasks if (option(it, "slurm_conn_id") or default) == args.conn_id]
     if args.conn_id:
         known = asyncio.run(_names(args.conn_id))
-        rows += [_row(dag.fileloc, dag.dag_id, it.task_id, one) for dag, it in there for one in _strange(it, known)]
+        rows += [(dag.fileloc, dag.dag_id, it.task_id, one) for dag, it in there for one in _strange(it, known)]
     for_cluster = f", {len(there)} of them against {args.conn_id}" if args.conn_id else ""
     tell(f"{len(tasks)} tasks with jobs checked{for_cluster}: {len(rows)} problems")
-    lines = (": ".join(filter(None, (row["file"], row["dag"], row["task"], row["problem"]))) for row in rows)
     if rows or args.output != "table":
-        show(args, rows, "\n".join(lines))
+        named = [dict(zip(("file", "dag", "task", "problem"), row, strict=True)) for row in rows]
+        show(args, named, "\n".join(": ".join(filter(None, row)) for row in rows))
     sys.exit(bool(rows))
-
-
-def _row(file: str, dag: str, task: str, problem: str) -> dict[str, str]:
-    return {"file": file, "dag": dag, "task": task, "problem": problem}
 
 
 def _where(file: str, trace: str) -> str:

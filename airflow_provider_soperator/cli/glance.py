@@ -71,65 +71,59 @@ def jobs(args: Namespace) -> None:
     """List jobs with their tasks, and why they wait."""
     picture = picture_of(args, "jobs")
     query = QueueQuery(jobs=args.state, search=args.search)
-    show(
-        args,
-        (
-            {
-                "job": row.job.id,
-                "task": f"{row.tasks.dag_id} › {row.tasks}" if row.tasks else row.name,
-                "user": row.job.user,
-                "state": row.job.state,
-                "why": row.why,
-                "since": moment_text(row.since),
-                "gpus": row.gpus * row.count,
-                "nodes": row.job.nodelist,
-                "limit": _limit(row),
-            }
-            for row in queue_page(picture, query, _ALL).rows
-        ),
+    rows = (
+        {
+            "job": row.job.id,
+            "task": f"{row.tasks.dag_id} › {row.tasks}" if row.tasks else row.name,
+            "user": row.job.user,
+            "state": row.job.state,
+            "why": row.why,
+            "since": moment_text(row.since),
+            "gpus": row.gpus * row.count,
+            "nodes": row.job.nodelist,
+            "limit": _limit(row),
+        }
+        for row in queue_page(picture, query, _ALL).rows
     )
+    show(args, rows)
 
 
 @command
 def nodes(args: Namespace) -> None:
     """List nodes with their state, jobs, and who has drained them."""
     picture = picture_of(args, "nodes")
-    show(
-        args,
-        (
-            {
-                "node": tile.node.name,
-                "state": tile.state,
-                "gpus": f"{tile.node.gpus_used}/{tile.node.gpus}",
-                "jobs": [str(job) for job in tile.jobs],
-                "reason": tile.node.reason,
-                "by": tile.drained_by if tile.node.reason else "",
-                "since": moment_text(tile.node.reason_since),
-            }
-            for group in wall(picture.nodes, picture.jobs)
-            for tile in group.tiles
-        ),
+    rows = (
+        {
+            "node": tile.node.name,
+            "state": tile.state,
+            "gpus": f"{tile.node.gpus_used}/{tile.node.gpus}",
+            "jobs": [str(job) for job in tile.jobs],
+            "reason": tile.node.reason,
+            "by": tile.drained_by if tile.node.reason else "",
+            "since": moment_text(tile.node.reason_since),
+        }
+        for group in wall(picture.nodes, picture.jobs)
+        for tile in group.tiles
     )
+    show(args, rows)
 
 
 @command
 def health(args: Namespace) -> None:
     """List what Slurm has against nodes."""
     found = picture_of(args, "nodes").findings
-    show(
-        args,
-        (
-            {
-                "node": one.node,
-                "finding": one.kind.value,
-                "what": one.what,
-                "since": moment_text(one.since),
-                "heals": "yes" if one.heals else "no",
-            }
-            for findings in found.values()
-            for one in findings
-        ),
+    rows = (
+        {
+            "node": one.node,
+            "finding": one.kind.value,
+            "what": one.what,
+            "since": moment_text(one.since),
+            "heals": "yes" if one.heals else "no",
+        }
+        for findings in found.values()
+        for one in findings
     )
+    show(args, rows)
 
 
 def _limit(row: QueueRow) -> Any:

@@ -19,9 +19,8 @@ from fastapi.staticfiles import StaticFiles
 
 from airflow_provider_soperator.board.leftovers import left_overs
 from airflow_provider_soperator.board.looks import Looks, attempt
-from airflow_provider_soperator.board.output_tail import output_tail
 from airflow_provider_soperator.board.picture import GLANCE, INTERVAL, take
-from airflow_provider_soperator.board.queue_rows import QueueQuery, queue_page, row_of
+from airflow_provider_soperator.board.queue_rows import QueueQuery, output_tail, queue_page, row_of
 from airflow_provider_soperator.board.tasks import known_connections
 from airflow_provider_soperator.board.wall import wall
 from airflow_provider_soperator.hooks.check import in_words

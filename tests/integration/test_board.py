@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_soperator.board import usage
 from airflow_provider_soperator.board.check_history import look_at_health
-from airflow_provider_soperator.board.output_tail import output_tail
+from airflow_provider_soperator.board.queue_rows import output_tail
 from airflow_provider_soperator.board.usage import look_at_usage
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.job_ids import JobId
