@@ -20,7 +20,7 @@ from airflow_provider_soperator.slurm.requests import ListNodes
 def leftovers(args: Namespace) -> None:
     """List what DAGs have left, and release what has no owner at work, or what is named."""
     found = left_overs(picture_of(args, "nodes", "reservations", "jobs", "files"))
-    named = {each for name in args.names for each in hostlist.expand(name)}
+    named = {each for name in args.names for each in ([name] if "/" in name else hostlist.expand(name))}
     if unknown := sorted(named.difference(*(one.names for one in found))):
         raise LookupError(f"nothing that is left is called {', '.join(unknown)}: name it as the list does")
     if named:

@@ -127,6 +127,9 @@ def test_what_has_no_owner_at_work_is_released(cluster: Cluster, capsys: pytest.
 def test_what_is_named_is_released_whoever_owns_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert called(capsys, "leftovers", "c", "airflow-shift-held", "--release", "--yes").status == 0
     assert cluster.changed == [Undrain(("c",)), DeleteReservation("airflow-shift-held")]
+    file = f"{HOME}/bbbbbbbbbbbb.zip"
+    assert called(capsys, "leftovers", file, "--release", "--yes").status == 0
+    assert cluster.changed[2:] == [RemoveFiles((file,))]
     assert "nothing that is left is called e" in str(called(capsys, "leftovers", "e").status).lower()
 
 
