@@ -21,15 +21,21 @@ from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.files import FileRequest
 from airflow_provider_soperator.slurm.job_ids import JobId, key_of
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.requests import Command, CommandOutput, ListJobs, ListNodes, ListReservations
+from airflow_provider_soperator.slurm.requests import (
+    Command,
+    CommandOutput,
+    ListJobs,
+    ListNodes,
+    ListReservations,
+    Request,
+    ShowConfig,
+)
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: Seconds for which a picture is shown before a new one is taken.
 INTERVAL = 15.0
 #: Seconds that a viewer waits for a new picture before seeing the last one.
 GLANCE = 3.0
-#: Seconds for which the old files that were found are those that there are.
-_FILES_AGE = 600.0
 #: Minutes after which no task reads the file of a call whose job has left the queue.
 _OLD = 24 * 60
 
@@ -84,21 +90,14 @@ class OldFiles(FileRequest[tuple[str, ...]]):
         return tuple(word.decode() for word in self.check(answer).stdout.split(b"\0")[:-1])
 
 
-#: The parts of a picture that Slurm is asked for.
-_PARTS: Mapping[str, Callable[[AsyncSlurmClient], Awaitable[Any]]] = {
-    "config": lambda client: client.config(),
-    "nodes": lambda client: client.ask(ListNodes()),
-    "jobs": lambda client: client.ask(ListJobs()),
-    "reservations": lambda client: client.ask(ListReservations()),
-    "files": lambda client: _old_files(client),
+#: The parts of a picture that the cluster is asked for, each with the seconds for which an answer holds.
+_PARTS: Mapping[str, tuple[Request[Any], float]] = {
+    "config": (ShowConfig(), 600.0),
+    "nodes": (ListNodes(), 0.0),
+    "jobs": (ListJobs(), 0.0),
+    "reservations": (ListReservations(), 0.0),
+    "files": (OldFiles(), 600.0),
 }
-
-
-async def _old_files(client: AsyncSlurmClient) -> tuple[str, ...]:
-    try:
-        return await client.ask_shared(OldFiles(), _FILES_AGE)
-    except NotSupported:
-        return ()
 
 
 async def take(connection: str, before: Picture | None = None) -> Picture:
@@ -109,9 +108,16 @@ async def take(connection: str, before: Picture | None = None) -> Picture:
     async def part(name: str, read: Awaitable[Any]) -> tuple[str, Any]:
         return name, await attempt(name, failures, read, getattr(last, name), PATIENCE)
 
+    async def asked(client: AsyncSlurmClient, name: str) -> Any:
+        try:
+            return await client.ask_now(*_PARTS[name])
+        except NotSupported:
+            # Without a way to files there are none.
+            return getattr(last, name)
+
     try:
         async with SlurmHook(connection).async_client() as client:
-            read = dict(await asyncio.gather(*(part(name, ask(client)) for name, ask in _PARTS.items())))
+            read = dict(await asyncio.gather(*(part(name, asked(client, name)) for name in _PARTS)))
     except Exception as error:
         # The connection itself: each part of the cluster is behind it.
         failures, read = dict.fromkeys(_PARTS, in_words(error)), {name: getattr(last, name) for name in _PARTS}

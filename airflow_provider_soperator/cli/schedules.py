@@ -19,10 +19,8 @@ from airflow_provider_soperator.capacity.overrides import Override, kept_overrid
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.cli.rehearsal import dags_of, in_order, rehearsed, the_dag, user
 from airflow_provider_soperator.cli.terminal import agreed, command, show, tell
-from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.pace import RetryPolicy
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
-from airflow_provider_soperator.hooks.slurm import SlurmHook, open_transport
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.values import moment_of
 
@@ -143,11 +141,8 @@ async def _silent(conn_ids: Collection[str]) -> dict[str, str]:
     failures: dict[str, str] = {}
 
     async def ping(conn_id: str) -> None:
-        client = AsyncSlurmClient(open_transport(await SlurmHook(conn_id).async_settings()), RetryPolicy(tries=1))
-        try:
-            await client.ask(Ping())
-        finally:
-            await client.close()
+        async with SlurmHook(conn_id).async_client() as client:
+            await client.ask_now(Ping())
 
     await asyncio.gather(*(attempt(name, failures, ping(name), None, _SOON) for name in conn_ids))
     return failures

@@ -12,14 +12,16 @@ import pytest
 
 from airflow_provider_soperator.board import picture as pictures
 from airflow_provider_soperator.board.looks import Looks
-from airflow_provider_soperator.board.picture import Picture, take, without_tasks
+from airflow_provider_soperator.board.picture import OldFiles, Picture, take, without_tasks
 from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
-from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations
+from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations, ShowConfig
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 JOB = Job(id=JobId(7))
 TASKS = JobTasks(dag_id="train", run_id="r1", task_id="fit")
@@ -44,11 +46,10 @@ class Slurm:
             raise answer
         return answer
 
-    async def config(self) -> ClusterConfig:
-        return ClusterConfig(version="25.11.3")
-
-    async def ask_shared(self, request: Any, max_age: float) -> tuple[str, ...]:
-        return ()
+    async def ask_now(self, request: Any, max_age: float) -> Any:
+        if isinstance(request, ShowConfig):
+            return ClusterConfig(version="25.11.3")
+        return () if isinstance(request, OldFiles) else await self.ask(request)
 
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[Slurm]:
@@ -104,6 +105,26 @@ def test_a_cluster_that_does_not_answer_is_told_after_a_while() -> None:
 
     seen = asyncio.run(story())
     assert seen.failures["nodes"] == "No answer within 0.05 s."
+
+
+class Down:
+    """A way to a cluster whose slurmctld is down, and which has no way to files."""
+
+    async def ask(self, request: Any) -> Any:
+        if isinstance(request, OldFiles):
+            raise NotSupported("files")
+        raise ControllerUnreachable("Unable to contact slurm controller", "squeue")
+
+
+def test_the_cause_of_a_silence_is_told_before_it_is_waited_out() -> None:
+    async def story() -> Picture:
+        with cluster() as slurm:
+            slurm.ask_now = AsyncSlurmClient(Down()).ask_now  # type: ignore[arg-type,method-assign]
+            return await take("c")
+
+    seen = asyncio.run(story())
+    assert seen.failures.keys() == {"config", "nodes", "jobs", "reservations", "tasks"}
+    assert seen.failures["jobs"].startswith("squeue: Unable to contact slurm controller. Check whether slurmctld is up")
 
 
 def test_a_connection_that_is_wrong_is_told() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.cli import schedules
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from tests.unit.cli.calls import called
 
@@ -146,20 +149,25 @@ class Silent:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "why"),
+    ("seconds", "soon", "why"),
     [
-        (0, "scontrol: slurmctld at controller-0 is down. Check whether slurmctld is up"),
-        (3600, "No answer within 0.1 s."),
+        (0, 60.0, "scontrol: slurmctld at controller-0 is down. Check whether slurmctld is up"),
+        (3600, 0.1, "No answer within 0.1 s."),
     ],
 )
 def test_a_shift_is_not_planned_while_slurm_is_silent(
-    seconds: float, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    seconds: float,
+    soon: float,
+    why: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def settings(self: Any) -> None:
-        return None
+    @asynccontextmanager
+    async def client(self: Any) -> AsyncIterator[AsyncSlurmClient]:
+        yield AsyncSlurmClient(Silent(seconds))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(schedules.SlurmHook, "async_settings", settings)
-    monkeypatch.setattr(schedules, "open_transport", lambda settings: Silent(seconds))
-    monkeypatch.setattr(schedules, "_SOON", 0.1)
+    monkeypatch.setattr(schedules.SlurmHook, "async_client", client)
+    monkeypatch.setattr(schedules, "_SOON", soon)
     status = str(called(capsys, "shift", written(tmp_path, "nights"), "--plan").status)
     assert status.startswith(f"The cluster soperator_default does not answer. {why}")
