@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -111,18 +112,20 @@ def find_tasks(jobs: Sequence[Job], known: Mapping[JobId, JobTasks], new: Collec
     return found | {job: replace(before[job], has_ended=True) for job in others if job in before}
 
 
-def find_ended(jobs: Sequence[Job]) -> dict[JobId, JobTasks]:
-    """The tasks of jobs, among those that have told the id of a job since the first of these was submitted."""
+def find_ended(jobs: Sequence[Job], until: datetime | None = None) -> dict[JobId, JobTasks]:
+    """The tasks of jobs, among the newest that have told of a job between the submission of these and a moment."""
     since = min((job.submitted for job in jobs if job.submitted), default=None)
     if since is None:
         return {}
     from airflow.models.log import Log
     from airflow.models.xcom import XComModel
 
+    def newest(query: Any, at: Any) -> Any:
+        within = query.where(at >= since - CLOCKS, *([at <= until + CLOCKS] if until else []))
+        return within.order_by(at.desc()).limit(_MOST_SEARCHED)
+
     told = _instances().join(XComModel, _of_task(XComModel) & (XComModel.key == "job_id"))
-    told = told.where(XComModel.timestamp >= since - CLOCKS).order_by(XComModel.timestamp.desc())
-    by_executor = _submitted_by_executor().where(Log.dttm >= since - CLOCKS).order_by(Log.dttm.desc())
-    return _matched(jobs, told.limit(_MOST_SEARCHED), by_executor.limit(_MOST_SEARCHED))
+    return _matched(jobs, newest(told, XComModel.timestamp), newest(_submitted_by_executor(), Log.dttm))
 
 
 def _matched(jobs: Sequence[Job], instances: Any, by_executor: Any, *where: Any) -> dict[JobId, JobTasks]:

@@ -151,7 +151,7 @@ class Accounting:
 def test_accounting_is_asked_for_a_day_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Accounting(job(1, SINCE, 1), job(2, SINCE, 30, "RUNNING"))
     monkeypatch.setattr(usage, "SlurmHook", lambda connection: slurm)
-    monkeypatch.setattr(usage, "find_ended", lambda jobs: {})
+    monkeypatch.setattr(usage, "find_ended", lambda jobs, until: {})
     day = usage._ask("c", SINCE, NOW)
     assert slurm.asked == [(SINCE, SINCE + 24 * HOUR)]
     assert [(one.jobs, one.gpu_hours) for one in day.used] == [(2, 8 + 24 * 8)]
