@@ -106,7 +106,6 @@ class JobRun:
     tell_of_nodes: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
 
     def __post_init__(self) -> None:
-        self.use(self.client)
         self._outputs: dict[str, _Output] = {}
         #: Set when there is new output.
         self._heard = asyncio.Event()
@@ -129,15 +128,9 @@ class JobRun:
         """The job as a command line, without the text of its script."""
         return shlex.join(sbatch_arguments.command_line(self.job))
 
-    def use(self, client: AsyncSlurmClient) -> None:
-        """Go on with another client of the cluster, as when the connection was corrected."""
-        self.client = client
-        self._patient = client.patient(self.log) if self.log else client
-
     @property
-    def earlier(self) -> list[str]:
-        """The keys of the tries before this one."""
-        return [key.text for key in self.keys[:-1]]
+    def _patient(self) -> AsyncSlurmClient:
+        return self.client.patient(self.log) if self.log else self.client
 
     async def submit(self) -> Submitted:
         """Submit the job. If this is cancelled, only what is under way is completed on the cluster."""

@@ -19,10 +19,10 @@ from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.files import FileError, Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.requests.submission import asked_for
 from airflow_provider_soperator.transports.transport_errors import LastingError
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class JobFiles:
         where the ``downloads`` after the job cannot be written.
         """
         with self._client() as client:
-            working = client.ask(WorkingFolder()) / _folder(job)
+            # Below the folder in which it is submitted.
+            working = client.ask(WorkingFolder()) / (asked_for(job_of(job)).chdir or "")
             if submitted and (adopted := _adopted(client, job, submitted)):
                 if files:
                     self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted)
@@ -95,12 +96,6 @@ class JobFiles:
 def pairs(files: Pairs) -> list[Sequence[str]]:
     """Pairs of source and target."""
     return list(files.items()) if isinstance(files, Mapping) else list(files)
-
-
-def _folder(job: Mapping[str, Any]) -> str:
-    """The working directory of a job, below the folder in which it is submitted."""
-    said = directives.read(job["script"])[0].fields if "script" in job else {}
-    return str(job.get("chdir") or said.get("chdir") or "")
 
 
 def _adopted(client: SlurmClient, job: dict[str, Any], submitted: SbatchTrigger) -> str:

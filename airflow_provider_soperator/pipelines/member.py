@@ -107,7 +107,7 @@ class Member:
             return
         try:
             with SlurmHook(task.slurm_conn_id).client() as client:
-                client.cancel_waiting(client.unfinished(read_keys(doomed)))
+                client.cancel_many(client.unfinished(read_keys(doomed)), waiting=True)
             task.log.info("Jobs %s, which can never run after this, are out of the queue", ", ".join(doomed))
         except ClusterError as error:
             # The pipeline's last task tries it again.

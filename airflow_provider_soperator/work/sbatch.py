@@ -18,7 +18,7 @@ from airflow_provider_soperator.client.job_run import JobRun, NewestLine, Printe
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met
-from airflow_provider_soperator.slurm import directives, links
+from airflow_provider_soperator.slurm import links
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import (
@@ -33,7 +33,7 @@ from airflow_provider_soperator.slurm.job_ids import (
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
 from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
 from airflow_provider_soperator.work.polling import may_pass
 
 if TYPE_CHECKING:
@@ -56,15 +56,10 @@ def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
 
 def _named(job: BatchJob, ti: Any) -> BatchJob:
     # Names in the script's own lines win over those made here.
-    in_script = directives.read(job.script)[0].fields if job.script else {}
+    asked = asked_for(job)
     instance = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
-    is_array = job.array is not None or "array" in in_script
-    file = f"{output_path(*instance)}-{'%A_%a' if is_array else '%j'}.out"
-    return job.replace(
-        name=job.name or in_script.get("name") or readable_name(*instance),
-        output=job.output or in_script.get("output") or file,
-        error=job.error or in_script.get("error"),
-    )
+    file = f"{output_path(*instance)}-{'%j' if asked.array is None else '%A_%a'}.out"
+    return job.replace(name=asked.name or readable_name(*instance), output=asked.output or file, error=asked.error)
 
 
 def keys_of(context: Context, retries: int) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
@@ -139,7 +134,7 @@ async def follow(
     for job in run.ended:
         log.info("Job %s of an earlier try was still there: cancelled, as the task has been cleared since", job)
     log.info("%s", _begin(submitted, chain))
-    await chain.relink(run.client, submitted.id, run.earlier, log)
+    await chain.relink(run.client, submitted.id, run.keys[:-1], log)
     await published.begin(submitted.id)
     status: JobStatus | None = None
     said, is_placed = "", False
@@ -252,16 +247,15 @@ class Chain:
     def read(cls, said: dict[str, Any] | None) -> Chain:
         return cls(**said) if said else cls()
 
-    async def relink(self, client: AsyncSlurmClient, job: JobId, earlier: Sequence[str], log: Logger) -> None:
+    async def relink(self, client: AsyncSlurmClient, job: JobId, earlier: Sequence[SubmissionKey], log: Logger) -> None:
         """Make jobs that wait for an earlier try's job wait for this one; ``earlier`` has the keys of those jobs."""
         if not self.waiting or str(job) == self.ahead:
             return
         try:
-            keys = Keys(map(SubmissionKey, earlier))
+            keys = Keys(earlier)
             known = await client.ask(ListJobs(mine=True, name_suffixes=keys.suffixes)) if earlier else ()
-            before = {own for found in known for _, own in keys.of(found.name, found.id)} | (
-                {JobId.parse(self.ahead)} if self.ahead else set()
-            )
+            before = {own for found in known for _, own in keys.of(found.name, found.id)}
+            before |= {JobId.parse(self.ahead)} if self.ahead else set()
             for old in sorted(before - {job}):
                 for relinked in await client.relink(await client.unfinished(read_keys(self.waiting)), old, job):
                     log.info("Job %s waits for job %s now, and no longer for job %s", relinked, job, old)
@@ -303,7 +297,7 @@ class Chain:
         """Cancel the jobs before this one that still wait, though their tasks have ended."""
         waiting = await client.unfinished(read_keys(left)) if left else ()
         if waiting:
-            await client.cancel_waiting(waiting)
+            await client.cancel_many(waiting, waiting=True)
             names = ", ".join(map(str, waiting))
             log.info("Job %s waits for %s, whose tasks have ended: what had not begun is cancelled", job, names)
 
@@ -311,14 +305,14 @@ class Chain:
         if not await run.unfinished():
             return
         if not is_due:
-            await run.client.cancel_waiting([job])
+            await run.client.cancel_many([job], waiting=True)
             log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
         elif await run.client.let_go(job):
             log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
 
     async def give_up(self, client: AsyncSlurmClient) -> None:
         """Cancel the jobs that can never run."""
-        await client.cancel_waiting(await client.unfinished(read_keys(self.doomed)))
+        await client.cancel_many(await client.unfinished(read_keys(self.doomed)), waiting=True)
 
 
 def _has_ended(states: Mapping[int, str | None]) -> bool:
