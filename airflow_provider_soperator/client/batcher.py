@@ -136,7 +136,6 @@ class Batcher(Generic[K, I, R]):
             end.set_result(None)
 
     def _portion(self) -> dict[K, _Entry[I, R]]:
-        """The items of the next request."""
         kinds: dict[Hashable, dict[K, _Entry[I, R]]] = {}
         for key, entry in self._waiting.items():
             kinds.setdefault(self._kind(key, entry.item), {})[key] = entry

@@ -52,8 +52,6 @@ _OF_WATCHERS = RetryPolicy(tries=2, within=5.0)
 def _method(
     steps: Callable[P, Steps[T]],
 ) -> Callable[Concatenate[AsyncSlurmClient, P], Coroutine[Any, Any, T]]:
-    """A method that takes some steps."""
-
     @wraps(steps)
     async def method(self: AsyncSlurmClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await run_steps_async(steps(*args, **kwargs), self.ask)
@@ -81,8 +79,12 @@ class AsyncSlurmClient:
         self._log: Logger | None = None
         self._watcher = Poller(partial(self._ask, policy=_OF_WATCHERS))
         self._tails = Tails(self.ask)
+        # Repeated by the batcher alone, without what was taken back meanwhile.
         self._submissions: Batcher[SubmissionKey, PendingSubmission, Submitted] = Batcher(
-            self._submit_batch, policy, MOST, lambda key, item: item.kind or key
+            lambda batch: run_steps_async(submissions.submit(batch), transport.ask),
+            policy,
+            MOST,
+            lambda key, item: item.kind or key,
         )
         self._siblings = Siblings()
         self._lookups: Batcher[tuple[SubmissionKey, ...], Earlier, Submitted | None] = Batcher(
@@ -207,7 +209,7 @@ class AsyncSlurmClient:
         """Watch a job until its end. All watches share one poller.
 
         ``name``: the name that the job must have; names that end in a submission key are compared by the key.
-        ``mine``: the connection's user submitted it, which polls less.
+        ``mine``: the connection's user submitted it; if all jobs are, slurmctld has less to list.
         ``indices``: those of the whole array: without accounting an element that has left the queue is missed by them.
         """
         return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval, indices=indices)
@@ -249,10 +251,6 @@ class AsyncSlurmClient:
 
     async def _take(self, steps: Steps[T]) -> T:
         return await run_steps_async(steps, self.ask)
-
-    async def _submit_batch(self, batch: dict[SubmissionKey, PendingSubmission]) -> dict[SubmissionKey, Submitted]:
-        # Repeated by the batcher alone, without what was taken back meanwhile.
-        return await run_steps_async(submissions.submit(batch), self._transport.ask)
 
     async def _limit(self) -> RateLimit | None:
         try:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from async_timeout import timeout
 
+from airflow_provider_soperator.client.output import Ask
 from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.poller import GATHERING
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.shared import SharedAnswers
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
-from airflow_provider_soperator.slurm.requests import Accounting, Request
+from airflow_provider_soperator.slurm.requests import Accounting
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS, name_in_accounting
 from airflow_provider_soperator.slurm.states import JobBase
-
-#: Sends a request.
-Ask = Callable[[Request[Any]], Awaitable[Any]]
 
 #: Seconds that accounting may take: a task must not wait for one that lags far behind, or does not answer.
 PATIENCE = 5.0

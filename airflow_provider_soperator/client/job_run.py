@@ -8,7 +8,7 @@ import math
 import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
@@ -75,10 +75,8 @@ class _Output:
     part: JobId
     tail: Tail
     is_error: bool
-    console: Console = field(default_factory=Console)
 
-    def printed(self) -> Printed | None:
-        lines = self.console.feed(self.tail.take())
+    def printed(self, lines: list[str]) -> Printed | None:
         return Printed(self.part, self.tail.path, lines, self.is_error) if lines else None
 
 
@@ -231,7 +229,7 @@ class JobRun:
                     self._heard.clear()
                     heard = asyncio.ensure_future(self._heard.wait())
                     for output in self._outputs.values():
-                        if (printed := output.printed()) and (news_of := self._news_of(printed)):
+                        if (printed := output.printed(output.tail.lines())) and (news_of := self._news_of(printed)):
                             yield news_of
                 if news.done():
                     status = news.result()
@@ -364,16 +362,5 @@ class JobRun:
 
     async def _rest(self) -> AsyncIterator[Printed]:
         for output in self._outputs.values():
-            tail, data, note = output.tail, output.tail.take(), output.tail.trouble
-            if not note:
-                try:
-                    data += await tail.rest(MOST_AT_THE_END)
-                    note = f"{tail.left} more bytes" if tail.left else ""
-                except ClusterError as error:
-                    # Missing output does not change how the job ended.
-                    note = f"the rest: {error}"
-            lines = output.console.feed(data) + output.console.end()
-            if note:
-                lines.append(f"(Not shown of {tail.path}: {note})")
-            if lines:
-                yield Printed(output.part, tail.path, lines, output.is_error)
+            if printed := output.printed(await output.tail.rest(MOST_AT_THE_END)):
+                yield printed

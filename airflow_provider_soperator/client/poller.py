@@ -9,20 +9,21 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.job_tracker import LossLimits, TrackedJob
+from airflow_provider_soperator.client.output import Ask
 from airflow_provider_soperator.client.pace import OF_MEMORY, Pace, first_of_kind
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, InvalidRequest, RateLimited
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
-from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request, ShowConfig
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, ShowConfig
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn
@@ -35,11 +36,7 @@ GATHERING = 0.05
 
 
 class Waiter:
-    """A waiter for a job.
-
-    A job with another ``name`` is another job; one that ends in a submission key is compared by the key. If all jobs
-    are the connection's own user's (``mine``), slurmctld has less to list. ``indices``: those of the whole array.
-    """
+    """A waiter for a job; see ``AsyncSlurmClient.watch`` for the arguments."""
 
     def __init__(self, job: JobId, name: str = "", mine: bool = False, indices: Iterable[int] = ()) -> None:
         self.job, self.name, self.mine, self.indices = job, name, mine, frozenset(indices)
@@ -258,7 +255,7 @@ class Poller:
 
     def __init__(
         self,
-        ask: Callable[[Request[Any]], Awaitable[Any]],
+        ask: Ask,
         patience: LossLimits = LossLimits(),  # noqa: B008
     ) -> None:
         self._ask = ask

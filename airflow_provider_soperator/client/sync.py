@@ -99,10 +99,7 @@ class SlurmClient:
 
 
 class BlockingWatch:
-    """Updates of a job, for a thread: iterate, or wait for its end.
-
-    The first status comes as soon as anything is known, others when something changes; the last is the job's end.
-    """
+    """``JobNews`` for a thread: iterate, or wait for the job's end."""
 
     def __init__(self, watch: JobNews) -> None:
         self._asynchronous = watch

@@ -231,7 +231,6 @@ class SbatchOperator(WaitingOperator):
             return self._settled(context, event)
 
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:
-        """The result of the task after its job."""
         self.shown_links = event.get("links", {})
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
@@ -254,7 +253,6 @@ class SbatchOperator(WaitingOperator):
         return event["value"]
 
     def _as_member(self, context: Context) -> Member | None:
-        """The task as a stage of its pipeline, if it is in one."""
         pipeline = pipeline_of(self)
         if pipeline is None:
             return None
