@@ -172,14 +172,6 @@ class JobRun:
             await asyncio.wait([self._submission])
             self.cancelled += await self._patient.cancel_keys(self.keys)
 
-    async def unfinished(self) -> tuple[JobId, ...]:
-        """The job, unless it has ended: its number alone may be another job's by now."""
-        submitted = self.submitted
-        if submitted is None or submitted.id is None:
-            return ()
-        assert submitted.key is not None
-        return await self.client.unfinished({submitted.id: submitted.key})
-
     async def hindrances(self, status: JobStatus) -> list[str]:
         """Lines about nodes that the job asks for by name and cannot get, as Slurm's reason names none."""
         asked = asked_for(self.job).nodelist

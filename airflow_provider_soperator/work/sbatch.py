@@ -34,7 +34,6 @@ from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentenc
 from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
-from airflow_provider_soperator.work.polling import may_pass
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -283,36 +282,34 @@ class Chain:
             states = await states_of(names)
         left = {id: key for name, jobs in self.before.items() if _has_ended(states[name]) for id, key in jobs.items()}
         is_due = all(is_met(kind, state) for name, kind in early for state in states[name].values())
-        while True:
-            try:
-                await self._clear_way(run.client, left, job, log)
-                return await self._let_go(run, job, is_due, log)
-            except ClusterError as error:
-                log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
-                if not may_pass(error):
-                    return
-            await asyncio.sleep(_LOOK)
-
-    async def _clear_way(self, client: AsyncSlurmClient, left: Mapping[str, str], job: JobId, log: Logger) -> None:
-        """Cancel the jobs before this one that still wait, though their tasks have ended."""
-        waiting = await client.unfinished(read_keys(left)) if left else ()
-        if waiting:
-            await client.cancel_many(waiting, waiting=True)
-            names = ", ".join(map(str, waiting))
-            log.info("Job %s waits for %s, whose tasks have ended: what had not begun is cancelled", job, names)
-
-    async def _let_go(self, run: JobRun, job: JobId, is_due: bool, log: Logger) -> None:
-        if not await run.unfinished():
-            return
-        if not is_due:
-            await run.client.cancel_many([job], waiting=True)
-            log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
-        elif await run.client.let_go(job):
-            log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
+        # It waits while the cluster is away.
+        client = run.client.patient(log)
+        try:
+            if waiting := await _cancel_waiting(client, left):
+                names = ", ".join(map(str, waiting))
+                log.info("Job %s waits for %s, whose tasks have ended: what had not begun is cancelled", job, names)
+            assert run.submitted is not None
+            assert run.submitted.key is not None
+            if not await client.unfinished({job: run.submitted.key}):
+                return
+            if not is_due:
+                await client.cancel_many([job], waiting=True)
+                log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
+            elif await client.let_go(job):
+                log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
+        except ClusterError as error:
+            log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
 
     async def give_up(self, client: AsyncSlurmClient) -> None:
         """Cancel the jobs that can never run."""
-        await client.cancel_many(await client.unfinished(read_keys(self.doomed)), waiting=True)
+        await _cancel_waiting(client, self.doomed)
+
+
+async def _cancel_waiting(client: AsyncSlurmClient, jobs: Mapping[str, str]) -> Sequence[JobId]:
+    """Cancel those of these jobs that still wait; returns those that have not ended."""
+    left = await client.unfinished(read_keys(jobs))
+    await client.cancel_many(left, waiting=True)
+    return left
 
 
 def _has_ended(states: Mapping[int, str | None]) -> bool:
