@@ -78,7 +78,8 @@ def test_hundreds_of_jobs_in_one_go(slurm: ClientUnderTest, cluster: Cluster) ->
 def test_where_jobs_stand(slurm: ClientUnderTest, cluster: Cluster) -> None:
     held, failed, array = cluster.sbatch("--hold"), cluster.sbatch(wrap="exit 1"), cluster.sbatch("--array=1-2")
     cluster.wait_job(failed, "FAILED")
-    cluster.wait("the array has ended", lambda: slurm.do("status", JobId.parse(array)).is_over)
+    whole_array = JobId.parse(array)
+    cluster.wait("the array has ended", lambda: slurm.do("statuses", [whole_array])[whole_array].is_over)
     asked = [JobId.parse(job) for job in (held, failed, array, f"{array}_2", f"{array}_5", "999999")]
     waits, fails, whole, element, no_element, unknown = slurm.do("statuses", asked).values()
     assert [str(one.state) for one in (waits, fails, whole, element)] == ["PENDING", "FAILED", "COMPLETED", "COMPLETED"]
