@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -21,7 +20,7 @@ from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm import hostlist, sbatch_arguments
+from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import array_indices, array_text
@@ -120,11 +119,6 @@ class JobRun:
         #: The number of elements whose output is shown, by whether they have failed, and of those whose is not.
         self._shown = {True: 0, False: 0}
         self._unshown = 0
-
-    @property
-    def command_line(self) -> str:
-        """The job as a command line, without the text of its script."""
-        return shlex.join(sbatch_arguments.command_line(self.job))
 
     @property
     def _patient(self) -> AsyncSlurmClient:

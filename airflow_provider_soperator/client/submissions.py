@@ -323,8 +323,9 @@ def _about_qos(said: str, account: str, rights: UserRights) -> str:
     if not said:
         return ""
     account = account or rights.default_account
-    by_account = {name: [one for one in rights.associations if one.account == name] for name in rights.accounts}
-    allowed = {name: dict.fromkeys(qos for one in held for qos in one.qos) for name, held in by_account.items()}
+    allowed: dict[str, dict[str, None]] = {}
+    for one in rights.associations:
+        allowed.setdefault(one.account, {}).update(dict.fromkeys(one.qos))
     with_it = allowed.get(account, {})
     if said in with_it:
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from airflow_provider_soperator.client.job_run import JobRun, NewestLine, Printe
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met
-from airflow_provider_soperator.slurm import links
+from airflow_provider_soperator.slurm import links, sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import (
@@ -127,7 +128,7 @@ async def follow(
 
     ``way`` says how the cluster is reached.
     """
-    log.info("Job%s: %s", way, run.command_line)
+    log.info("Job%s: %s", way, shlex.join(sbatch_arguments.command_line(run.job)))
     submitted = await run.submit()
     assert submitted.id is not None
     for job in run.ended:
@@ -286,8 +287,8 @@ class Chain:
         client = run.client.patient(log)
         try:
             if waiting := await _cancel_waiting(client, left):
-                names = ", ".join(map(str, waiting))
-                log.info("Job %s waits for %s, whose tasks have ended: what had not begun is cancelled", job, names)
+                those = ", ".join(map(str, waiting))
+                log.info("Job %s waits for %s, whose tasks have ended: what had not begun is cancelled", job, those)
             assert run.submitted is not None
             assert run.submitted.key is not None
             if not await client.unfinished({job: run.submitted.key}):
