@@ -34,7 +34,7 @@ class Member:
         if self._task.task_id not in self._pipeline.graph:
             submits = states_of(self._ti, list(self._pipeline.submits))
             if any("skipped" in states.values() for states in submits.values()):
-                raise AirflowSkipException("this is not run, as the pipeline is on a dry run")
+                raise AirflowSkipException("nothing was submitted: plan_only of the pipeline is set")
         if self._task.trigger_rule != TriggerRule.ALL_DONE or all(link.kind == "afterany" for link in links):
             return
         states = states_of(self._ti, [link.upstream for link in links])
