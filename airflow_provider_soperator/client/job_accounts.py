@@ -81,8 +81,8 @@ class JobAccounts:
             async with timeout(PATIENCE):
                 while not ended.is_done:
                     await self._rounds.get(None, self._round, max_age=0)
-        except (ClusterError, asyncio.TimeoutError):
-            # It is no part of a job's end.
+        except Exception:
+            # No failure of accounting, nor of its reading, is a part of the job's end.
             pass
         finally:
             self._waiting.remove(ended)
