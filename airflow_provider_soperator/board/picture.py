@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,8 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported
 INTERVAL = 15.0
 #: Seconds that a viewer waits for a new picture before seeing the last one.
 GLANCE = 3.0
+#: Time in which a task, or its executor, has told Airflow of a job that was submitted.
+_LATE = timedelta(minutes=1)
 #: Minutes after which no task reads the file of a call whose job has left the queue.
 _OLD = 24 * 60
 
@@ -126,7 +128,8 @@ async def take(connection: str, before: Picture | None = None) -> Picture:
         read["tasks"] = last.tasks
     else:
         known = {} if "tasks" in last.failures else {job.id: job.name for job in last.jobs}
-        new = {job.id for job in read["jobs"] if known.get(job.id) != job.name}
+        late = last.taken - _LATE
+        new = {one.id for one in read["jobs"] if known.get(one.id) != one.name or (one.submitted or late) > late}
         read |= [await part("tasks", asyncio.to_thread(find_tasks, read["jobs"], last.tasks, new))]
     since = {name: last.since.get(name, last.taken) for name in failures} if before else {}
     now = datetime.now(timezone.utc)

@@ -99,7 +99,7 @@ def dags_at_work(dag_ids: Collection[str]) -> dict[str, bool]:
 def find_tasks(jobs: Sequence[Job], known: Mapping[JobId, JobTasks], new: Collection[JobId]) -> dict[JobId, JobTasks]:
     """The tasks of jobs in the queue: those at work, those that were ``known`` before, and, of ``new`` jobs, any.
 
-    A task may have ended before anyone has looked at its job; one search for each job is enough.
+    A task may have ended before anyone has looked at its job; a search while that is ``new`` is enough.
     """
     keyed = [job for job in jobs if key_of(job.name)]
     if not keyed:

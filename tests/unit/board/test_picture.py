@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -105,6 +105,25 @@ def test_a_cluster_that_does_not_answer_is_told_after_a_while() -> None:
 
     seen = asyncio.run(story())
     assert seen.failures["nodes"] == "No answer within 0.05 s."
+
+
+def test_a_job_is_searched_for_its_task_until_that_has_had_time_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.now(timezone.utc)
+    old, fresh = (Job(id=JobId(number), submitted=now - timedelta(minutes=5 * number)) for number in (1, 0))
+    searched: list[set[JobId]] = []
+
+    def find(jobs: Any, known: Any, new: set[JobId]) -> dict[JobId, JobTasks]:
+        searched.append(new)
+        return {}
+
+    async def story() -> None:
+        with cluster() as slurm:
+            monkeypatch.setattr(pictures, "find_tasks", find)
+            slurm.answers[ListJobs] = (old, fresh)
+            await take("c", await take("c"))
+
+    asyncio.run(story())
+    assert searched == [{old.id, fresh.id}, {fresh.id}]
 
 
 class Down:
