@@ -40,7 +40,6 @@ class CheckLook:
 class HealthLook:
     """What is known of the health of a cluster's nodes beside what Slurm says."""
 
-    taken: datetime
     observations: Observations = Observations()  # noqa: RUF009 - it is frozen
     checks: Sequence[CheckLook] = ()
     #: Why a source could not be asked, by the name of the source.
@@ -68,15 +67,13 @@ class Course:
 
 async def look_at_health(connection: str, before: HealthLook | None = None) -> HealthLook:
     """Figures from Airflow Variables; Pods and active checks, if the connection names one to Kubernetes."""
-    now, failures = datetime.now(timezone.utc), dict[str, str]()
-    last = before or HealthLook(taken=now)
+    failures, last = dict[str, str](), before or HealthLook()
     figures, pods, checks = await asyncio.gather(
         attempt("figures of checks", failures, asyncio.to_thread(_all_figures, failures), last.observations.figures),
         attempt("Pods", failures, _pods(connection), last.observations.kubernetes),
         attempt("active checks", failures, _checks(connection), last.checks),
     )
-    seen = Observations(kubernetes=pods, figures=figures)
-    return HealthLook(taken=now, observations=seen, checks=checks, failures=failures)
+    return HealthLook(observations=Observations(kubernetes=pods, figures=figures), checks=checks, failures=failures)
 
 
 def _all_figures(failures: dict[str, str]) -> dict[str, Kept]:

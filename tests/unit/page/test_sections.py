@@ -47,7 +47,6 @@ CAPACITY = CapacityLook(
     failures={"twin": HOSTILE},
 )
 HEALTH = HealthLook(
-    taken=NOW,
     observations=Observations(figures={HOSTILE: {"worker-0": [(day, {HOSTILE: 1.0 + day}) for day in range(4)]}}),
     checks=[CheckLook(name=HOSTILE, state="Failed", is_bad=True, at=NOW, why=HOSTILE)],
     failures={"Pods": HOSTILE},
