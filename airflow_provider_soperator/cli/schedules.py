@@ -106,8 +106,7 @@ def _bar(gpus: Mapping[str, int], most: int) -> str:
 def shift(args: Namespace) -> None:
     """Show the plan of a shift, then start the DAG."""
     dag = the_dag(args.dag)
-    task = _shift_task(dag)
-    if task is None:
+    if (task := _shift_task(dag)) is None:
         raise LookupError(f"DAG {dag.dag_id} shifts no capacity: name a DAG with a ShiftCapacityOperator")
     sizes = _sizes(args.sizes, [target.name for target in task.targets])
     until = moment_by_clocks(task.schedule and task.schedule.zone, "until", args.until)
