@@ -27,7 +27,7 @@ from airflow_provider_soperator.pipelines.plan import (
 )
 from airflow_provider_soperator.pipelines.stages import option
 from airflow_provider_soperator.slurm import directives
-from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
+from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.errors import TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
@@ -292,7 +292,7 @@ def _waiting(job: BatchJob, terms: list[Dependency]) -> BatchJob:
     # Options of the command line replace those of the script.
     said = directives.read(job.script)[0].fields if job.script else {}
     own = job.dependency or said.get("dependency")
-    if isinstance(own, AnyOf) or (isinstance(own, str) and "?" in own):
+    if isinstance(own, str) and "?" in own:
         raise AirflowFailException(f"dependency={own!s} cannot be joined with the stages that the job is to follow")
     mine = [own] if isinstance(own, (str, Dependency)) else list(own or ())
     # A dependency that can never come true must not end the job: its stage may be granted another try.
