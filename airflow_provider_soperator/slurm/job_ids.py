@@ -13,7 +13,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import total_ordering
 
@@ -22,7 +22,8 @@ _ID = re.compile(
     r"(?:_(?:(?P<element>[0-9]+)|\[(?P<elements>[0-9,:%.-]+)\]))?"
     r"(?:\+(?P<part>[0-9]+))?"
     r"(?:\.(?P<step>[A-Za-z0-9_+]+))?"
-    r"(?:;(?P<cluster>[A-Za-z0-9_.-]+))?"
+    # ``sbatch --parsable`` adds the cluster if there are several.
+    r"(?:;[A-Za-z0-9_.-]+)?"
 )
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
 
@@ -47,8 +48,6 @@ class JobId:
     part: int | None = None
     #: ``batch``, ``extern``, ``interactive`` or a number.
     step: str = ""
-    #: As ``sbatch --parsable`` adds it if there are several clusters. It does not count in comparisons.
-    cluster: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, text: str | int) -> JobId:
@@ -62,7 +61,6 @@ class JobId:
             elements=found["elements"] or "",
             part=None if found["part"] is None else int(found["part"]),
             step=found["step"] or "",
-            cluster=found["cluster"] or "",
         )
 
     def __str__(self) -> str:
@@ -94,7 +92,7 @@ class JobId:
     @property
     def whole(self) -> JobId:
         """The submitted job that this is an element, a part or a step of."""
-        return JobId(self.job, cluster=self.cluster)
+        return JobId(self.job)
 
     @property
     def without_step(self) -> JobId:
