@@ -14,6 +14,7 @@ from typing import Any
 from airflow_provider_soperator.slurm.cluster_records import Node, Share
 from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count, resource
 from airflow_provider_soperator.slurm.node_conditions import WORDS, is_coming_up, is_going_off, is_off, is_up, is_usable
+from airflow_provider_soperator.slurm.notations import duration_in_words
 from airflow_provider_soperator.slurm.states import JobBase, JobFlag, NodeFlag
 
 #: The states of jobs in the statistics; jobs that have ended are not counted.
@@ -294,7 +295,7 @@ def _queue_lines(stats: SlurmStats) -> list[str]:
         lines.append(f"  waiting for: {_counts(stats.reasons.items())}")
     if stats.waits.jobs:
         waits = stats.waits
-        spans = ", ".join(f"{name} {_span(getattr(waits, name))}" for name in _WAITS)
+        spans = ", ".join(f"{name} {duration_in_words(getattr(waits, name))}" for name in _WAITS)
         lines.append(f"  wait times: {spans} ({waits.jobs} jobs that could start)")
     return lines
 
@@ -339,18 +340,6 @@ def _part_text(value: float | None) -> str:
 
 def _counts(counts: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts if count) or "none"
-
-
-def _span(seconds: float) -> str:
-    """A duration in its largest unit.
-
-    >>> _span(42), _span(90), _span(7200), _span(200000)
-    ('42 s', '1.5 min', '2 h', '2.3 d')
-    """
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _aligned(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
