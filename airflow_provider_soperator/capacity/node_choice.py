@@ -12,17 +12,7 @@ from typing import Any, Literal
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_records import Job, count_gpus
-from airflow_provider_soperator.slurm.node_conditions import (
-    failed_to_resume,
-    is_busy,
-    is_coming_up,
-    is_going_off,
-    is_kept_off,
-    is_off,
-    is_up,
-    is_usable,
-    loss_rank,
-)
+from airflow_provider_soperator.slurm.node_conditions import loss_rank
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.states import JobFlag, NodeFlag
 
@@ -49,7 +39,7 @@ class NodeLoad:
     @property
     def is_busy(self) -> bool:
         """True if a job runs on it that is not ending already."""
-        shown = is_busy(self.node) and not self.node.state.has(NodeFlag.COMPLETING)
+        shown = self.node.is_busy and not self.node.state.has(NodeFlag.COMPLETING)
         return shown or any(JobFlag.COMPLETING not in job.state.flags for job in self.jobs)
 
     @property
@@ -114,7 +104,7 @@ def choose(
         late = (load.free_at - now).total_seconds() if by == "end" else sum(work_of(job, now) for job in load.jobs)
         return (
             place,
-            bool(load.jobs) or is_up(load.node),
+            bool(load.jobs) or load.node.is_up,
             ends_jobs and not all(job.may_requeue for job in load.jobs),
             late if loses else 0.0,
             load.node.name not in reserved,
@@ -152,25 +142,25 @@ def _why(load: NodeLoad, blocks: Mapping[str, str]) -> str:
 
 
 def _reason(load: NodeLoad) -> str:
-    if is_off(load.node):
+    if load.node.is_off:
         return "off"
-    if is_going_off(load.node):
+    if load.node.is_going_off:
         return "already powering down"
     if load.jobs:
         return f"runs {load.runs}"
-    return "idle" if is_up(load.node) else f"is {load.node.state}"
+    return "idle" if load.node.is_up else f"is {load.node.state}"
 
 
 def nearness(node: Node) -> int:
     """Rank of a node that is to come: the sooner it can be used, the lower."""
-    if is_usable(node):
+    if node.is_usable:
         return 0
-    if failed_to_resume(node):
+    if node.failed_to_resume:
         return 5
-    if is_coming_up(node):
+    if node.is_coming_up:
         return 1
     # A drained node ranks last: the drain may persist.
-    if is_kept_off(node):
+    if node.is_kept_off:
         return 4
     # A power-down cannot be revoked, but such a node still has its GPUs, unlike one that is off.
-    return 3 if is_off(node) else 2
+    return 3 if node.is_off else 2

@@ -28,21 +28,7 @@ from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownNode
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.node_conditions import (
-    DrainReason,
-    failed_to_resume,
-    in_lines,
-    is_anothers,
-    is_busy,
-    is_coming_up,
-    is_going_off,
-    is_kept_off,
-    is_off,
-    is_ours,
-    is_up,
-    is_usable,
-    refuse_unknown,
-)
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, in_lines, is_anothers, is_ours, refuse_unknown
 from airflow_provider_soperator.slurm.node_orders import because, kept_off, refuse_power, up
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
@@ -149,23 +135,23 @@ class SlurmNodesSession(Session):
 
     async def look(self) -> Holding:
         nodes, (mine, kept_free, reserved) = await self._nodes(), await self._reservations()
-        on = [node for node in nodes if not is_off(node)]
+        on = [node for node in nodes if not node.is_off]
         self._on, self._kept_free = {node.name for node in on}, mine & {*self._names}
         gone = dict.fromkeys(set(self._names) - {node.name for node in nodes}, "does not exist")
         fixed = {node.name: why for node in nodes if (why := self._untouchable(node, reserved))}
         # Slurm does not know if a booting node has its machine yet: its GPUs count as promised until it is up.
-        sure = sum(not is_coming_up(node) for node in on)
+        sure = sum(not node.is_coming_up for node in on)
         return Holding(
-            allowed=sum(not is_kept_off(node) for node in nodes),
+            allowed=sum(not node.is_kept_off for node in nodes),
             held=max(sure, await self._machines_under(self._machines)) if self._machines else sure,
-            ready=sum(map(is_usable, nodes)),
-            finishing=sum(is_busy(node) and not is_usable(node) for node in on),
-            idle=sum(node.name in kept_free and is_usable(node) and not is_busy(node) for node in nodes),
-            is_settled=not any(is_coming_up(node) or is_going_off(node) for node in nodes),
-            problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if failed_to_resume(node)),
-            stuck={node.name: fixed[node.name] for node in nodes if node.name in fixed and not is_kept_off(node)},
+            ready=sum(node.is_usable for node in nodes),
+            finishing=sum(node.is_busy and not node.is_usable for node in on),
+            idle=sum(node.name in kept_free and node.is_usable and not node.is_busy for node in nodes),
+            is_settled=not any(node.is_coming_up or node.is_going_off for node in nodes),
+            problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if node.failed_to_resume),
+            stuck={node.name: fixed[node.name] for node in nodes if node.name in fixed and not node.is_kept_off},
             broken=sum(self._is_anothers(node) for node in on),
-            away={node.name: fixed[node.name] for node in nodes if node.name in fixed and is_kept_off(node)} | gone,
+            away={node.name: fixed[node.name] for node in nodes if node.name in fixed and node.is_kept_off} | gone,
             size=len(self._names),
         )
 
@@ -196,7 +182,7 @@ class SlurmNodesSession(Session):
             await self._in_the_way.end({job.id: job for load in busy for job in load.jobs}, release)
         mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
         # Until a node is told, another one may take its place: one that falls idle, or whose jobs end sooner.
-        waiting = [load for load in busy if not is_going_off(load.node)]
+        waiting = [load for load in busy if not load.node.is_going_off]
         move = kept_off([load.node for load in leaving if load not in waiting], mode, reason=self._reason)
         for order in move.orders:
             await self._client.ask(order)
@@ -221,20 +207,20 @@ class SlurmNodesSession(Session):
         failed |= {
             node.name: node.reason
             for node in mine
-            if failed_to_resume(node) and node.reason_since and node.reason_since > self._notes.began
+            if node.failed_to_resume and node.reason_since and node.reason_since > self._notes.began
         }
         # Of nodes that are on and drained by others, or given up, the GPUs are no other node's before a look has found
         # them off.
-        lasting = {node.name for node in nodes if not is_off(node)} | self._on
+        lasting = {node.name for node in nodes if not node.is_off} | self._on
         taken = sum(
-            (node.name in failed and not is_kept_off(node))
-            or (node.name in lasting and (node.name in failed or self._is_anothers(node) or failed_to_resume(node)))
+            (node.name in failed and not node.is_kept_off)
+            or (node.name in lasting and (node.name in failed or self._is_anothers(node) or node.failed_to_resume))
             for node in nodes
         )
         chosen = sorted((node for node in mine if node.name not in failed), key=nearness)[: max(0, to - taken)]
         # Up to Soperator 4.1 the Pod of a node that did not boot stays, and keeps its machine from the node that is
         # powered up instead, or from itself.
-        lost = [node for node in mine if node.name in failed or (failed_to_resume(node) and node not in chosen)]
+        lost = [node for node in mine if node.name in failed or (node.failed_to_resume and node not in chosen)]
         given_up = kept_off(lost, PowerDownMode.ASAP, reason=self._reason)
         move = up(chosen, owner=self._reason.owner, since=self._notes.began)
         for order in (*given_up.orders, *move.orders):
@@ -244,8 +230,8 @@ class SlurmNodesSession(Session):
 
     async def allow(self, to: int) -> None:
         nodes = await self._nodes()
-        allowed = sum(not is_kept_off(node) for node in nodes)
-        ours = [node.name for node in nodes if is_kept_off(node) and is_ours(node, self._reason.owner)]
+        allowed = sum(not node.is_kept_off for node in nodes)
+        ours = [node.name for node in nodes if node.is_kept_off and is_ours(node, self._reason.owner)]
         if back := ours[: max(0, to - allowed)]:
             await self._client.ask(Undrain(tuple(back)))
 
@@ -272,7 +258,7 @@ class SlurmNodesSession(Session):
             machines=frozenset(node.instance for node in mine if node.instance),
             neighbours=tuple(node.instance for node in nodes if node.instance and node not in mine),
             nodesets=frozenset(name.rpartition("-")[0] for name in self._names),
-            count=sum(map(is_up, mine)),
+            count=sum(node.is_up for node in mine),
             are_units=True,
         )
 
@@ -293,7 +279,7 @@ class SlurmNodesSession(Session):
         """Count the node groups' machines, less those of other nodes of the same kind, which may share the groups."""
         count, everyone = await machines.count(), await self._client.ask(ListNodes())
         others = sum(
-            node.name not in self._names and node.gpus == self._target.gpus_per_unit and not is_off(node)
+            node.name not in self._names and node.gpus == self._target.gpus_per_unit and not node.is_off
             for node in everyone
         )
         return min(count - others, len(self._names))
@@ -311,7 +297,7 @@ class SlurmNodesSession(Session):
         self._fixed = fixed = {
             load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))
         }
-        given = sum(load.node.name in fixed and is_kept_off(load.node) for load in loads)
+        given = sum(load.node.name in fixed and load.node.is_kept_off for load in loads)
         wanted = len(loads) - to - given
         chosen = choose(
             [load for load in loads if load.node.name not in fixed],
@@ -335,7 +321,7 @@ class SlurmNodesSession(Session):
         One that waits for its jobs, as others have told it, is left to them if theirs would be ended now, and an idle
         one could go.
         """
-        if is_going_off(load.node):
+        if load.node.is_going_off:
             return not (release.ends_jobs and load.is_busy)
         return is_ours(load.node, self._reason.owner)
 
@@ -343,7 +329,7 @@ class SlurmNodesSession(Session):
         self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release
     ) -> Sequence[str]:
         """The nodes to reserve now: those that leave, or others that may fall idle sooner; none if it is too early."""
-        names = [load.node.name for load in leaving if not is_off(load.node)]
+        names = [load.node.name for load in leaving if not load.node.is_off]
         waiting = waiting_jobs(self._queue, loads)
         # If nothing waits, nothing is kept off them. Nodes whose jobs are ended are to stay free.
         if not names or not waiting or release.mode is PowerDownMode.FORCE:
@@ -351,7 +337,7 @@ class SlurmNodesSession(Session):
         now, history = datetime.now(timezone.utc), await self._history()
         # Where nodes of one network block go together, none takes the place of another.
         movable = leaving if self._target.whole_network_blocks else loads
-        movable = [load for load in movable if load.node.name not in self._fixed and is_usable(load.node)]
+        movable = [load for load in movable if load.node.name not in self._fixed and load.node.is_usable]
         certain = [name for name in names if name not in {load.node.name for load in movable}]
         found = expected_to_go(movable, len(names) - len(certain), release.wanted_at, waiting, history, now)
         if found is None:
@@ -392,13 +378,13 @@ class SlurmNodesSession(Session):
         """Why a shift leaves a node as it is; empty if it may move it."""
         if self._is_anothers(node):
             return because(node, "is drained")
-        if is_going_off(node) or is_kept_off(node):
+        if node.is_going_off or node.is_kept_off:
             return ""
-        if node.name in self._left_out and not is_off(node):
+        if node.name in self._left_out and not node.is_off:
             return self._left_out[node.name]
         may_take = self._context.may_take
         # A node that is off can only come, which needs no consent.
-        if may_take is not None and node.name not in may_take and not is_off(node):
+        if may_take is not None and node.name not in may_take and not node.is_off:
             return "is not among the nodes that may go by the plan that was approved"
         return reserved.get(node.name, "")
 
