@@ -33,14 +33,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.slurm import (
-    dependencies,
-    directives,
-    errors,
-    job_description,
-    packs,
-    sbatch_arguments,
-)
+from airflow_provider_soperator.slurm import dependencies, directives, errors, job_description, packs, sbatch_arguments
 from airflow_provider_soperator.slurm.job_description import Job, JobDescription
 from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of, strip_key
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
