@@ -16,7 +16,7 @@ from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.slurm.hostlist import expand
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class QueueLoad:
         late, pending = timedelta(0), 0.0
         overdue = 0
         for job in jobs:
-            number, has = job_count(job), count_gpus(job.tres)
+            number, has = job.count, job.gpus
             if not job.state.is_pending:
                 running += has
                 nodes |= {*expand(job.nodelist)} if has else set()

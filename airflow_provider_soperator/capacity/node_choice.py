@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import loss_rank
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.states import JobFlag, NodeFlag
@@ -61,7 +61,7 @@ def _has_no_limit(job: Job) -> bool:
 def work_of(job: Job, now: datetime) -> float:
     """GPU-seconds that a job has used since it started; for a job without GPUs, seconds."""
     ran = (now - job.started).total_seconds() if job.started else 0.0
-    return max(0.0, ran) * (count_gpus(job.tres) or 1)
+    return max(0.0, ran) * (job.gpus or 1)
 
 
 def loads_of(nodes: Iterable[Node], jobs: Sequence[Job]) -> list[NodeLoad]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.slurm.cluster_records import Node, Share
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count, resource
+from airflow_provider_soperator.slurm.job_records import Job, resource
 from airflow_provider_soperator.slurm.node_conditions import WORDS
 from airflow_provider_soperator.slurm.notations import duration_in_words
 from airflow_provider_soperator.slurm.states import JobBase, JobFlag, NodeFlag
@@ -166,8 +166,8 @@ def _partition(job: Job) -> str:
 
 
 def _load(job: Job) -> JobLoad:
-    jobs = job_count(job)
-    return JobLoad(jobs, jobs * int(resource(job.tres, "node") or 0), jobs * count_gpus(job.tres))
+    jobs = job.count
+    return JobLoad(jobs, jobs * int(resource(job.tres, "node") or 0), jobs * job.gpus)
 
 
 def _waits(queued: Iterable[tuple[str, Job, JobLoad]], now: datetime) -> WaitTimes:
