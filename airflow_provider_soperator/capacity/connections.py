@@ -36,10 +36,9 @@ class ShiftConnections:
 
     async def open(self) -> None:
         agreed = await self._open_agreed(self._opened)
-        sessions = await self._open_sessions(self._opened)
+        self.sessions = sessions = await self._open_sessions(self._opened)
         self.is_agreed = agreed is not None
         self.stores = [agreed] if agreed else [one for session in sessions.values() if (one := session.lease())]
-        self.sessions = sessions
 
     async def _open_agreed(self, opened: AsyncExitStack) -> LeaseStore | None:
         """The place for leases that all who move the block have agreed on; None if they have not."""
@@ -92,7 +91,7 @@ class TargetMachines:
             try:
                 async with self._open() as sdk:
                     if groups := await self._find(sdk, name, clues):
-                        found = GroupMachines(sdk, sorted(groups))
+                        found = GroupMachines(sdk, sorted(groups), self._log)
                         notes += await found.check_found(gpus[name] if clues.are_units else None, block)
                         continue
             except (NebiusDenied, NebiusMissing) as error:
@@ -119,16 +118,15 @@ class TargetMachines:
             self._log.info("It is unknown how much of the block each project may have: %s", error)
             self._is_unlimited = True
             return []
-        of = {
-            project: frozenset(one for one, its in self._projects.items() if its == project) for project in allowances
-        }
+        of = {one: frozenset(name for name, its in self._projects.items() if its == one) for one in allowances}
         return [ProjectShare(one, of[one], said.limit, said.usage) for one, said in allowances.items() if of[one]]
 
     async def notes(self, sessions: Mapping[str, Session]) -> list[str]:
         """What could not be checked, and what was bought, as lines for a plan."""
-        bought = await self.bought(sessions)
-        said = f"{bought} GPUs of the targets' machines were bought, and are not of the block"
-        return [*self._unchecked, *([said] if bought else [])]
+        notes = list(self._unchecked)
+        if bought := await self.bought(sessions):
+            notes.append(f"{bought} GPUs of the targets' machines were bought, and are not of the block")
+        return notes
 
     async def bought(self, sessions: Mapping[str, Session]) -> int | None:
         """Count the GPUs of the targets' machines that are not of the block; None if that is unknown."""

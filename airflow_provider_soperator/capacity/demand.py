@@ -7,7 +7,6 @@ of use, and never because they are not.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,9 +15,11 @@ from typing import Any
 
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, units_text
 from airflow_provider_soperator.capacity.holdings import World
-from airflow_provider_soperator.capacity.loads import Load, LoadClients, Need, refuse_no_loads
+from airflow_provider_soperator.capacity.loads import Load, Need
+from airflow_provider_soperator.capacity.targets import refuse_strangers
+from airflow_provider_soperator.capacity.targets.protocol import Clients
 from airflow_provider_soperator.errors import CapacityMistake, ClusterError, ConnectionMistake
-from airflow_provider_soperator.values import Plain
+from airflow_provider_soperator.values import Plain, keep, kept
 
 _DAY = 86400.0
 #: Seconds for which a decision holds without being made again, and after which it is kept again though it is the same.
@@ -55,7 +56,7 @@ class Demand(Plain):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loads", tuple(self.loads))
-        refuse_no_loads(self.loads)
+        refuse_strangers(self.loads, Load, "load")
         if not self.loads:
             raise CapacityMistake("demand needs at least one load", "give a ServiceLoad, a MetricLoad or a QueueLoad")
 
@@ -72,7 +73,7 @@ class Demand(Plain):
             )
 
     async def measure(
-        self, world: World, wished: Mapping[str, Units], clients: LoadClients, now: datetime
+        self, world: World, wished: Mapping[str, Units], clients: Clients, now: datetime
     ) -> dict[str, Need]:
         """The need of each target with a load, as of now. A load that gives no answer has an unknown need."""
         most = {name: bounds_of(units)[1] for name, units in wished.items()}
@@ -86,7 +87,7 @@ class Demand(Plain):
         return found
 
     async def _measured(
-        self, load: Load, world: World, most: Mapping[str, int], clients: LoadClients, now: datetime
+        self, load: Load, world: World, most: Mapping[str, int], clients: Clients, now: datetime
     ) -> Need:
         name = load.target
         try:
@@ -96,16 +97,23 @@ class Demand(Plain):
 
 
 @dataclass(frozen=True)
-class Decision(Plain):
+class Decision:
     """Units of each target by demand, and why, a line for each target with a load."""
 
     units: dict[str, int]
     because: tuple[str, ...]
     #: The first look at this allocation.
     is_new: bool = False
+    #: Of one that is kept: since when it is the same, and when it was last made.
+    since: datetime = datetime.min
+    at: float = 0.0
+    is_observed: bool = False
 
     def __str__(self) -> str:
         return f"{units_text(self.units)}: {'; '.join(self.because)}"
+
+    def holds(self, now: datetime) -> bool:
+        return now.timestamp() - self.at <= _HOLDS
 
 
 def decide(
@@ -188,39 +196,24 @@ def _shared(
 
 def keep_decision(key: str, decision: Decision, is_observed: bool, now: datetime) -> None:
     """Keep a decision in an Airflow Variable, for runs, for shifts under way and for people."""
-    from airflow.sdk import Variable
-
-    kept = _kept(key)
-    decisions = kept.get("decisions", [])
+    known = _known(key)
+    decisions = known.get("decisions", [])
     is_same = bool(decisions) and decisions[-1]["units"] == decision.units
-    if is_same and kept["observed"] == is_observed and now.timestamp() - kept["at"] < _REPEAT:
+    if is_same and known["observed"] == is_observed and now.timestamp() - known["at"] < _REPEAT:
         return
     since = decisions.pop()["since"] if is_same else now.isoformat(timespec="seconds")
     said = {"since": since, "units": decision.units, "because": list(decision.because)}
-    kept = {"at": now.timestamp(), "observed": is_observed, "decisions": [*decisions, said][-_KEPT:]}
-    Variable.set(key, json.dumps(kept))
+    keep(key, {"at": now.timestamp(), "observed": is_observed, "decisions": [*decisions, said][-_KEPT:]})
 
 
-@dataclass(frozen=True)
-class KeptDecision(Decision):
-    """The newest decision, since when it is the same, and when it was last made."""
-
-    since: datetime = datetime.min
-    at: float = 0.0
-    is_observed: bool = False
-
-    def holds(self, now: datetime) -> bool:
-        return now.timestamp() - self.at <= _HOLDS
-
-
-def newest_decision(key: str) -> KeptDecision | None:
+def newest_decision(key: str) -> Decision | None:
     """The newest decision of an Airflow Variable."""
-    kept = _kept(key)
+    known = _known(key)
     # One that was edited is none.
     with suppress(LookupError, TypeError, ValueError):
-        newest = kept["decisions"][-1]
+        newest = known["decisions"][-1]
         since, because = datetime.fromisoformat(newest["since"]), tuple(newest["because"])
-        return KeptDecision(newest["units"], because, since=since, at=kept["at"], is_observed=kept["observed"])
+        return Decision(newest["units"], because, since=since, at=known["at"], is_observed=known["observed"])
     return None
 
 
@@ -230,11 +223,9 @@ def kept_demand(key: str | None, now: datetime) -> dict[str, int] | None:
     return newest.units if newest and newest.holds(now) and not newest.is_observed else None
 
 
-def _kept(key: str) -> dict[str, Any]:
-    from airflow.sdk import Variable
-
+def _known(key: str) -> dict[str, Any]:
     found: Any = None
     # One that was edited is made anew with the next decision, and ends no shift.
     with suppress(ValueError):
-        found = json.loads(Variable.get(key, default=None) or "{}")
+        found = kept(key, {})
     return found if isinstance(found, dict) and found.keys() >= {"at", "observed", "decisions"} else {}

@@ -1,27 +1,38 @@
-"""What a shift costs: seconds of its parts, GPU-seconds that no target could use, lost jobs, and the report of it."""
+"""What a shift costs: seconds of its parts, GPU-seconds that no target could use, lost jobs; and a window's report."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.capacity.connections import TargetMachines
+from airflow_provider_soperator.capacity.calendar import utc
 from airflow_provider_soperator.capacity.holdings import Allocation, World
-from airflow_provider_soperator.capacity.lease_store import ShiftRecord
-from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.targets.protocol import JobLosses, Session
 from airflow_provider_soperator.errors import CapacityError
 from airflow_provider_soperator.transports.transport_errors import FAILURES
+from airflow_provider_soperator.values import keep, kept
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.capacity.connections import TargetMachines
+    from airflow_provider_soperator.capacity.lease_store import ShiftRecord
+    from airflow_provider_soperator.capacity.order import ShiftOrder
+    from airflow_provider_soperator.capacity.schedule import ScheduleSegment
 
 #: Seconds in which a shift that has failed may find its last figures.
 _LAST_LOOK = 60.0
+#: Seconds between two looks, after which it is unknown what has been between them.
+_GAP = 600.0
+#: Sums of a meter that are no target's.
+_SUMS = ("idle", "limbo", "unused")
+#: Reports that an Airflow Variable keeps.
+_KEPT = 20
 
 
 def in_words(report: Mapping[str, Any]) -> str:
@@ -72,9 +83,7 @@ class Figures:
     bought_gpus: int | None
 
     def describe(self) -> dict[str, Any]:
-        targets = {name: round(value, 1) for name, value in self.target_gpu_seconds.items()}
-        said = {name: round(value, 1) if isinstance(value, float) else value for name, value in asdict(self).items()}
-        return said | {"target_gpu_seconds": targets}
+        return {name: round(value, 1) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
     def report(self) -> dict[str, Any]:
         """GPU-hours, jobs and bought GPUs, as JSON for an XCom."""
@@ -141,7 +150,7 @@ class Meter:
             limbo_gpu_seconds=self.sums.get("limbo", 0.0),
             idle_gpu_seconds=self.sums.get("idle", 0.0),
             unused_gpu_seconds=self.sums.get("unused", 0.0),
-            target_gpu_seconds={name: self.sums.get(f":{name}", 0.0) for name in self._gpus},
+            target_gpu_seconds={name: round(self.sums.get(f":{name}", 0.0), 1) for name in self._gpus},
             jobs_ended=total.ended if total else None,
             jobs_requeued=total.requeued if total else None,
             jobs_killed=total.killed if total else None,
@@ -152,6 +161,61 @@ class Meter:
 
 def _between(marks: Mapping[str, float], start: str, end: str) -> float | None:
     return marks[end] - marks[start] if start in marks and end in marks else None
+
+
+def note_window(
+    state: dict[str, Any], world: World, window: ScheduleSegment, goal: Allocation, now: datetime
+) -> dict[str, Any] | None:
+    """Note an observation; the report of the window before, if this is the first look at another one.
+
+    ``state`` has plain values, from which another process goes on; it is empty at first.
+    """
+    at, since = now.timestamp(), utc(window.since).isoformat()
+    is_new = (state.get("window"), state.get("since")) != (window.name, since)
+    sums = dict(state.get("sums", {}))
+    passed = at - sums.get("at", at)
+    if passed > _GAP:
+        sums["at"], passed = at, 0.0
+    meter = Meter(world.gpus, sums)
+    meter.see(world, now, {} if is_new else goal)
+    state |= {"sums": meter.sums, "measured": state.get("measured", 0.0) + passed}
+    report = None
+    if is_new:
+        if "window" in state:
+            report = _window_report(state, min(state["until"], since))
+        state |= {"window": window.name, "since": since, "sums": {"at": at}, "measured": 0.0}
+    state["until"] = utc(window.until).isoformat()
+    return report
+
+
+def _window_report(state: Mapping[str, Any], until: str) -> dict[str, Any]:
+    hours = {name: round(seconds / 3600, 2) for name, seconds in state["sums"].items()}
+    return {
+        "window": state["window"],
+        "since": state["since"],
+        "until": until,
+        "measured_hours": round(state["measured"] / 3600, 2),
+        "gpu_hours": {name[1:]: value for name, value in hours.items() if name.startswith(":")},
+        **{f"{name}_gpu_hours": hours[name] for name in _SUMS},
+    }
+
+
+def gauges(report: Mapping[str, Any]) -> Iterable[tuple[str, float, Mapping[str, str]]]:
+    """The report as metrics: names, values and tags."""
+    tags = {"window": report["window"]}
+    for name in ("measured_hours", *(f"{name}_gpu_hours" for name in _SUMS)):
+        yield f"window.{name}", report[name], tags
+    for target, hours in report["gpu_hours"].items():
+        yield "window.target_gpu_hours", hours, {**tags, "target": target}
+
+
+def kept_reports(dag_id: str) -> list[dict[str, Any]]:
+    """The reports of the last windows, the newest last."""
+    return kept(f"{dag_id}_windows", [])
+
+
+def keep_report(dag_id: str, report: Mapping[str, Any]) -> None:
+    keep(f"{dag_id}_windows", [*kept_reports(dag_id), report][-_KEPT:])
 
 
 class ShiftAccounts:

@@ -59,15 +59,14 @@ async def begin(
     nebius_conn_id: str,
     clients: Clients,
     log: Logger,
-    *,
-    timeouts: Timeouts | None = None,
-    poll_interval: float = 10.0,
+    timeouts: Timeouts,
+    poll_interval: float,
 ) -> tuple[ShiftOrder, ShiftPlan]:
     """The order for a block, checked, and its plan; ``order_for`` makes it from the block's number of GPUs.
 
     An outage is waited out. Raises ``CapacityMistake`` if a retry cannot help, and otherwise ``CapacityError``.
     """
-    progress = ProgressTimer(timeouts or Timeouts())
+    progress = ProgressTimer(timeouts)
     while True:
         now = datetime.now(timezone.utc)
         try:

@@ -20,6 +20,14 @@ _KEYS = uuid.UUID("6d0f6f0c-0f5f-4a0e-8a55-0b0f1f0c9a61")
 _WINDOW, _SPENT, _SINCE = "soperator-window", "soperator-gpu-seconds", "soperator-since"
 
 
+async def read_known(client: NodeGroupClient) -> NodeGroup:
+    """Read a group; ``CapacityMistake`` if there is none."""
+    try:
+        return await client.read()
+    except NebiusMissing as error:
+        raise CapacityMistake(error.what, error.remedy) from error
+
+
 class BoughtGroup:
     """The node group of bought nodes during one shift. Its size is how many are paid for."""
 
@@ -30,10 +38,7 @@ class BoughtGroup:
 
     async def check(self) -> None:
         """Raise ``CapacityMistake`` if its machines may be of a block, or cannot replace those of the target."""
-        try:
-            group = await self._client.read()
-        except NebiusMissing as error:
-            raise CapacityMistake(error.what, error.remedy) from error
+        group = await read_known(self._client)
         policy = group.spec.template.reservation_policy.policy
         if policy != ReservationPolicy.Policy.FORBID:
             raise CapacityMistake(

@@ -13,6 +13,7 @@ from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupStatus, ReservationPol
 from nebius.sdk import SDK
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
+from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup, read_known
 from airflow_provider_soperator.capacity.targets.protocol import (
     MachineClues,
     Session,
@@ -22,13 +23,7 @@ from airflow_provider_soperator.capacity.targets.protocol import (
 )
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.api import (
-    NebiusConflict,
-    NebiusDenied,
-    NebiusError,
-    NebiusMissing,
-    NebiusUnauthenticated,
-)
+from airflow_provider_soperator.nebius.api import NebiusConflict, NebiusError, NebiusUnauthenticated
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, rivals
 from airflow_provider_soperator.nebius.node_groups import (
     MOST_NODES,
@@ -47,7 +42,6 @@ if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
 
     from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
-    from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup
 
 _Policy = ReservationPolicy.Policy
 _SET_POLICY = "nebius mk8s node-group update --template-reservation-policy-policy strict"
@@ -83,17 +77,14 @@ class NodeGroupSession(Session):
         self._said = ""
 
     async def check(self, units: int, block: CapacityBlock) -> None:
-        """Raise ``CapacityMistake`` if the group could never have ``units`` nodes of this block."""
-        refuse_unnamed(block, f"node group {self._group_id}")
-        try:
-            group = await self._client.read()
-        except NebiusMissing as error:
-            raise CapacityMistake(error.what, error.remedy) from error
-        refuse_to_buy(group, block.id)
-        refuse_misfit(group, units, self._target.gpus_per_unit, block)
-        await self._refuse_other_blocks(group, block)
-        await self._refuse_other_region(group, block)
-        await refuse_other_fabric(self._client, group, block)
+        whose = f"node group {self._group_id}"
+        refuse_unnamed(block, whose)
+        group = await checked(self._client, units, self._target.gpus_per_unit, block, self._log)
+        if not group.spec.template.reservation_policy.reservation_ids and (others := await rivals(self._sdk, block.id)):
+            raise CapacityMistake(
+                f"{whose} names no block, so its machines may also come from {', '.join(others)}",
+                f"add {block.id} to the reservation_ids of its reservation policy",
+            )
         if self._bought:
             await self._bought.check()
         if group.status.strategy.drain_timeout == timedelta(0):
@@ -102,19 +93,20 @@ class NodeGroupSession(Session):
                 "a shrink forever",
                 self._group_id,
             )
-
         if self._evictions:
-            with refuse_forbidden(f"node group {self._group_id}"):
+            with refuse_forbidden(whose):
                 found = await self._evictions.check()
             if group.status.ready_node_count and not found:
                 raise CapacityMistake(
-                    f"the Kubernetes cluster of kubernetes_conn_id has no Node of node group {self._group_id}",
+                    f"the Kubernetes cluster of kubernetes_conn_id has no Node of {whose}",
                     "use a connection to the cluster of the group",
                 )
 
     async def look(self) -> Holding:
         """Read the holding. A node counts as long as the API counts it, also while it arrives or leaves."""
         group, operation, size = await self._see()
+        # A node that an autoscaler may add counts as ready: it only waits for work.
+        may_come = 0 if size.least is None else max(0, size.most - group.status.node_count)
         cordoned, busy, waits = 0, 0, tuple[str, ...]()
         if self._evictions:
             cordoned = sum(node.is_ours for node in await self._evictions.nodes())
@@ -122,7 +114,7 @@ class NodeGroupSession(Session):
         return Holding(
             allowed=size.most,
             held=group.status.node_count,
-            ready=max(0, _ready(group, size) - cordoned),
+            ready=max(0, group.status.ready_node_count + may_come - cordoned),
             finishing=busy,
             is_settled=is_settled(group, operation),
             problems=(*filter(None, [self._kept]), *waits, *problems(group, operation)),
@@ -160,7 +152,8 @@ class NodeGroupSession(Session):
         group, operation, size = await self._see()
         if size.most <= to or self._kept:
             return
-        if operation and not _lacks_machines(group, operation):
+        lacks_machines = group.status.node_count < group.status.target_node_count or problems(group, operation)
+        if operation and not lacks_machines:
             self._say_once(f"waiting for {operation.id}, which is still running")
             return
         await self._resize(group, size.shrunk(to), operation)
@@ -174,7 +167,9 @@ class NodeGroupSession(Session):
             return
         # The group may have changed since the check, and could buy another node.
         refuse_to_buy(group, self._context.block)
-        if operation and not _only_grows(group):
+        status = group.status
+        # But for what replaces or removes nodes.
+        if operation and (status.outdated_node_count or status.node_count > status.target_node_count):
             self._say_once(f"waiting for {operation.id}, which is still running")
             return
         await self._resize(group, size.grown(to, self._target.min_nodes), operation)
@@ -234,48 +229,10 @@ class NodeGroupSession(Session):
         self._log.warning("Meanwhile, %s", self._kept or said)
         return size
 
-    async def _refuse_other_blocks(self, group: NodeGroup, block: CapacityBlock) -> None:
-        if group.spec.template.reservation_policy.reservation_ids:
-            return
-        if others := await rivals(self._sdk, block.id):
-            raise CapacityMistake(
-                f"node group {self._group_id} names no block, so its machines may also come from {', '.join(others)}",
-                f"add {block.id} to the reservation_ids of its reservation policy",
-            )
-
-    async def _refuse_other_region(self, group: NodeGroup, block: CapacityBlock) -> None:
-        try:
-            region = await self._client.region(group)
-        except (NebiusDenied, NebiusMissing) as error:
-            # Moving capacity does not need the right to read the cluster's project.
-            self._log.info("Node group %s: region not checked: %s", self._group_id, error.what)
-            return
-        if region != block.region:
-            raise CapacityMistake(
-                f"node group {self._group_id} is in {region}, but block {block.id} in {block.region}",
-                "use a node group of the same region",
-            )
-
     def _say_once(self, what: str) -> None:
         if what != self._said:
             self._said = what
             self._log.info("Node group %s: %s", self._group_id, what)
-
-
-def _ready(group: NodeGroup, size: GroupSize) -> int:
-    """Count the ready nodes. A node that an autoscaler may add counts as ready: it only waits for work."""
-    ready = group.status.ready_node_count
-    return ready if size.least is None else ready + max(0, size.most - group.status.node_count)
-
-
-def _only_grows(group: NodeGroup) -> bool:
-    """True if what is under way replaces and removes no node."""
-    status = group.status
-    return status.outdated_node_count == 0 and status.node_count <= status.target_node_count
-
-
-def _lacks_machines(group: NodeGroup, operation: Operation) -> bool:
-    return group.status.node_count < group.status.target_node_count or bool(problems(group, operation))
 
 
 def evictions_from(client: ApiClient, group_id: str, context: SessionContext, log: Logger) -> PodEvictions:
@@ -288,8 +245,8 @@ def evictions_from(client: ApiClient, group_id: str, context: SessionContext, lo
 class GroupMachines:
     """The machines of the node groups under a set of Slurm nodes."""
 
-    def __init__(self, sdk: SDK, groups: Sequence[str]) -> None:
-        self._groups = [NodeGroupClient(sdk, group) for group in groups]
+    def __init__(self, sdk: SDK, groups: Sequence[str], log: Logger) -> None:
+        self._groups, self._log = [NodeGroupClient(sdk, group) for group in groups], log
 
     async def count(self) -> int:
         """Count the machines, including those that arrive or leave."""
@@ -315,21 +272,14 @@ class GroupMachines:
         """Raise ``CapacityMistake`` if the machines are not of this block, or would stay when their nodes go."""
         most = 0
         for one in self._groups:
-            try:
-                group = await one.read()
-            except NebiusMissing as error:
-                raise CapacityMistake(error.what, error.remedy) from error
-            size = size_of(group)
-            refuse_to_buy(group, block.id)
-            refuse_misfit(group, size.most, gpus_per_node, block)
-            await refuse_other_fabric(one, group, block)
+            group = await checked(one, None, gpus_per_node, block, self._log)
             if _is_fixed(group):
                 raise CapacityMistake(
-                    f"node group {group.metadata.id} always has {size}: its machines keep their GPUs when their Slurm "
-                    "nodes are powered down",
+                    f"node group {group.metadata.id} always has {size_of(group)}: its machines keep their GPUs when "
+                    "their Slurm nodes are powered down",
                     "give it an autoscaler with min_node_count=0 (in Soperator's recipe: autoscaling.min_size)",
                 )
-            most += size.most
+            most += size_of(group).most
         if most < nodes:
             raise CapacityMistake(
                 f"the node groups have room for {most} machines, but {nodes} nodes are desired",
@@ -342,21 +292,37 @@ def _is_fixed(group: NodeGroup) -> bool:
     return size.least is None or size.least >= size.most
 
 
-async def refuse_other_fabric(client: NodeGroupClient, group: NodeGroup, block: CapacityBlock) -> None:
-    """Raise ``CapacityMistake`` if the group's machines are on another InfiniBand fabric than the block's."""
-    try:
-        fabric = await client.fabric(group)
-    except NebiusError as error:
-        if error.retryable or isinstance(error, NebiusUnauthenticated):
-            raise
-        # Moving capacity does not need the right to read GPU clusters.
-        return
-    if fabric and block.fabric and fabric != block.fabric:
-        raise CapacityMistake(
-            f"node group {group.metadata.id} is on {fabric}, but block {block.id} on {block.fabric}: it never gets a "
-            "machine of this block",
-            "use a node group whose GPU cluster is on the block's fabric",
-        )
+async def checked(
+    client: NodeGroupClient, units: int | None, gpus_per_node: int, block: CapacityBlock, log: Logger
+) -> NodeGroup:
+    """Read a group; ``CapacityMistake`` if it could never have ``units`` nodes of this block (None: as it is)."""
+    group = await read_known(client)
+    refuse_to_buy(group, block.id)
+    refuse_misfit(group, size_of(group).most if units is None else units, gpus_per_node, block)
+    await refuse_elsewhere(client, group, block, log)
+    return group
+
+
+async def refuse_elsewhere(client: NodeGroupClient, group: NodeGroup, block: CapacityBlock, log: Logger) -> None:
+    """Raise ``CapacityMistake`` if the group is in another region, or on another InfiniBand fabric, than the block."""
+    for what, read, there, remedy in (
+        ("in", client.region, block.region, "of the same region"),
+        ("on", client.fabric, block.fabric, "whose GPU cluster is on the block's fabric"),
+    ):
+        try:
+            here = await read(group)
+        except NebiusError as error:
+            if error.retryable or isinstance(error, NebiusUnauthenticated):
+                raise
+            # Moving capacity does not need the right to read projects and GPU clusters.
+            log.info("It is not checked if node group %s is %s %s: %s", group.metadata.id, what, there, error)
+            continue
+        if here and there and here != there:
+            raise CapacityMistake(
+                f"node group {group.metadata.id} is {what} {here}, but block {block.id} {what} {there}: it never gets "
+                "a machine of this block",
+                f"use a node group {remedy}",
+            )
 
 
 def refuse_to_buy(group: NodeGroup, block_id: str) -> None:
