@@ -147,18 +147,16 @@ def _by_block(
 
 
 def _why(load: NodeLoad, blocks: Mapping[str, str]) -> str:
-    block = blocks.get(load.node.name)
-    return _reason(load) + (f", in block {block}" if block else "")
-
-
-def _reason(load: NodeLoad) -> str:
     if is_off(load.node):
-        return "off"
-    if is_going_off(load.node):
-        return "already powering down"
-    if load.jobs:
-        return f"runs {load.runs}"
-    return "idle" if is_up(load.node) else f"is {load.node.state}"
+        why = "off"
+    elif is_going_off(load.node):
+        why = "already powering down"
+    elif load.jobs:
+        why = f"runs {load.runs}"
+    else:
+        why = "idle" if is_up(load.node) else f"is {load.node.state}"
+    block = blocks.get(load.node.name)
+    return f"{why}, in block {block}" if block else why
 
 
 def nearness(node: Node) -> int:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pendulum
 from pendulum import DateTime, Timezone
 
 from airflow_provider_soperator.capacity import calendar
-from airflow_provider_soperator.capacity.allocation import Units, bounds_of, checked_allocation
+from airflow_provider_soperator.capacity.allocation import Units, bounds_of, checked_allocation, least_gpus
 from airflow_provider_soperator.capacity.calendar import Dates, gaps, in_words, instant, overlaps, refuse_overlap
 from airflow_provider_soperator.capacity.calendar import Window as Window
 from airflow_provider_soperator.capacity.overrides import Override as Override
@@ -167,23 +168,17 @@ class CapacitySchedule:
     def next_change(self, moment: datetime) -> ScheduleChange | None:
         """The first handover after a moment; None if there is none."""
         moment = calendar.utc(moment)
-        later = [bound for bound in self._bounds(moment) if bound > moment]
         # Without a bound of an exception, a time this long without a change means that there is none.
-        for start in (moment, *later):
-            for change in self.changes(start, start + _TWO_WEEKS):
-                if change.at > moment:
-                    return change
-        return None
+        starts = (moment, *(bound for bound in self._bounds(moment) if bound > moment))
+        found = (change for start in starts for change in self.changes(start, start + _TWO_WEEKS))
+        return next((change for change in found if change.at > moment), None)
 
     def last_change(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover up to a moment; None if there is none."""
         moment = calendar.utc(moment)
-        earlier = [bound for bound in self._bounds(moment) if bound < moment]
-        for end in (moment, *reversed(earlier)):
-            found = list(self.changes(end - _TWO_WEEKS, end + datetime.resolution))
-            if found:
-                return found[-1]
-        return None
+        ends = (moment, *(bound for bound in reversed(self._bounds(moment)) if bound < moment))
+        found = (list(self.changes(end - _TWO_WEEKS, end + datetime.resolution)) for end in ends)
+        return next((changes[-1] for changes in found if changes), None)
 
     def override(
         self, units: Mapping[str, Units], since: datetime, until: datetime | None, by: str, because: str
@@ -207,25 +202,22 @@ class CapacitySchedule:
                 f"the GPUs of one unit of {' and '.join(missing)} are unknown", "give gpus_per_unit= for each target"
             )
         for whose, allocation in self._allocations():
-            fewest = {target: bounds_of(units)[0] for target, units in allocation.items()}
-            needed = sum(units * gpus[target] for target, units in fewest.items())
+            needed = sum(least_gpus(allocation, gpus).values())
             if needed > limit:
-                terms = " + ".join(f"{target} {units} x {gpus[target]}" for target, units in fewest.items())
+                terms = " + ".join(f"{name} {bounds_of(units)[0]} x {gpus[name]}" for name, units in allocation.items())
                 raise CapacityMistake(
                     f"{whose} needs {needed} GPUs ({terms}), but the block has {limit}", "give fewer units to a target"
                 )
 
     def describe(self) -> dict[str, Any]:
         """Plain values, which JSON can carry."""
-        said = asdict(self)
-        return {**said, "windows": list(said["windows"]), "overrides": list(said["overrides"])}
+        return {name: list(said) if isinstance(said, tuple) else said for name, said in asdict(self).items()}
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> CapacitySchedule:
         """The schedule that ``describe`` has written."""
-        windows = [Window(**window) for window in said["windows"]]
-        # A schedule that was stored by an older version has no overrides.
-        return cls(**{**said, "windows": windows, "overrides": [Override(**one) for one in said.get("overrides", ())]})
+        windows, overrides = [Window(**one) for one in said["windows"]], [Override(**one) for one in said["overrides"]]
+        return cls(**{**said, "windows": windows, "overrides": overrides})
 
     def overridden(self, more: Iterable[Override]) -> CapacitySchedule:
         """This schedule with further overrides, of which the one that began last comes before all others.
@@ -271,14 +263,13 @@ class CapacitySchedule:
 
     def _dated(self, years: Iterable[int]) -> Iterator[ScheduleSegment]:
         """What is said for dates of these years, without what clocks jump over; what comes later comes before."""
-        for level in self._levels.values():
-            for said, name, allocation in level:
-                for dates in said.within(years):
-                    since, until = instant(dates.start, self.zone), instant(dates.end, self.zone)
-                    if since < until:
-                        yield ScheduleSegment(
-                            name=name, allocation=allocation, since=since, until=until, exception=said.text
-                        )
+        for said, name, allocation in chain(*self._levels.values()):
+            for dates in said.within(years):
+                since, until = instant(dates.start, self.zone), instant(dates.end, self.zone)
+                if since < until:
+                    yield ScheduleSegment(
+                        name=name, allocation=allocation, since=since, until=until, exception=said.text
+                    )
 
     def _bounds(self, moment: DateTime) -> list[DateTime]:
         """The moments at which dates begin and end, in order."""
@@ -304,10 +295,9 @@ class CapacitySchedule:
     def _check_windows(self) -> None:
         if not self.windows:
             raise CapacityMistake("a schedule needs at least one window", "add windows=")
-        names = [window.name for window in self.windows]
-        for name in names:
-            if names.count(name) > 1:
-                raise CapacityMistake(f"two windows have the name {name!r}", "give each its own name")
+        names = Counter(window.name for window in self.windows)
+        if names.total() > len(names):
+            raise CapacityMistake(f"two windows have the name {names.most_common(1)[0][0]!r}", "give each its own name")
         if OTHERWISE in names:
             raise CapacityMistake(
                 f"the window name {OTHERWISE!r} is reserved for times outside all windows", "rename it"
@@ -333,15 +323,13 @@ class CapacitySchedule:
 
     def _check_lead(self) -> None:
         """Refuse a lead with which one shift would begin before the window of another ends."""
-        lengths = [((end - begin) * 60, repr(window.name)) for window in self.windows for begin, end in window.spans]
+        spans = [(span, repr(window.name)) for window in self.windows for span in window.spans]
         if self.otherwise is not None:
-            lengths += [
-                ((end - begin) * 60, f"{OTHERWISE} {in_words([(begin, end)])}") for begin, end in gaps(self.windows)
-            ]
-        shortest, whose = min(lengths, key=lambda one: one[0])
-        self._refuse_lead(timedelta(seconds=shortest), whose)
+            spans += [(span, f"{OTHERWISE} {in_words([span])}") for span in gaps(self.windows)]
+        (begin, end), whose = min(spans, key=lambda one: one[0][1] - one[0][0])
+        self._refuse_lead(timedelta(minutes=end - begin), whose)
         years = {_ANY_YEAR}
-        for dates in (dates for level in self._levels.values() for dates, _, _ in level):
+        for dates, _, _ in chain(*self._levels.values()):
             years.update(_ANY_YEARS if dates.is_yearly else (dates.start.year, dates.end.year))
         for year in sorted(years) if self.lead_time else ():
             self._check_lead_in(year)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -27,6 +26,11 @@ class DisplacedJobs:
         self._seen: dict[JobId, Job] = {}
         #: When jobs were ended on them for the first time.
         self.forced: datetime | None = None
+        #: The time at which each job got the signal, and how often each job that was ended had been requeued before.
+        self.warned: dict[JobId, datetime] = {}
+        self.ended: dict[JobId, int] = {}
+        #: Jobs whose admin comment cannot be set.
+        self.untold: set[JobId] = set()
 
     def see(self, jobs: Iterable[Job], staying: Iterable[Job] = ()) -> None:
         """Note the jobs on nodes that leave, and that others run on nodes that stay."""
@@ -64,26 +68,20 @@ class DisplacedJobs:
         return work_of(job, self.forced) if self.forced else 0.0
 
 
-@dataclass
-class JobNotes:
-    """What is remembered of these jobs while the connection is opened again."""
-
-    displaced: DisplacedJobs = field(default_factory=DisplacedJobs)
-    #: The time at which each job got the signal, and how often each job that was ended had been requeued before.
-    warned: dict[JobId, datetime] = field(default_factory=dict)
-    ended: dict[JobId, int] = field(default_factory=dict)
-    #: Jobs whose admin comment cannot be set.
-    untold: set[JobId] = field(default_factory=set)
-
-
 class JobsInTheWay:
     """The jobs of one target that are in the way of a shift. Comments of others are left as they are.
 
-    ``may_end``: the ids of those that may be ended; None: all.
+    ``may_end``: the ids of those that may be ended; None: all. ``notes`` outlast the connection.
     """
 
     def __init__(
-        self, target: str, ask: Ask, reason: DrainReason, may_end: frozenset[str] | None, notes: JobNotes, log: Logger
+        self,
+        target: str,
+        ask: Ask,
+        reason: DrainReason,
+        may_end: frozenset[str] | None,
+        notes: DisplacedJobs,
+        log: Logger,
     ) -> None:
         self._target, self._ask, self._may_end, self._notes, self._log = target, ask, may_end, notes, log
         self._mine, self._why = f"{DrainReason(reason.owner)}: ", reason.why or "a shift"
@@ -144,7 +142,7 @@ class JobsInTheWay:
             await self._ask(CancelJobs(ids=new, signal=release.signal))
         notes.warned |= dict.fromkeys(new, now)
         for job in (job for job in ending if now - notes.warned[job.id] >= release.grace):
-            notes.displaced.forced = notes.displaced.forced or now
+            notes.forced = notes.forced or now
             await self._end(job)
             notes.ended[job.id] = job.restarts
 

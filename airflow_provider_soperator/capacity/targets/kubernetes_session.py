@@ -78,12 +78,12 @@ class Workload:
         body = {"spec": {"replicas": wanted}} | ({} if dry_run else version)
         await self._named(self._objects.patch_scale(self._resource, self._name, body, dry_run=dry_run))
 
-    async def annotate(self, annotations: dict[str, str]) -> None:
-        body = {"metadata": {"annotations": annotations}}
-        await self._named(self._objects.patch(self._resource, self._name, body))
-
-    async def change(self, autoscaler: autoscalers.Autoscaler, patch: Object, *, dry_run: bool = False) -> None:
-        await self._named(self._objects.patch(autoscaler.resource, autoscaler.name, patch, dry_run=dry_run))
+    async def change(
+        self, patch: Object, autoscaler: autoscalers.Autoscaler | None = None, *, dry_run: bool = False
+    ) -> None:
+        """Patch it, or its autoscaler."""
+        resource, name = (autoscaler.resource, autoscaler.name) if autoscaler else (self._resource, self._name)
+        await self._named(self._objects.patch(resource, name, patch, dry_run=dry_run))
 
     async def _named(self, call: Awaitable[T]) -> T:
         """Turn a missing object into a ``CapacityMistake``: the target names it."""
@@ -127,7 +127,7 @@ class KubernetesScaleSession(Session):
             await self._workload.set_replicas(scale, _replicas(scale), dry_run=True)
             if autoscaler:
                 autoscaler.check()
-                await self._workload.change(autoscaler, {"metadata": {"annotations": {}}}, dry_run=True)
+                await self._workload.change(autoscalers.annotated({}), autoscaler, dry_run=True)
 
     async def notes(self, to: int) -> tuple[str, ...]:
         thing, scale, _ = await self._see()
@@ -188,7 +188,7 @@ class KubernetesScaleSession(Session):
     async def finish(self) -> None:
         scale, autoscaler = await asyncio.gather(self._workload.scale(), self._workload.autoscaler())
         if autoscaler and (patch := autoscaler.release(_replicas(scale))):
-            await self._workload.change(autoscaler, patch)
+            await self._workload.change(patch, autoscaler)
             self._log.info("%s: resumed %s %s", self._target.name, autoscaler.resource.kind, autoscaler.name)
 
     async def machines(self) -> MachineClues:
@@ -211,7 +211,11 @@ class KubernetesScaleSession(Session):
         self._known, self._desired = {_replicas(scale), wanted}, wanted
         if autoscaler:
             # First, or it would revert the change.
-            await self._pin(autoscaler, wanted)
+            autoscaler.check()
+            if patch := autoscaler.pin(wanted):
+                await self._workload.change(patch, autoscaler)
+                words = (self._target.name, autoscaler.resource.kind, autoscaler.name, wanted)
+                self._log.info("%s: pinned %s %s at %s replicas", *words)
         for _ in range(_TRIES):
             now = _replicas(scale)
             await self._give_way(now, autoscaler)
@@ -235,13 +239,6 @@ class KubernetesScaleSession(Session):
             )
         self._known = {wanted}
 
-    async def _pin(self, autoscaler: autoscalers.Autoscaler, wanted: int) -> None:
-        autoscaler.check()
-        if patch := autoscaler.pin(wanted):
-            await self._workload.change(autoscaler, patch)
-            words = (self._target.name, autoscaler.resource.kind, autoscaler.name, wanted)
-            self._log.info("%s: pinned %s %s at %s replicas", *words)
-
     async def _give_way(self, now: int, autoscaler: autoscalers.Autoscaler | None) -> None:
         """Leave the workload to others if they scale it at the same time."""
         if self._kept or not self._known or now in self._known:
@@ -257,7 +254,7 @@ class KubernetesScaleSession(Session):
         self._log.warning("%s: %s. It is left at that.", self._target.name, self._kept)
         if source:
             # Or each next shift would end the same Pods, for as long as the controller needs to start them again.
-            await self._workload.annotate({workloads.PUT_BACK: f"{now} by {who}"})
+            await self._workload.change(autoscalers.annotated({workloads.PUT_BACK: f"{now} by {who}"}))
 
 
 def _replicas(scale: Object) -> int:

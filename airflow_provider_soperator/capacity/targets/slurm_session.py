@@ -12,7 +12,7 @@ from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of, nearness
 from airflow_provider_soperator.capacity.reservation_timing import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.capacity.reservations import HandoverReservation, ReservationLease, handover_name
-from airflow_provider_soperator.capacity.targets.jobs_in_the_way import JobNotes, JobsInTheWay
+from airflow_provider_soperator.capacity.targets.jobs_in_the_way import DisplacedJobs, JobsInTheWay
 from airflow_provider_soperator.capacity.targets.protocol import (
     JobLosses,
     MachineClues,
@@ -72,7 +72,7 @@ class Notes:
     """What a session remembers while its connection is opened again."""
 
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    jobs: JobNotes = field(default_factory=JobNotes)
+    jobs: DisplacedJobs = field(default_factory=DisplacedJobs)
     #: What was logged of each node.
     told: dict[str, str] = field(default_factory=dict)
     #: Nodes that did not boot, with reasons.
@@ -191,7 +191,7 @@ class SlurmNodesSession(Session):
             return
         busy = [load for load in leaving if load.is_busy]
         stays = [job for load in loads if load not in leaving for job in load.jobs]
-        self._notes.jobs.displaced.see([job for load in leaving for job in load.jobs], stays)
+        self._notes.jobs.see([job for load in leaving for job in load.jobs], stays)
         if release.mode is PowerDownMode.FORCE:
             await self._in_the_way.end({job.id: job for load in busy for job in load.jobs}, release)
         mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
@@ -261,8 +261,8 @@ class SlurmNodesSession(Session):
         return self._in_the_way.describe()
 
     async def losses(self) -> JobLosses:
-        jobs = self._notes.jobs.displaced.jobs
-        return self._notes.jobs.displaced.losses(await self._client.statuses(jobs) if jobs else {})
+        displaced = self._notes.jobs
+        return displaced.losses(await self._client.statuses(displaced.jobs) if displaced.jobs else {})
 
     async def machines(self) -> MachineClues:
         nodes = await self._client.ask(ListNodes())
@@ -413,8 +413,6 @@ class SlurmNodesSession(Session):
         self._notes.told.update(waiting)
 
     async def _blocks_of_nodes(self) -> dict[str, str]:
-        if not self._target.whole_network_blocks:
-            return {}
         if self._blocks is None:
-            self._blocks = await self._client.ask(ShowTopology())
+            self._blocks = await self._client.ask(ShowTopology()) if self._target.whole_network_blocks else {}
         return self._blocks
