@@ -134,18 +134,16 @@ def decide(
     state["at"] = at
     keeps = at - state["since"] < calm
     highest = {name: _highest(state["needs"].setdefault(name, []), needs[name], at, calm) for name in demand.targets}
-    wants = {
-        name: max(highest[name], has[name] if keeps or needs[name].units is None else 0) for name in demand.targets
-    }
-    rest = {name: bounds_of(wished[name])[1] for name in wished if name not in wants}
-    units = _shared(wants | rest, wished, has, gpus, limit)
+    wants = {one: max(high, has[one] if keeps or needs[one].units is None else 0) for one, high in highest.items()}
+    wants |= {name: bounds_of(wished[name])[1] for name in wished if name not in wants}
+    units = _shared(wants, wished, has, gpus, limit)
     moves = state["moves"] = [one for one in state.get("moves", []) if at - one < _DAY]
     is_over = len(moves) >= demand.max_moves
     if is_over:
         # Those who wait can wait, unless their units are on the way; the first cannot.
         first, given = demand.targets[0], state.get("units", {})
         most = {name: max(has[name], given.get(name, 0)) for name in has}
-        wants = {name: want if name == first else min(want, most[name]) for name, want in (wants | rest).items()}
+        wants = {name: want if name == first else min(want, most[name]) for name, want in wants.items()}
         units = _shared(wants, wished, has, gpus, limit)
     is_new = units != state.get("units") and units != {name: has[name] for name in units}
     if is_new:
@@ -176,11 +174,7 @@ def _said(need: Need, highest: int) -> str:
 
 
 def _shared(
-    wants: Mapping[str, int],
-    wished: Mapping[str, Units],
-    has: Mapping[str, int],
-    gpus: Mapping[str, int],
-    limit: int,
+    wants: Mapping[str, int], wished: Mapping[str, Units], has: Mapping[str, int], gpus: Mapping[str, int], limit: int
 ) -> dict[str, int]:
     """Units by what each target wants, in this order; what none wants stays where it is."""
     bounds = {name: bounds_of(units) for name, units in wished.items()}

@@ -126,13 +126,12 @@ class JointLease:
 
     def _next(self, seen: StoredLease | None) -> ShiftRecord:
         """The record of this shift after a lease: that of an earlier try, or a new one, and what former ones claim."""
-        former = seen.record if seen else None
         mine = self.record
-        if former is None:
+        if seen is None or seen.record is None:
             return self._moving(mine)
-        if seen and seen.is_held and seen.is_mine:
-            return replace(former, session=mine.session)
-        return self._moving(replace(mine, movers=former.movers, claims=self._foreign(former.claims)))
+        if seen.is_held and seen.is_mine:
+            return replace(seen.record, session=mine.session)
+        return self._moving(replace(mine, movers=seen.record.movers, claims=self._foreign(seen.record.claims)))
 
     def _foreign(self, claims: Mapping[str, Any]) -> dict[str, Any]:
         """The claims for targets that this shift does not see itself."""
@@ -151,7 +150,7 @@ class JointLease:
             return
         begun = replace(
             self.record,
-            before={name: seen.allowed for name, seen in world.holdings.items()},
+            before=world.allowed,
             ready={name: min(seen.ready, seen.allowed) for name, seen in world.holdings.items()},
             others=world.others,
         )
@@ -237,15 +236,13 @@ class JointLease:
         self._now, lines = now, list[str]()
         for store in self._stores:
             seen = await store.read()
-            if seen is None:
-                continue
-            if seen.is_held and not seen.is_mine:
+            if seen and seen.is_held and not seen.is_mine:
                 lines.append(f"{seen} is moving the block at present: this shift comes after it")
-            if seen.record and (gpus := sum(self._foreign(seen.record.owed(now)).values())):
-                lines.append(f"{gpus} GPUs of the block are claimed, which may still count as free")
-            for name, what in (seen.record.movers if seen.record else {}).items():
-                if name != self._me:
-                    lines.append(f"the block is also moved by {name}: {what}")
+            if seen and (record := seen.record):
+                if gpus := sum(self._foreign(record.owed(now)).values()):
+                    lines.append(f"{gpus} GPUs of the block are claimed, which may still count as free")
+                others = {name: what for name, what in record.movers.items() if name != self._me}
+                lines += [f"the block is also moved by {name}: {what}" for name, what in others.items()]
         return lines
 
     async def _write(self, number: int, record: ShiftRecord) -> None:

@@ -75,8 +75,7 @@ class QueueLoad:
         """The need by these jobs, with up to ``most`` units of so many GPUs."""
         running = waiting = count = 0
         nodes: set[str] = set()
-        late, pending = timedelta(0), 0.0
-        overdue = 0
+        overdue, late, pending = 0, timedelta(0), 0.0
         for job in jobs:
             number, has = job_count(job), count_gpus(job.tres)
             if not job.state.is_pending:
@@ -84,9 +83,8 @@ class QueueLoad:
                 nodes |= {*expand(job.nodelist)} if has else set()
                 continue
             waited = now - job.submitted if job.submitted else timedelta(0)
-            if job.is_held or job.reason.split(",")[0] not in _NODES_HELP or waited < self.min_wait:
-                continue
-            if has > most * gpus:
+            is_helped = not job.is_held and job.reason.split(",")[0] in _NODES_HELP and has <= most * gpus
+            if not is_helped or waited < self.min_wait:
                 continue
             count, waiting, late = count + number, waiting + number * has, max(late, waited)
             # A job without a limit is worth a unit.
@@ -184,13 +182,12 @@ class ServiceLoad:
 
     async def measure(self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
         rate = await clients.metric(self.prometheus_conn_id, self.arrivals)
-        seconds: float | None
-        if isinstance(self.service_time, str):
-            seconds = await clients.metric(self.prometheus_conn_id, self.service_time)
-            # Where nothing was served, nothing is known of how long it takes.
-            seconds = 0.0 if seconds is None and rate == 0 else seconds
-        else:
+        seconds: float | None = None
+        if not isinstance(self.service_time, str):
             seconds = self.service_time
+        # Where nothing was served, nothing is known of how long it takes.
+        elif (seconds := await clients.metric(self.prometheus_conn_id, self.service_time)) is None and rate == 0:
+            seconds = 0.0
         if rate is None or seconds is None or rate < 0 or seconds < 0:
             return Need(None, f"{self.arrivals if rate is None else self.service_time} has no value")
         return self.need(rate, seconds)

@@ -147,24 +147,21 @@ class Shift:
     async def run(self, is_alive: IsAlive | None = None, steering: ShiftSteering | None = None) -> ShiftOutcome:
         """Move what is possible. Raises ``Superseded`` if the window is over before anything could be moved."""
         self._steering = steering
-        try:
-            outcome = await self._with_lease(is_alive)
-        # Not if this process is stopped: then another one continues.
-        except Exception:
-            await self.leave_if_possible()
-            raise
-        await self.leave_if_possible()
-        return outcome
-
-    async def _with_lease(self, is_alive: IsAlive | None) -> ShiftOutcome:
         while True:
             try:
                 await self._until(lambda now: self._take_lease(now, is_alive))
-                return await self._there_or_back()
+                outcome = await self._there_or_back()
+                break
             except ShiftDisplaced as error:
                 self._log.warning("This process waits: %s", error)
                 self._lease.step_aside()
                 self._progress = self._timer()
+            # Not if this process is stopped: then another one continues.
+            except Exception:
+                await self.leave_if_possible()
+                raise
+        await self.leave_if_possible()
+        return outcome
 
     async def leave(self) -> None:
         """Remove what existed only for the shift. What has been moved stays where it is."""
@@ -175,8 +172,7 @@ class Shift:
         # A shift that has the block by now is at work with cordons and comments of the same name.
         is_anothers = await self._lease.is_anothers()
         ended = (one.forget(self._order.key) if is_anothers else one.finish() for one in self._sessions.values())
-        found = await asyncio.gather(*ended, return_exceptions=True)
-        errors = [error for error in found if error is not None]
+        errors = [error for error in await asyncio.gather(*ended, return_exceptions=True) if error is not None]
         for error in errors:
             if isinstance(error, Exception) and is_waited_out(error):
                 raise error
@@ -185,7 +181,11 @@ class Shift:
             raise error
 
     async def _take_lease(self, now: datetime, is_alive: IsAlive | None) -> bool | None:
-        holder = await self._lease.take(now, is_alive, self._forget)
+        async def forget(key: str) -> None:
+            for session in self._sessions.values():
+                await session.forget(key)
+
+        holder = await self._lease.take(now, is_alive, forget)
         has_begun = self._lease.is_displaced or (holder is None and self._lease.record.before)
         if self._is_over(now) and not has_begun:
             raise Superseded(f"the time for {self._order.why or 'this shift'} was over before anything was moved")
@@ -197,10 +197,6 @@ class Shift:
             raise self._lease.refuse(holder, self._order.block)
         self._lease.tell(holder)
         return None
-
-    async def _forget(self, key: str) -> None:
-        for session in self._sessions.values():
-            await session.forget(key)
 
     def _is_over(self, now: datetime) -> bool:
         return self._order.ends_at is not None and now >= self._order.ends_at
@@ -240,16 +236,14 @@ class Shift:
         """Observe, and do what is possible now; the outcome, once nothing more is, or the window is over."""
         stop = await self._heed()
         world, order = await self._see(now), self._order
-        if stop or self._is_over(now):
-            return await self._end(
-                world, now, stop or f"the window of the shift was over at {order.ends_at:%d %b %H:%M %Z}"
-            )
-        desired = {
-            name: order.allowed(name, order.desired[name], max(seen.held, seen.allowed))
-            for name, seen in world.holdings.items()
-        }
+        if self._is_over(now):
+            stop = stop or f"the window of the shift was over at {order.ends_at:%d %b %H:%M %Z}"
+        if stop:
+            return await self._end(world, now, stop)
+        has = {name: max(seen.held, seen.allowed) for name, seen in world.holdings.items()}
+        goal = world.goal({name: order.allowed(name, order.desired[name], units) for name, units in has.items()})
         try:
-            is_there = await self._move(now, world, world.goal(desired), order.release(now), {})
+            is_there = await self._move(now, world, goal, order.release(now), {})
         except PartTookTooLong as error:
             if order.rollback == "all":
                 raise
@@ -366,10 +360,8 @@ class Shift:
         figures = await self._accounts.settle(self._sessions, self._lease.record, now)
         missing = missing_units(world, self._order, why)
         await self._tell(world, is_over=True)
-        allocation = {name: seen.allowed for name, seen in world.holdings.items()}
-        return ShiftOutcome(
-            "partial" if missing else "done", allocation, figures, missing, asked(self._commands, self._given, world)
-        )
+        different = asked(self._commands, self._given, world)
+        return ShiftOutcome("partial" if missing else "done", world.allowed, figures, missing, different)
 
     async def report(self, state: str) -> dict[str, Any]:
         """Tell in JSON what the shift has cost, once it has ended in this state."""

@@ -68,14 +68,16 @@ class BoughtGroup:
         What is bought is paid for until the end of the window: nobody has to come back before it.
         """
         group = await self._client.read()
-        has, window = size_of(group).most, str(int(until.timestamp())) if until else ""
-        spent = self._spent(group, window, now)
+        labels = dict(group.metadata.labels)
+        has, window, spent = size_of(group).most, str(int(until.timestamp())) if until else "", 0.0
+        if labels.get(_WINDOW) == window:
+            passed = max(0.0, now.timestamp() - float(labels[_SINCE]))
+            spent = float(labels[_SPENT]) + passed * has * self._gpus
         seconds = (until - now).total_seconds() if until else 0.0
         # A little more, so that what could be paid for when it was bought still can be, whatever was rounded.
         left = self._said.gpu_hours * 3600 - spent + 1
         affordable = int(left / (self._gpus * seconds)) if seconds > 0 else 0
         to = max(0, min(max(lacks, min(has, keeps)), self._said.max_nodes, affordable))
-        labels = dict(group.metadata.labels)
         if to == has and (to == 0 or labels.get(_WINDOW) == window):
             return True
         account = {_WINDOW: window, _SPENT: str(round(spent)), _SINCE: str(int(now.timestamp()))}
@@ -89,11 +91,3 @@ class BoughtGroup:
         cost = f"{spent / 3600:.1f} of {self._said.gpu_hours:g} GPU-hours of this window are spent"
         self._log.warning("Node group %s: %s nodes beside the block, not %s; %s", self.group_id, to, has, cost)
         return False
-
-    def _spent(self, group: NodeGroup, window: str, now: datetime) -> float:
-        """GPU-seconds that a window has paid for so far."""
-        labels = group.metadata.labels
-        if labels.get(_WINDOW) != window:
-            return 0.0
-        passed = max(0.0, now.timestamp() - float(labels[_SINCE]))
-        return float(labels[_SPENT]) + passed * size_of(group).most * self._gpus
