@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.work.targets import TargetScaling
 
 
+#: Time within which a plan of demand is answered: no other begins before.
+_DEMAND_STANDS = timedelta(hours=1)
+
+
 class ScaleTargetOperator(WorkOperator):
     """Bring one target to a number of units, and wait until they can work.
 
@@ -255,10 +259,14 @@ class ShiftCapacityOperator(WaitingOperator):
             raise failure(str(error)) from None
         said = plan.describe()
         self.log.info("The plan:\n%s", plan)
-        # An answer is of use until the handover, or else until the next shift begins.
-        answer = order.wanted_at if order.wanted_at > datetime.now(timezone.utc) else order.stops_at
+        # An answer is of use until the handover, or else until the next shift begins, or until demand may be another.
+        now, said["is_requested"] = datetime.now(timezone.utc), self._requested is not None
+        answer = order.wanted_at if order.wanted_at > now else order.stops_at
+        is_demanded = order.wanted_at <= now and kept_demand(self.demand_variable, now) == order.desired
+        said["is_demanded"] = is_demanded and not said["is_requested"]
+        if said["is_demanded"]:
+            answer = min(filter(None, (answer, now + _DEMAND_STANDS)))
         said |= {"approval": approval_of(order, said), "answer_by": answer and answer.isoformat()}
-        said["is_requested"] = self._requested is not None
         context["ti"].xcom_push("plan", said)
         if is_on(self.plan_only):
             return said
@@ -297,7 +305,8 @@ class ShiftCapacityOperator(WaitingOperator):
         if why := outcome.get("superseded"):
             self.log.info("The shift is over: %s", why)
             raise AirflowSkipException(why)
-        self.log.info("The shift is %s: %s", outcome["state"], _listed(outcome["allocation"]))
+        has = ", ".join(f"{name} {value}" for name, value in outcome["allocation"].items())
+        self.log.info("The shift is %s: %s", outcome["state"], has)
         for line in outcome["missing"]:
             self.log.warning("Not as desired: %s", line)
         if (asked := outcome.get("asked")) and self.schedule is not None and self.overrides_variable:
@@ -419,7 +428,3 @@ def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_w
             f"waits only {limit} for a node",
             f"make force_after shorter, or timeouts.release longer than {after}",
         )
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
