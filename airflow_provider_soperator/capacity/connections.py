@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.capacity.holdings import ProjectShare
@@ -47,16 +48,9 @@ class ShiftConnections:
 
     async def _open_sessions(self, opened: AsyncExitStack) -> Mapping[str, Session]:
         order, found = self._order, dict[str, Session]()
+        shift = SessionContext(block=order.block, key=order.key, why=order.why, until=order.until, memory=self._memory)
         for one in order.targets:
-            context = SessionContext(
-                block=order.block,
-                key=order.key,
-                why=order.why,
-                until=order.until,
-                may_take=order.may_take(one.name),
-                may_end=order.may_end(one.name),
-                memory=self._memory,
-            )
+            context = replace(shift, may_take=order.may_take(one.name), may_end=order.may_end(one.name))
             found[one.name] = await opened.enter_async_context(one.open(context, self._clients, self._log))
         return found
 
@@ -143,10 +137,11 @@ class TargetMachines:
         except FAILURES as error:
             self._log.warning("It is unknown if GPUs were bought: %s", error)
             return None
-        if known < there:
-            said = "It is unknown if GPUs were bought: the targets have %s machines, and the cloud knows %s in %s"
-            self._log.warning(said, there, known, ", ".join(sorted(groups)) or "no node group")
-        return bought if known >= there else None
+        if known >= there:
+            return bought
+        said = "It is unknown if GPUs were bought: the targets have %s machines, and the cloud knows %s in %s"
+        self._log.warning(said, there, known, ", ".join(sorted(groups)) or "no node group")
+        return None
 
     async def _find(self, sdk: SDK, name: str, clues: MachineClues) -> frozenset[str]:
         from airflow_provider_soperator.nebius.node_groups import find_groups

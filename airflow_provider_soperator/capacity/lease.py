@@ -207,8 +207,8 @@ class JointLease:
                 f"another process goes on with this shift ({seen.name})", "see the log of the task's newest try"
             )
         # A write may have succeeded whose answer was lost. What others have beside it is not known to be over.
-        self._has[number] = replace(seen, others=())
-        return self._has[number]
+        self._has[number] = confirmed = replace(seen, others=())
+        return confirmed
 
     async def give_back(self) -> None:
         """Give up what this process has, or, if it has never taken the lease, what any process of the shift has."""

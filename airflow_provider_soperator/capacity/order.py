@@ -73,11 +73,10 @@ def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at
     >>> requested_allocation({"training": "32 gpus"}, two, 64, datetime.now()).units
     {'training': 4, 'inference': 4}
     """
-    said = _mapping(desired)
-    names = [target.name for target in targets]
+    said, names = _mapping(desired), [target.name for target in targets]
     if unknown := sorted(set(said) - set(names)):
         raise CapacityMistake(f"unknown target {' and '.join(unknown)}", f"the targets are {', '.join(names)}")
-    units = {target.name: _units(said[target.name], target) for target in targets if _is_said(said.get(target.name))}
+    units = {one.name: _units(said[one.name], one) for one in targets if _is_said(said.get(one.name))}
     rest = [target for target in targets if target.name not in units]
     if len(rest) > 1 or not units:
         said_none = " and ".join(target.name for target in rest)
@@ -268,17 +267,14 @@ class ShiftOrder(Plain):
         if block.state != "active":
             raise CapacityMistake(f"block {block.id} is {block.state}, expected active", "use an active block")
         if wanted > block.limit:
-            raise CapacityMistake(
-                f"{wanted} GPUs are desired, but block {block.id} has {block.limit}",
-                "ask for less, or extend the block",
-            )
+            said = f"{wanted} GPUs are desired, but block {block.id} has {block.limit}"
+            raise CapacityMistake(said, "ask for less, or extend the block")
         # The next window begins at ``until``, so that moment itself does not count.
         last = self.until - datetime.resolution if self.until else self.wanted_at
-        later = block.limit_at(max(last, now))
-        if wanted > later:
+        if wanted > (later := block.limit_at(max(last, now))):
+            has = f"has only {later} from {block.next_change_at} on"
             raise CapacityMistake(
-                f"{wanted} GPUs are desired, but block {block.id} has only {later} from {block.next_change_at} on",
-                "extend the block, or ask for less",
+                f"{wanted} GPUs are desired, but block {block.id} {has}", "extend the block, or ask for less"
             )
 
 

@@ -141,7 +141,7 @@ def shift_state(world: World, record: ShiftRecord, order: ShiftOrder, more: Iter
     if all(more <= 0 for more, _ in moves.values()):
         had = {name: before.get(name, 0) for name in seen}
         moves = {name: (had[name] - goal[name], had[name] - max(one.held, one.allowed)) for name, one in seen.items()}
-    moved, of = (sum(max(0, min(one)) for one in moves.values()), sum(max(0, lacks) for lacks, _ in moves.values()))
+    moved, of = sum(max(0, min(one)) for one in moves.values()), sum(max(0, lacks) for lacks, _ in moves.values())
     names = " and ".join(dict.fromkeys(order.units(name) for name, (lacks, _) in moves.items() if lacks > 0))
     said = f"{moved} of {of} {names} moved" if of else "nothing to move"
     if record.undone:

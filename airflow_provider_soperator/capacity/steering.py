@@ -158,17 +158,14 @@ class ShiftAtWork(Plain):
             if node not in known:
                 raise CapacityMistake(f"no node {node} can be left out", name_remedy(node, known))
         if command.action == "force" and not self.may_end_jobs:
-            raise CapacityMistake(
-                "this shift was approved without the end of any job", 'let a plan with mode="force" be approved'
-            )
+            said = "this shift was approved without the end of any job"
+            raise CapacityMistake(said, 'let a plan with mode="force" be approved')
         if command.action == "extend" and self.ends_at and self.handover:
             end = self.ends_at + command.extend_by + sum((one.extend_by for one in given), timedelta(0))
             if end > self.handover:
-                raise CapacityMistake(
-                    f"the shift would end at {end:%d %b %H:%M %Z}, after the next handover at "
-                    f"{self.handover:%d %b %H:%M %Z}",
-                    "extend it by less, or override the schedule: trigger the DAG with sizes and until",
-                )
+                when = f"at {end:%d %b %H:%M %Z}, after the next handover at {self.handover:%d %b %H:%M %Z}"
+                remedy = "extend it by less, or override the schedule: trigger the DAG with sizes and until"
+                raise CapacityMistake(f"the shift would end {when}", remedy)
 
 
 def no_shift(block: str, last: ShiftAtWork | None) -> CapacityMistake:

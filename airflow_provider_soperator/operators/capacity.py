@@ -259,13 +259,12 @@ class ShiftCapacityOperator(WaitingOperator):
             raise failure(str(error)) from None
         said = plan.describe()
         self.log.info("The plan:\n%s", plan)
-        # An answer is of use until the handover, or else until the next shift begins, or until demand may be another.
-        now, said["is_requested"] = datetime.now(timezone.utc), self._requested is not None
-        answer = order.wanted_at if order.wanted_at > now else order.stops_at
+        now, is_requested = datetime.now(timezone.utc), self._requested is not None
         is_demanded = order.wanted_at <= now and kept_demand(self.demand_variable, now) == order.desired
-        said["is_demanded"] = is_demanded and not said["is_requested"]
-        if said["is_demanded"]:
-            answer = min(filter(None, (answer, now + _DEMAND_STANDS)))
+        said |= {"is_requested": is_requested, "is_demanded": is_demanded and not is_requested}
+        # An answer is of use until the handover, or else until the next shift begins, or until demand may be another.
+        ends = (order.wanted_at if order.wanted_at > now else order.stops_at, now + _DEMAND_STANDS)
+        answer = min(filter(None, ends if said["is_demanded"] else ends[:1]), default=None)
         said |= {"approval": approval_of(order, said), "answer_by": answer and answer.isoformat()}
         context["ti"].xcom_push("plan", said)
         if is_on(self.plan_only):
@@ -336,8 +335,7 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def _order(self, context: Context, wanted: DesiredAllocation) -> ShiftOrder:
         """The order of this task, without units."""
-        ti = context["ti"]
-        task = task_name(ti)
+        task = task_name(context["ti"])
         return ShiftOrder(
             key=sha256(f"{self._airflow} {task}".encode()).hexdigest()[:16],
             task=task,
@@ -359,7 +357,7 @@ class ShiftCapacityOperator(WaitingOperator):
             wait_for_lease=self.if_running == "wait",
             poll_interval=self.poll_interval,
             approved=self._approval,
-            why=f"{wanted.why} ({ti.dag_id})",
+            why=f"{wanted.why} ({self.dag_id})",
         )
 
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -46,26 +46,18 @@ class DisplacedJobs:
     def losses(self, found: Mapping[JobId, JobStatus]) -> JobLosses:
         """Count the jobs by their present states."""
         total = JobLosses()
-        for job, before in self._seen.items():
-            status = found.get(job)
-            if status is None or not status.parts:
-                continue
-            restarts = max(part.restarts for part in status.parts)
-            if restarts > before.restarts:
-                total += JobLosses(requeued=1, lost_gpu_seconds=self._lost(before))
-            elif status.is_over and not status.succeeded and self._was_forced(status):
-                total += JobLosses(killed=1, lost_gpu_seconds=self._lost(before))
+        # Slurm knows whole seconds only.
+        forced = self.forced and self.forced.replace(microsecond=0)
+        for before in (job for job in self._seen.values() if job.id in found and found[job.id].parts):
+            status, lost = found[before.id], work_of(before, self.forced) if self.forced else 0.0
+            was_forced = forced and any(part.ends and part.ends >= forced for part in status.parts)
+            if max(part.restarts for part in status.parts) > before.restarts:
+                total += JobLosses(requeued=1, lost_gpu_seconds=lost)
+            elif status.is_over and not status.succeeded and was_forced:
+                total += JobLosses(killed=1, lost_gpu_seconds=lost)
             elif status.is_over:
                 total += JobLosses(ended=1)
         return total
-
-    def _was_forced(self, status: JobStatus) -> bool:
-        # Slurm knows whole seconds only.
-        forced = self.forced and self.forced.replace(microsecond=0)
-        return bool(forced and any(part.ends and part.ends >= forced for part in status.parts))
-
-    def _lost(self, job: Job) -> float:
-        return work_of(job, self.forced) if self.forced else 0.0
 
 
 class JobsInTheWay:
@@ -90,7 +82,7 @@ class JobsInTheWay:
     def may_end(self, job: Job) -> bool:
         return self._may_end is None or bool({str(job.id), str(job.id.whole)} & self._may_end)
 
-    async def tell(self, jobs: Sequence[Job], leaving: Collection[Job], release: Release) -> None:
+    async def tell(self, jobs: Sequence[Job], leaving: Iterable[Job], release: Release) -> None:
         """Tell those of the jobs that will be ended on nodes that go when that is, and withdraw it from all others."""
         at = release.signals_at
         # A job that ends sooner by its own limit is not in the way.

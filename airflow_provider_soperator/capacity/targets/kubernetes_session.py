@@ -101,8 +101,7 @@ class KubernetesScaleSession(Session):
         self._target, self._workload, self._log = target, workload, log
         #: The numbers of replicas that are possible if nobody else scales; empty before the first change.
         self._known: set[int] = set()
-        self._desired = 0
-        self._aftershocks = 0
+        self._desired, self._aftershocks = 0, 0
         #: Why the workload is left to others.
         self._kept = ""
 
@@ -117,11 +116,9 @@ class KubernetesScaleSession(Session):
                 f"set gpus_per_unit={declared}, or correct the limits of its Pods",
             )
         if units * target.gpus_per_unit > block.limit:
-            raise CapacityMistake(
-                f"{target.name}: {units} replicas of {target.gpus_per_unit} GPUs do not fit into {block.id}, which has "
-                f"{block.limit}",
-                "ask for fewer replicas",
-            )
+            what = f"{units} replicas of {target.gpus_per_unit} GPUs"
+            said = f"{target.name}: {what} do not fit into {block.id}, which has {block.limit}"
+            raise CapacityMistake(said, "ask for fewer replicas")
         with refuse_forbidden(target.name):
             # A dry run needs the same rights.
             await self._workload.set_replicas(scale, _replicas(scale), dry_run=True)
@@ -131,20 +128,14 @@ class KubernetesScaleSession(Session):
 
     async def notes(self, to: int) -> tuple[str, ...]:
         thing, scale, _ = await self._see()
-        now, notes = _replicas(scale), []
+        now, notes = _replicas(scale), tuple[str, ...]()
         if kept := self._kept or workloads.was_put_back(thing, now):
             return (kept,)
         if to != now and (source := workloads.source_of(thing)):
-            notes.append(
-                f"{self._workload} is kept by {source}: it {'will' if source.sets_replicas else 'may'} put its "
-                f"replicas back to {now}, unless {source.remedy}"
-            )
-        if to < now:
-            notes.append(
-                "PodDisruptionBudgets do not bind scaling; Pods have their terminationGracePeriodSeconds to end, and "
-                "hold their GPUs until then"
-            )
-        return tuple(notes)
+            back = f"it {'will' if source.sets_replicas else 'may'} put its replicas back to {now}"
+            notes = (f"{self._workload} is kept by {source}: {back}, unless {source.remedy}",)
+        grace = "Pods have their terminationGracePeriodSeconds to end, and hold their GPUs until then"
+        return (*notes, f"PodDisruptionBudgets do not bind scaling; {grace}") if to < now else notes
 
     async def look(self) -> Holding:
         thing, scale, autoscaler = await self._see()
@@ -152,14 +143,12 @@ class KubernetesScaleSession(Session):
         wanted, made = _replicas(scale), int((scale.get("status") or {}).get("replicas") or 0)
         status = thing.get("status") or {}
         kept = self._kept or workloads.was_put_back(thing, wanted)
+        # Without a selector only its own status tells about its Pods.
+        placed, leaving, ready = made, 0, made
         if (scale.get("status") or {}).get("selector"):
             staying = [pod for pod in found if not workloads.is_leaving(pod)]
-            placed = sum(map(workloads.is_on_a_node, staying))
-            leaving = sum(workloads.is_on_a_node(pod) for pod in found if workloads.is_leaving(pod))
-            ready = sum(map(workloads.is_ready, staying))
-        else:
-            # Without a selector only its own status tells about its Pods.
-            placed, leaving, ready = made, 0, made
+            placed, ready = sum(map(workloads.is_on_a_node, staying)), sum(map(workloads.is_ready, staying))
+            leaving = sum(map(workloads.is_on_a_node, found)) - placed
         allowed = max(wanted, autoscaler.ceiling(wanted)) if autoscaler else wanted
         return Holding(
             allowed=allowed,

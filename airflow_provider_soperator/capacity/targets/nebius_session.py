@@ -71,10 +71,9 @@ class NodeGroupSession(Session):
         self._client = NodeGroupClient(sdk, target.node_group)
         self._seen: GroupSize | None = None
         self._ordered: GroupSize | None = None
-        self._undone = 0
+        self._undone, self._said = 0, ""
         #: Who else resizes the group, once that has been overruled.
         self._kept = ""
-        self._said = ""
 
     async def check(self, units: int, block: CapacityBlock) -> None:
         whose = f"node group {self._group_id}"
@@ -88,11 +87,8 @@ class NodeGroupSession(Session):
         if self._bought:
             await self._bought.check()
         if group.status.strategy.drain_timeout == timedelta(0):
-            self._log.warning(
-                "Node group %s has no drain timeout: set strategy.drain_timeout, or a PodDisruptionBudget can block "
-                "a shrink forever",
-                self._group_id,
-            )
+            remedy = "set strategy.drain_timeout, or a PodDisruptionBudget can block a shrink forever"
+            self._log.warning("Node group %s has no drain timeout: %s", self._group_id, remedy)
         if self._evictions:
             with refuse_forbidden(whose):
                 found = await self._evictions.check()
@@ -107,15 +103,14 @@ class NodeGroupSession(Session):
         group, operation, size = await self._see()
         # A node that an autoscaler may add counts as ready: it only waits for work.
         may_come = 0 if size.least is None else max(0, size.most - group.status.node_count)
-        cordoned, busy, waits = 0, 0, tuple[str, ...]()
-        if self._evictions:
-            cordoned = sum(node.is_ours for node in await self._evictions.nodes())
-            busy, waits = self._evictions.busy, self._evictions.problems
+        evictions = self._evictions
+        cordoned = sum(node.is_ours for node in await evictions.nodes()) if evictions else 0
+        waits = evictions.problems if evictions else ()
         return Holding(
             allowed=size.most,
             held=group.status.node_count,
             ready=max(0, group.status.ready_node_count + may_come - cordoned),
-            finishing=busy,
+            finishing=evictions.busy if evictions else 0,
             is_settled=is_settled(group, operation),
             problems=(*filter(None, [self._kept]), *waits, *problems(group, operation)),
             pinned=size.most if self._kept else None,
@@ -126,18 +121,13 @@ class NodeGroupSession(Session):
         return await self._evictions.explain(to) if self._evictions else {}
 
     async def notes(self, to: int) -> tuple[str, ...]:
-        group = await self._client.read()
-        if to >= group.status.node_count:
-            return ()
+        group, said = await self._client.read(), ""
         if self._evictions is None:
-            return (
-                "Nebius ends the Pods of the nodes that it takes: set kubernetes_conn_id to have them evicted first",
-            )
-        if size_of(group).least is not None:
-            return ()
-        return (
-            "of a group of fixed size Nebius chooses the machines, and may take others than those that are emptied",
-        )
+            said = "Nebius ends the Pods of the nodes that it takes: set kubernetes_conn_id to have them evicted first"
+        elif size_of(group).least is None:
+            said = "Nebius chooses the machines, and may take others than those that are emptied"
+            said = f"of a group of fixed size {said}"
+        return (said,) if said and to < group.status.node_count else ()
 
     async def shrink(self, to: int, release: Release) -> None:
         """Shrink to at most ``to`` nodes: by those without Pods, unless nodes are to go by force.
@@ -153,10 +143,7 @@ class NodeGroupSession(Session):
         if size.most <= to or self._kept:
             return
         lacks_machines = group.status.node_count < group.status.target_node_count or problems(group, operation)
-        if operation and not lacks_machines:
-            self._say_once(f"waiting for {operation.id}, which is still running")
-            return
-        await self._resize(group, size.shrunk(to), operation)
+        await self._resize(group, size.shrunk(to), operation, waits=not lacks_machines)
 
     async def grow(self, to: int) -> None:
         """Allow at least ``to`` nodes."""
@@ -167,12 +154,8 @@ class NodeGroupSession(Session):
             return
         # The group may have changed since the check, and could buy another node.
         refuse_to_buy(group, self._context.block)
-        status = group.status
-        # But for what replaces or removes nodes.
-        if operation and (status.outdated_node_count or status.node_count > status.target_node_count):
-            self._say_once(f"waiting for {operation.id}, which is still running")
-            return
-        await self._resize(group, size.grown(to, self._target.min_nodes), operation)
+        replaces = group.status.outdated_node_count or group.status.node_count > group.status.target_node_count
+        await self._resize(group, size.grown(to, self._target.min_nodes), operation, waits=bool(replaces))
 
     async def finish(self) -> None:
         """Undo the cordons of nodes that stay."""
@@ -196,7 +179,11 @@ class NodeGroupSession(Session):
         group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         return group, running(operations), self._noted(group, operations)
 
-    async def _resize(self, group: NodeGroup, size: GroupSize, running: Operation | None) -> None:
+    async def _resize(self, group: NodeGroup, size: GroupSize, running: Operation | None, *, waits: bool) -> None:
+        """Request a size, unless it ``waits`` for a running operation."""
+        if running and waits:
+            self._say_once(f"waiting for {running.id}, which is still running")
+            return
         before, version = size_of(group), group.metadata.resource_version
         # Derived from this step, so that another process, or a retry after a lost answer, makes the same key.
         after = f"{version}/{running.id if running else ''}"
@@ -212,13 +199,12 @@ class NodeGroupSession(Session):
 
     def _noted(self, group: NodeGroup, operations: list[Operation]) -> GroupSize:
         """The group's size. A change by others is reverted once; after a second one the group is left to them."""
-        size, known = size_of(group), (self._seen, self._ordered)
-        is_foreign = self._seen is not None and size not in known
+        size, before = size_of(group), self._seen
         self._seen = size
-        if not is_foreign:
+        if before is None or size in (before, self._ordered):
             return size
-        newest = operations[0] if operations else None
-        who = f"{newest.created_by or 'an unknown account'} with {newest.id}" if newest else "an unknown account"
+        who = (operations[0].created_by if operations else "") or "an unknown account"
+        who += f" with {operations[0].id}" if operations else ""
         said = f"node group {self._group_id} was set to {size} by {who}"
         self._undone += self._ordered is not None
         if self._undone > 1:

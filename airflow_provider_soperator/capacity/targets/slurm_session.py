@@ -136,16 +136,15 @@ class SlurmNodesSession(Session):
             raise CapacityMistake(f"{target.name}: {error}") from error
         if self._machines:
             await self._machines.check(units, target.gpus_per_unit, block)
-        others = {node.gpus for node in nodes} - {target.gpus_per_unit}
-        if others:
+        if others := {node.gpus for node in nodes} - {target.gpus_per_unit}:
+            has = f"some of {target.nodes} have {', '.join(map(str, sorted(others)))} GPUs"
             raise CapacityMistake(
-                f"{target.name}: some of {target.nodes} have {', '.join(map(str, sorted(others)))} GPUs, but "
-                f"gpus_per_unit is {target.gpus_per_unit}",
+                f"{target.name}: {has}, but gpus_per_unit is {target.gpus_per_unit}",
                 "give each shape of nodes its own target",
             )
-        most = len(self._names)
-        if not 0 <= units <= most:
-            raise CapacityMistake(f"{target.name}: expected 0 to {most} nodes ({target.nodes}), got {units}")
+        if not 0 <= units <= len(self._names):
+            most = f"{len(self._names)} nodes ({target.nodes})"
+            raise CapacityMistake(f"{target.name}: expected 0 to {most}, got {units}")
 
     async def look(self) -> Holding:
         nodes, (mine, kept_free, reserved) = await self._nodes(), await self._reservations()
@@ -180,18 +179,18 @@ class SlurmNodesSession(Session):
         loads = loads_of(nodes, jobs)
         chosen = await self._choose(loads, to, release)
         leaving = [load for load in loads if load.node.name in chosen]
-        leaving_jobs = [job for load in leaving for job in load.jobs if self._in_the_way.may_end(job)]
+        leaving_jobs = [job for load in leaving for job in load.jobs]
         # Another target in the same Slurm tells the jobs on its own nodes.
         mine = {job.id: job for load in loads for job in load.jobs}
-        await self._in_the_way.tell(list(mine.values()), leaving_jobs, release)
+        await self._in_the_way.tell(list(mine.values()), filter(self._in_the_way.may_end, leaving_jobs), release)
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
-                await self._reserve(await self._to_reserve(loads, leaving, release), release)
+                await self._reserve(loads, leaving, release)
             return
         busy = [load for load in leaving if load.is_busy]
         stays = [job for load in loads if load not in leaving for job in load.jobs]
-        self._notes.jobs.see([job for load in leaving for job in load.jobs], stays)
+        self._notes.jobs.see(leaving_jobs, stays)
         if release.mode is PowerDownMode.FORCE:
             await self._in_the_way.end({job.id: job for load in busy for job in load.jobs}, release)
         mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
@@ -202,7 +201,7 @@ class SlurmNodesSession(Session):
             await self._client.ask(order)
         if mode is not PowerDownMode.IDLE:
             others = [load for load in loads if load in waiting or load not in leaving]
-            await self._reserve(await self._to_reserve(others, waiting, release), release)
+            await self._reserve(others, waiting, release)
         said = {load.node.name: f"powers down after its jobs: runs {load.runs}" for load in waiting}
         self._problems += in_lines(said)
         self._tell({**move.waiting, **said})
@@ -216,13 +215,11 @@ class SlurmNodesSession(Session):
     async def grow(self, to: int) -> None:
         nodes = await self._nodes()
         mine = [node for node in nodes if not self._is_anothers(node)]
-        failed = self._notes.failed
+        failed, began = self._notes.failed, self._notes.began
         # Those that were powered up in this session and did not boot.
-        failed |= {
-            node.name: node.reason
-            for node in mine
-            if failed_to_resume(node) and node.reason_since and node.reason_since > self._notes.began
-        }
+        for node in filter(failed_to_resume, mine):
+            if node.reason_since and node.reason_since > began:
+                failed[node.name] = node.reason
         # Of nodes that are on and drained by others, or given up, the GPUs are no other node's before a look has found
         # them off.
         lasting = {node.name for node in nodes if not is_off(node)} | self._on
@@ -236,7 +233,7 @@ class SlurmNodesSession(Session):
         # powered up instead, or from itself.
         lost = [node for node in mine if node.name in failed or (failed_to_resume(node) and node not in chosen)]
         given_up = kept_off(lost, PowerDownMode.ASAP, reason=self._reason)
-        move = up(chosen, owner=self._reason.owner, since=self._notes.began)
+        move = up(chosen, owner=self._reason.owner, since=began)
         for order in (*given_up.orders, *move.orders):
             await self._client.ask(order)
         self._problems = tuple(f"{name}: {why}" for name, why in {**failed, **move.lost}.items())
@@ -291,26 +288,22 @@ class SlurmNodesSession(Session):
 
     async def _machines_under(self, machines: GroupMachines) -> int:
         """Count the node groups' machines, less those of other nodes of the same kind, which may share the groups."""
-        count, everyone = await machines.count(), await self._client.ask(ListNodes())
-        others = sum(
-            node.name not in self._names and node.gpus == self._target.gpus_per_unit and not is_off(node)
-            for node in everyone
-        )
-        return min(count - others, len(self._names))
+        count, gpus = await machines.count(), self._target.gpus_per_unit
+        others = [node for node in await self._client.ask(ListNodes()) if node.name not in self._names]
+        return min(count - sum(node.gpus == gpus and not is_off(node) for node in others), len(self._names))
 
     async def _jobs(self) -> list[Job]:
         """The jobs that have nodes."""
         jobs = await self._client.ask(ListJobs())
-        self._notes.history.see(jobs)
         self._queue = jobs
+        self._notes.history.see(jobs)
         return [job for job in jobs if job.state.is_active and job.nodelist]
 
     async def _choose(self, loads: Sequence[NodeLoad], to: int, release: Release) -> dict[str, str]:
         """The nodes to release, and why; those that may not be touched are left alone."""
         reserved, _, by_others = await self._reservations()
-        self._fixed = fixed = {
-            load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))
-        }
+        fixed = {load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))}
+        self._fixed = fixed
         given = sum(load.node.name in fixed and is_kept_off(load.node) for load in loads)
         wanted = len(loads) - to - given
         chosen = choose(
@@ -335,9 +328,17 @@ class SlurmNodesSession(Session):
         One that waits for its jobs, as others have told it, is left to them if theirs would be ended now, and an idle
         one could go.
         """
-        if is_going_off(load.node):
-            return not (release.ends_jobs and load.is_busy)
-        return is_ours(load.node, self._reason.owner)
+        is_left = release.ends_jobs and load.is_busy
+        return not is_left if is_going_off(load.node) else is_ours(load.node, self._reason.owner)
+
+    async def _reserve(self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release) -> None:
+        """Reserve nodes until they go: no job starts on them that would not end by their release."""
+        nodes = await self._to_reserve(loads, leaving, release)
+        if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
+            is_late = release.wanted_at <= datetime.now(timezone.utc)
+            when = f" from {release.wanted_at:%d %b %H:%M:%S %Z} on"
+            said = ": no job starts there" if is_late else f"{when}: only jobs that end by then start there"
+            self._log.info("%s: reserved %s%s", self._target.name, hostlist.fold(nodes), said)
 
     async def _to_reserve(
         self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release
@@ -364,25 +365,16 @@ class SlurmNodesSession(Session):
 
     async def _history(self) -> JobHistory:
         """How long jobs last here: from accounting once, and then from the queue."""
-        notes = self._notes
+        notes, since = self._notes, datetime.now(timezone.utc) - _HISTORY
         if not notes.is_accounted:
             try:
-                past = Accounting(everyone=True, since=datetime.now(timezone.utc) - _HISTORY)
-                ended = await self._client.ask(past)
+                ended = await self._client.ask(Accounting(everyone=True, since=since))
                 notes.history.see(ended)
                 notes.is_accounted = True
             except (SlurmError, NotSupported) as error:
                 notes.is_accounted = not error.passing
                 self._tell({"accounting": f"only the queue tells how long jobs last here: {error}"})
         return notes.history
-
-    async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
-        """Reserve nodes until they go: no job starts on them that would not end by their release."""
-        if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
-            is_late = release.wanted_at <= datetime.now(timezone.utc)
-            when = f" from {release.wanted_at:%d %b %H:%M:%S %Z} on"
-            said = ": no job starts there" if is_late else f"{when}: only jobs that end by then start there"
-            self._log.info("%s: reserved %s%s", self._target.name, hostlist.fold(nodes), said)
 
     async def _reservations(self) -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
         """Nodes that are reserved for the shift, for any, and by others while the nodes that go would be away."""
