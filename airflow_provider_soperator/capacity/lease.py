@@ -183,12 +183,13 @@ class JointLease:
         claimed = sum(self._foreign(self.record.owed(self._now)).values())
         return replace(world, block=_taken(world.block, claimed - came))
 
-    async def keep(self, record: ShiftRecord) -> None:
-        """Store the record, unless it is stored."""
+    async def keep(self, record: ShiftRecord) -> bool:
+        """Store the record, unless it is stored; returns once it is."""
         if record != self.record:
             for number in range(len(self._stores)):
                 await self._write(number, record)
             self.record = record
+        return True
 
     async def renew(self, now: datetime) -> None:
         """Raise ``LeaseLost`` if the lease is gone, and renew it in time."""

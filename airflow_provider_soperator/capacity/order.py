@@ -278,6 +278,12 @@ class ShiftOrder(Plain):
             )
 
 
+class ShiftFailed(CapacityError):
+    """A shift has failed; the message says why, what was moved back, and the present allocation."""
+
+    is_rolled_back = False
+
+
 class PartTookTooLong(CapacityError):
     """A part of a shift has made no progress within its time limit."""
 

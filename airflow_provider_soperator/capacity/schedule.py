@@ -131,8 +131,6 @@ class CapacitySchedule:
             refuse_overlap(what, [(dates, allocation) for dates, _, allocation in level])
         self._check_targets()
         self._check_lead()
-        if self.limit is not None:
-            self.refuse_over_commitment(self.gpus_per_unit, self.limit)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -198,9 +196,8 @@ class CapacitySchedule:
     def refuse_over_commitment(self, gpus: Mapping[str, int], limit: int) -> None:
         """Raise ``CapacityMistake`` if an allocation needs more than ``limit``; ``gpus`` are the GPUs of one unit."""
         if missing := sorted(set(self.targets) - set(gpus)):
-            raise CapacityMistake(
-                f"the GPUs of one unit of {' and '.join(missing)} are unknown", "give gpus_per_unit= for each target"
-            )
+            said = f"the GPUs of one unit of {' and '.join(missing)} are unknown"
+            raise CapacityMistake(said, "give gpus_per_unit= for each target")
         for whose, allocation in self._allocations():
             needed = sum(least_gpus(allocation, gpus).values())
             if needed > limit:
@@ -229,8 +226,6 @@ class CapacitySchedule:
             del vars(made)[name]
         object.__setattr__(made, "overrides", (*self.overrides, *sorted(more, key=lambda one: one.dates)))
         made._check_targets()
-        if made.limit is not None:
-            made.refuse_over_commitment(made.gpus_per_unit, made.limit)
         return made
 
     @cached_property
@@ -249,16 +244,14 @@ class CapacitySchedule:
             named[OTHERWISE] = self.otherwise
         found: list[Dated] = []
         for text, holds in dated.items():
+            name, allocation = (holds, named.get(holds)) if isinstance(holds, str) else (text, holds)
             dates = Dates.parse(text, what)
-            if not isinstance(holds, str):
-                found.append((dates, text, holds))
-            elif holds in named:
-                found.append((dates, holds, named[holds]))
-            else:
+            if allocation is None:
                 raise CapacityMistake(
-                    f"the {what} {text!r} names an unknown window {holds!r}",
-                    name_remedy(holds, named, f"the windows are {', '.join(map(repr, named))}"),
+                    f"the {what} {text!r} names an unknown window {name!r}",
+                    name_remedy(name, named, f"the windows are {', '.join(map(repr, named))}"),
                 )
+            found.append((dates, name, allocation))
         return found
 
     def _dated(self, years: Iterable[int]) -> Iterator[ScheduleSegment]:
@@ -305,10 +298,9 @@ class CapacitySchedule:
         for (one, other), spans in overlaps(self.windows).items():
             both = f"{one!r} overlaps itself" if one == other else f"{one!r} and {other!r} overlap"
             raise CapacityMistake(f"{both} {in_words(spans)}", "end one before the other begins")
-        if self.otherwise is None and (uncovered := gaps(self.windows)):
-            raise CapacityMistake(
-                f"no window covers the time {in_words(uncovered)}", "add one, or set otherwise= for all such times"
-            )
+        if self.otherwise is None and (open_times := gaps(self.windows)):
+            remedy = "add one, or set otherwise= for all such times"
+            raise CapacityMistake(f"no window covers the time {in_words(open_times)}", remedy)
 
     def _check_targets(self) -> None:
         first = repr(self.windows[0].name)
@@ -320,6 +312,8 @@ class CapacitySchedule:
                     f"{has} names the target {target!r}, but {lacks} does not",
                     "name all targets everywhere, with 0 units where they have none",
                 )
+        if self.limit is not None:
+            self.refuse_over_commitment(self.gpus_per_unit, self.limit)
 
     def _check_lead(self) -> None:
         """Refuse a lead with which one shift would begin before the window of another ends."""
@@ -345,11 +339,9 @@ class CapacitySchedule:
 
     def _refuse_lead(self, lasts: timedelta, whose: str) -> None:
         if self.lead_time > lasts:
-            raise CapacityMistake(
-                f"the lead of {self.lead} is longer than {whose}, which lasts "
-                f"{calendar.duration_text(int(lasts.total_seconds()))}",
-                "shorten the lead, or lengthen the window",
-            )
+            said = f"{whose}, which lasts {calendar.duration_text(int(lasts.total_seconds()))}"
+            remedy = "shorten the lead, or lengthen the window"
+            raise CapacityMistake(f"the lead of {self.lead} is longer than {said}", remedy)
 
 
 def _lay_out(

@@ -19,10 +19,10 @@ from async_timeout import timeout
 from airflow_provider_soperator.capacity.allocation import is_within, units_text
 from airflow_provider_soperator.capacity.demand import kept_demand
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
-from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded
+from airflow_provider_soperator.capacity.order import ShiftFailed, ShiftOrder, Superseded
 from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
+from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCommand
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake

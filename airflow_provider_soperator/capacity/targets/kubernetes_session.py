@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from airflow_provider_soperator.capacity import autoscalers
 from airflow_provider_soperator.capacity.holdings import Holding, Release
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 from airflow_provider_soperator.capacity.targets.protocol import Clients, MachineClues, Session, refuse_forbidden
 from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.logger import Logger
@@ -18,9 +19,6 @@ from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import KindMistake, Resource, find_scalable
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict, kubernetes_errors
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 
 T = TypeVar("T")
 

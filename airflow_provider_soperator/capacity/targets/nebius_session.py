@@ -13,6 +13,7 @@ from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupStatus, ReservationPol
 from nebius.sdk import SDK
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
 from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup, read_known
 from airflow_provider_soperator.capacity.targets.protocol import (
     MachineClues,
@@ -41,7 +42,6 @@ from airflow_provider_soperator.soperator.objects import Objects
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
 
-    from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
 
 _Policy = ReservationPolicy.Policy
 _SET_POLICY = "nebius mk8s node-group update --template-reservation-policy-policy strict"
