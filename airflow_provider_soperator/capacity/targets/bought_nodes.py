@@ -53,10 +53,8 @@ class BoughtGroup:
                 "buy nodes of the size that the target's own have",
             )
         if size_of(group).least is not None:
-            raise CapacityMistake(
-                f"node group {self.group_id} has an autoscaler, which would buy by itself",
-                "use a group of fixed size, 0 at first",
-            )
+            said = f"node group {self.group_id} has an autoscaler, which would buy by itself"
+            raise CapacityMistake(said, "use a group of fixed size, 0 at first")
 
     async def count(self) -> int:
         """Count the nodes that are paid for, also those that are still on their way."""

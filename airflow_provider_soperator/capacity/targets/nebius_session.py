@@ -239,43 +239,34 @@ class GroupMachines:
         found = await asyncio.gather(*(group.read() for group in self._groups))
         return sum(group.status.node_count for group in found)
 
-    async def check_found(self, gpus_per_node: int | None, block: CapacityBlock) -> list[str]:
-        """As ``check``, for groups that are not named in the DAG; without ``gpus_per_node`` units are not machines.
+    async def check(self, nodes: int, gpus_per_node: int | None, block: CapacityBlock) -> list[str]:
+        """Raise ``CapacityMistake`` if the machines are not of this block, or would stay when their nodes go.
 
-        Returns what will be in the way.
+        Without ``gpus_per_node`` the units of the target are not machines: returns what will be in their way.
         """
-        if gpus_per_node is not None:
-            await self.check(0, gpus_per_node, block)
-            return []
-        found = [await group.read() for group in self._groups]
-        with_gpus = [group for group in found if gpus_of(group.spec.template.resources.preset or "")]
-        for group in with_gpus:
-            refuse_to_buy(group, block.id)
-        fixed = [f"node group {one.metadata.id} always has {size_of(one)}" for one in with_gpus if _is_fixed(one)]
-        return [f"{said}: their GPUs are not free when nothing runs on them" for said in fixed]
-
-    async def check(self, nodes: int, gpus_per_node: int, block: CapacityBlock) -> None:
-        """Raise ``CapacityMistake`` if the machines are not of this block, or would stay when their nodes go."""
-        most = 0
+        most, notes = 0, list[str]()
         for one in self._groups:
-            group = await checked(one, None, gpus_per_node, block, self._log)
-            if _is_fixed(group):
+            if gpus_per_node is not None:
+                group = await checked(one, None, gpus_per_node, block, self._log)
+            elif gpus_of((group := await one.read()).spec.template.resources.preset or ""):
+                refuse_to_buy(group, block.id)
+            else:
+                continue
+            size = size_of(group)
+            most += size.most
+            said = f"node group {group.metadata.id} always has {size}"
+            if size.least is not None and size.least < size.most:
+                continue
+            if gpus_per_node is not None:
                 raise CapacityMistake(
-                    f"node group {group.metadata.id} always has {size_of(group)}: its machines keep their GPUs when "
-                    "their Slurm nodes are powered down",
+                    f"{said}: its machines keep their GPUs when their Slurm nodes are powered down",
                     "give it an autoscaler with min_node_count=0 (in Soperator's recipe: autoscaling.min_size)",
                 )
-            most += size_of(group).most
+            notes.append(f"{said}: their GPUs are not free when nothing runs on them")
         if most < nodes:
-            raise CapacityMistake(
-                f"the node groups have room for {most} machines, but {nodes} nodes are desired",
-                "name all node groups under the nodes",
-            )
-
-
-def _is_fixed(group: NodeGroup) -> bool:
-    size = size_of(group)
-    return size.least is None or size.least >= size.most
+            said = f"the node groups have room for {most} machines, but {nodes} nodes are desired"
+            raise CapacityMistake(said, "name all node groups under the nodes")
+        return notes
 
 
 async def checked(
@@ -322,15 +313,12 @@ def refuse_to_buy(group: NodeGroup, block_id: str) -> None:
             "its nodes one after the other",
         )
     if policy.reservation_ids and block_id not in policy.reservation_ids:
-        raise CapacityMistake(
-            f"node group {group_id} takes its machines from {', '.join(policy.reservation_ids)}, not from {block_id}",
-            "use that block, or another node group",
-        )
+        said = f"takes its machines from {', '.join(policy.reservation_ids)}, not from {block_id}"
+        raise CapacityMistake(f"node group {group_id} {said}", "use that block, or another node group")
     kind = group.spec.template.WhichOneof("pricing_model")
     if group.spec.template.HasField("preemptible") or kind not in (None, "on_demand"):
-        raise CapacityMistake(
-            f"node group {group_id} has preemptible machines, which are never of a block", "use a regular node group"
-        )
+        said = f"node group {group_id} has preemptible machines, which are never of a block"
+        raise CapacityMistake(said, "use a regular node group")
 
 
 def refuse_misfit(group: NodeGroup, units: int, gpus_per_node: int, block: CapacityBlock) -> None:
@@ -349,19 +337,13 @@ def refuse_misfit(group: NodeGroup, units: int, gpus_per_node: int, block: Capac
             f"a node of {group_id} has {gpus} GPUs (preset {resources.preset}), expected {gpus_per_node}",
             f"set gpus_per_unit={gpus}" if gpus else "use a node group with GPUs",
         )
-    size = size_of(group)
-    if group.spec.template.HasField("nvlink") and units != size.most:
-        raise CapacityMistake(
-            f"node group {group_id} is one NVLink group of {size}, which Nebius cannot resize",
-            "keep its size in every window of the schedule",
-        )
+    if group.spec.template.HasField("nvlink") and units != size_of(group).most:
+        said = f"node group {group_id} is one NVLink group of {size_of(group)}, which Nebius cannot resize"
+        raise CapacityMistake(said, "keep its size in every window of the schedule")
     if not 0 <= units <= MOST_NODES:
-        raise CapacityMistake(
-            f"node group {group_id} cannot have {units} nodes", f"Nebius allows 0 to {MOST_NODES} in one group"
-        )
-    limit = max(block.limit, block.next_change_to or 0)
-    if units * gpus_per_node > limit:
-        raise CapacityMistake(
-            f"{units} nodes of {group_id} need {units * gpus_per_node} GPUs, but block {block.id} has {limit}",
-            "ask for fewer, or extend the block",
-        )
+        remedy = f"Nebius allows 0 to {MOST_NODES} in one group"
+        raise CapacityMistake(f"node group {group_id} cannot have {units} nodes", remedy)
+    needs, limit = units * gpus_per_node, max(block.limit, block.next_change_to or 0)
+    if needs > limit:
+        said = f"{units} nodes of {group_id} need {needs} GPUs, but block {block.id} has {limit}"
+        raise CapacityMistake(said, "ask for fewer, or extend the block")
