@@ -42,7 +42,6 @@ class ShiftConnections:
         self.stores = [agreed] if agreed else [one for session in sessions.values() if (one := session.lease())]
 
     async def _open_agreed(self, opened: AsyncExitStack) -> LeaseStore | None:
-        """The place for leases that all who move the block have agreed on; None if they have not."""
         place = await opened.enter_async_context(self._clients.leases(self._order.nebius_conn_id))
         return KubernetesLease(place, self._order.block, self._order.key) if place else None
 

@@ -77,23 +77,21 @@ class Demand(Plain):
     ) -> dict[str, Need]:
         """The need of each target with a load, as of now. A load that gives no answer has an unknown need."""
         most = {name: bounds_of(units)[1] for name, units in wished.items()}
-        needs = await asyncio.gather(*(self._measured(load, world, most, clients, now) for load in self.loads))
+
+        async def measured(load: Load) -> Need:
+            name = load.target
+            try:
+                return await load.measure(clients, world.holdings[name], world.gpus[name], most[name], now)
+            except (ClusterError, ConnectionMistake) as error:
+                return Need(None, str(error))
+
         found: dict[str, Need] = {}
-        for load, need in zip(self.loads, needs, strict=True):
+        for load, need in zip(self.loads, await asyncio.gather(*map(measured, self.loads)), strict=True):
             known = found.setdefault(load.target, need)
             # Of several the highest counts, and one that is unknown might be that.
             if known.units is not None and (need.units is None or need.units > known.units):
                 found[load.target] = need
         return found
-
-    async def _measured(
-        self, load: Load, world: World, most: Mapping[str, int], clients: Clients, now: datetime
-    ) -> Need:
-        name = load.target
-        try:
-            return await load.measure(clients, world.holdings[name], world.gpus[name], most[name], now)
-        except (ClusterError, ConnectionMistake) as error:
-            return Need(None, str(error))
 
 
 @dataclass(frozen=True)

@@ -105,15 +105,13 @@ def choose(
     due = max(now, leaves_at or now)
 
     def rank(load: NodeLoad) -> tuple[Any, ...]:
-        loses = bool(load.jobs) and load.free_at > due
-        place = loss_rank(load.node, has_jobs=bool(load.jobs))
-        if place == _GOING and load.is_busy:
-            place = _BUSY
-        if place == _BUSY and load.jobs and not loses:
-            place = _IDLE
+        has_jobs, loses = bool(load.jobs), bool(load.jobs) and load.free_at > due
+        place = loss_rank(load.node, has_jobs=has_jobs)
+        if place == _BUSY or (place == _GOING and load.is_busy):
+            place = _IDLE if has_jobs and not loses else _BUSY
         late = (load.free_at - now).total_seconds() if by == "end" else sum(work_of(job, now) for job in load.jobs)
         cannot_requeue = ends_jobs and not all(job.may_requeue for job in load.jobs)
-        works, is_kept = bool(load.jobs) or is_up(load.node), load.node.name in reserved
+        works, is_kept = has_jobs or is_up(load.node), load.node.name in reserved
         return place, works, cannot_requeue, late if loses else 0.0, not is_kept, load.is_busy
 
     # A stable sort: equal nodes go in the order of their numbers.

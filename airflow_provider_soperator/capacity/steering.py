@@ -79,7 +79,7 @@ def asked(commands: Iterable[SteeringCommand], order: ShiftOrder, world: World) 
     # A stop says more than what was left out before it.
     for command in sorted(commands, key=lambda one: one.action != "stop"):
         if command.action == "stop":
-            units = {name: seen.allowed for name, seen in world.holdings.items()}
+            units = world.allowed
         elif kept & {*command.nodes}:
             units = world.goal(order.desired).units
         else:

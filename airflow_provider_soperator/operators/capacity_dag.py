@@ -205,11 +205,11 @@ class _SteerInstead(SteerShiftOperator):
 
 def _refuse_conf(known: Iterable[str], moves: Iterable[str], context: Any) -> None:
     """Fail a run whose conf has keys that nothing would heed: unknown ones, or to move something while it steers."""
-    if unknown := sorted(set(context["dag_run"].conf or {}) - set(known)):
+    conf = context["dag_run"].conf or {}
+    if unknown := sorted(set(conf) - set(known)):
         names = ", ".join(sorted(known))
         wrong = "; ".join(f"{name!r}: {name_remedy(name, known, f'the keys are {names}')}" for name in unknown)
         raise AirflowFailException(f"the conf of this run has unknown keys, so nothing is moved: {wrong}")
-    conf = context["dag_run"].conf or {}
     if conf.get(_STEER) and (unheeded := sorted(name for name in moves if conf.get(name))):
         raise AirflowFailException(f"a run that steers moves nothing itself: leave {', '.join(unheeded)} empty")
     if conf.get(_NODES) and not conf.get(_STEER):

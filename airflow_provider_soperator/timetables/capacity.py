@@ -63,9 +63,7 @@ class CapacityTimetable(Timetable):
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        after: list[datetime] = []
-        if last_automated_data_interval is not None:
-            after.append(last_automated_data_interval.end)
+        after: list[datetime] = [last_automated_data_interval.end] if last_automated_data_interval else []
         if restriction.earliest is not None:
             after.append(restriction.earliest + self.schedule.lead_time - datetime.resolution)
         if not restriction.catchup or not after:

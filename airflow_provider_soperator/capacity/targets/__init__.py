@@ -69,9 +69,9 @@ class SlurmNodesTarget:
             client = await opened.enter_async_context(clients.slurm(self.slurm_conn_id))
             machines = None
             if self.node_groups:
-                sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
                 from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
 
+                sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
                 machines = GroupMachines(sdk, self.node_groups, log)
             yield SlurmNodesSession(self, client, await client.ask(WhoAmI()), machines, context, log)
 
