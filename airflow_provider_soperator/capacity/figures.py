@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _GAP = 600.0
 #: Sums of a meter that are no target's.
 _SUMS = ("idle", "limbo", "unused")
+#: How jobs end.
+_ENDS = ("ended", "requeued", "killed")
 #: Reports that an Airflow Variable keeps.
 _KEPT = 20
 
@@ -76,10 +78,10 @@ class Figures:
 
     def report(self) -> dict[str, Any]:
         """GPU-hours, jobs and bought GPUs, as JSON for an XCom."""
-        named = ("idle", "limbo", "unused", "lost")
+        named = (*_SUMS, "lost")
         seconds = self.target_gpu_seconds | {name: getattr(self, f"{name}_gpu_seconds") for name in named}
         hours = {name: None if value is None else round(value / 3600, 2) for name, value in seconds.items()}
-        jobs = {name: getattr(self, f"jobs_{name}") for name in ("ended", "requeued", "killed")}
+        jobs = {name: getattr(self, f"jobs_{name}") for name in _ENDS}
         return {
             "seconds": round(self.total_seconds, 1),
             "gpu_hours": {name: hours[name] for name in self.target_gpu_seconds},
@@ -130,21 +132,18 @@ class Meter:
     ) -> Figures:
         """The figures of a shift until now; ``marks`` are the times at which its parts were over."""
         total = None if losses is None else sum(losses, JobLosses())
+        said: dict[str, Any] = {f"{name}_gpu_seconds": self.sums.get(name, 0.0) for name in _SUMS}
+        said |= {f"jobs_{name}": getattr(total, name, None) for name in _ENDS}
         marks = {"ended": marks.get("ready", now.timestamp()), **marks}
         return Figures(
             release_seconds=_between(marks, "leaving", "released"),
             arrive_seconds=_between(marks, "released", "ready"),
             total_seconds=_between(marks, "began", "ended") or 0.0,
             late_seconds=max(0.0, marks["ended"] - wanted_at.timestamp()),
-            limbo_gpu_seconds=self.sums.get("limbo", 0.0),
-            idle_gpu_seconds=self.sums.get("idle", 0.0),
-            unused_gpu_seconds=self.sums.get("unused", 0.0),
             target_gpu_seconds={name: round(self.sums.get(f":{name}", 0.0), 1) for name in self._gpus},
-            jobs_ended=total.ended if total else None,
-            jobs_requeued=total.requeued if total else None,
-            jobs_killed=total.killed if total else None,
             lost_gpu_seconds=total.lost_gpu_seconds if total else None,
             bought_gpus=bought_gpus,
+            **said,
         )
 
 

@@ -47,8 +47,7 @@ class JointLease:
 
     def __init__(self, order: ShiftOrder, log: Logger) -> None:
         self.record = ShiftRecord(key=order.key, task=order.task, airflow=order.airflow, session=uuid4().hex[:8])
-        self._log = log
-        self._places = order.places
+        self._log, self._places = log, order.places
         self._term = max(TERM, timedelta(seconds=3 * order.poll_interval))
         #: The moment of the last look.
         self._now = datetime.now(timezone.utc)

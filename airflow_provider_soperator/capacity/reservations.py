@@ -195,8 +195,8 @@ class ReservationLease(LeaseStore):
                 await self._ask(DeleteReservation(_name(one)))
 
     async def _list(self) -> list[StoredLease]:
-        found = sorted(await self._ask(ListReservations()), key=lambda one: one.name)
-        return [self._stored(one) for one in found if one.name.startswith(self._prefix)]
+        found = [one for one in await self._ask(ListReservations()) if one.name.startswith(self._prefix)]
+        return [self._stored(one) for one in sorted(found, key=lambda one: one.name)]
 
     def _stored(self, one: Reservation) -> StoredLease:
         start = one.start or _NEVER

@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.work.targets import TargetScaling
 
 
+#: Parameters that are fields of an order, as they are.
+_AS_IN_AN_ORDER = (
+    "block", "nebius_conn_id", "targets", "transfer", "mode", "force_after", "grace", "signal", "rollback",
+    "poll_interval",
+)  # fmt: skip
 #: Time within which a plan of demand is answered: no other begins before.
 _DEMAND_STANDS = timedelta(hours=1)
 
@@ -340,24 +345,15 @@ class ShiftCapacityOperator(WaitingOperator):
             key=sha256(f"{self._airflow} {task}".encode()).hexdigest()[:16],
             task=task,
             airflow=self._airflow,
-            block=self.block,
-            nebius_conn_id=self.nebius_conn_id,
-            targets=self.targets,
             desired={},
             wanted_at=wanted.at,
             until=wanted.until,
             stops_at=wanted.stops_at,
-            transfer=self.transfer,
-            mode=self.mode,
-            force_after=self.force_after,
-            grace=self.grace,
-            signal=self.signal,
             timeouts=self.timeouts or Timeouts(),
-            rollback=self.rollback,
             wait_for_lease=self.if_running == "wait",
-            poll_interval=self.poll_interval,
             approved=self._approval,
             why=f"{wanted.why} ({self.dag_id})",
+            **{name: getattr(self, name) for name in _AS_IN_AN_ORDER},
         )
 
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
