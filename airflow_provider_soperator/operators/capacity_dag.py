@@ -111,7 +111,8 @@ def capacity_dag(
     :param block: id of the capacity block
     :param demand: what decides within the ranges of the schedule; without it targets keep what they have in these
     :param approve: let a person approve each plan, on Airflow's page *Required Actions*
-    :param response_timeout: time for the approval, which ends at the handover at the latest
+    :param response_timeout: time for the approval, which ends at the handover at the latest; of what demand wishes for
+        now after an hour
     :param on_no_answer: without an answer carry out the shift (``"go"``), skip it (``"stay"``), or fail (``"fail"``)
     :param nebius_conn_id: Airflow connection to the Nebius API
     :param shift_args: further parameters of ``ShiftCapacityOperator``
