@@ -12,7 +12,7 @@ from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of, nearness
 from airflow_provider_soperator.capacity.reservation_timing import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.capacity.reservations import HandoverReservation, ReservationLease, handover_name
-from airflow_provider_soperator.capacity.targets.jobs_in_the_way import JobNotes, JobsInTheWay
+from airflow_provider_soperator.capacity.targets.jobs_in_the_way import DisplacedJobs, JobsInTheWay
 from airflow_provider_soperator.capacity.targets.protocol import (
     JobLosses,
     MachineClues,
@@ -58,7 +58,7 @@ class Notes:
     """What a session remembers while its connection is opened again."""
 
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    jobs: JobNotes = field(default_factory=JobNotes)
+    jobs: DisplacedJobs = field(default_factory=DisplacedJobs)
     #: What was logged of each node.
     told: dict[str, str] = field(default_factory=dict)
     #: Nodes that did not boot, with reasons.
@@ -122,16 +122,15 @@ class SlurmNodesSession(Session):
             raise CapacityMistake(f"{target.name}: {error}") from error
         if self._machines:
             await self._machines.check(units, target.gpus_per_unit, block)
-        others = {node.gpus for node in nodes} - {target.gpus_per_unit}
-        if others:
+        if others := {node.gpus for node in nodes} - {target.gpus_per_unit}:
+            has = f"some of {target.nodes} have {', '.join(map(str, sorted(others)))} GPUs"
             raise CapacityMistake(
-                f"{target.name}: some of {target.nodes} have {', '.join(map(str, sorted(others)))} GPUs, but "
-                f"gpus_per_unit is {target.gpus_per_unit}",
+                f"{target.name}: {has}, but gpus_per_unit is {target.gpus_per_unit}",
                 "give each shape of nodes its own target",
             )
-        most = len(self._names)
-        if not 0 <= units <= most:
-            raise CapacityMistake(f"{target.name}: expected 0 to {most} nodes ({target.nodes}), got {units}")
+        if not 0 <= units <= len(self._names):
+            most = f"{len(self._names)} nodes ({target.nodes})"
+            raise CapacityMistake(f"{target.name}: expected 0 to {most}, got {units}")
 
     async def look(self) -> Holding:
         nodes, (mine, kept_free, reserved) = await self._nodes(), await self._reservations()
@@ -166,18 +165,18 @@ class SlurmNodesSession(Session):
         loads = loads_of(nodes, jobs)
         chosen = await self._choose(loads, to, release)
         leaving = [load for load in loads if load.node.name in chosen]
-        leaving_jobs = [job for load in leaving for job in load.jobs if self._in_the_way.may_end(job)]
+        leaving_jobs = [job for load in leaving for job in load.jobs]
         # Another target in the same Slurm tells the jobs on its own nodes.
         mine = {job.id: job for load in loads for job in load.jobs}
-        await self._in_the_way.tell(list(mine.values()), leaving_jobs, release)
+        await self._in_the_way.tell(list(mine.values()), filter(self._in_the_way.may_end, leaving_jobs), release)
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
-                await self._reserve(await self._to_reserve(loads, leaving, release), release)
+                await self._reserve(loads, leaving, release)
             return
         busy = [load for load in leaving if load.is_busy]
         stays = [job for load in loads if load not in leaving for job in load.jobs]
-        self._notes.jobs.displaced.see([job for load in leaving for job in load.jobs], stays)
+        self._notes.jobs.see(leaving_jobs, stays)
         if release.mode is PowerDownMode.FORCE:
             await self._in_the_way.end({job.id: job for load in busy for job in load.jobs}, release)
         mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
@@ -188,7 +187,7 @@ class SlurmNodesSession(Session):
             await self._client.ask(order)
         if mode is not PowerDownMode.IDLE:
             others = [load for load in loads if load in waiting or load not in leaving]
-            await self._reserve(await self._to_reserve(others, waiting, release), release)
+            await self._reserve(others, waiting, release)
         said = {load.node.name: f"powers down after its jobs: runs {load.runs}" for load in waiting}
         self._problems += in_lines(said)
         self._tell({**move.waiting, **said})
@@ -202,13 +201,11 @@ class SlurmNodesSession(Session):
     async def grow(self, to: int) -> None:
         nodes = await self._nodes()
         mine = [node for node in nodes if not self._is_anothers(node)]
-        failed = self._notes.failed
+        failed, began = self._notes.failed, self._notes.began
         # Those that were powered up in this session and did not boot.
-        failed |= {
-            node.name: node.reason
-            for node in mine
-            if node.failed_to_resume and node.reason_since and node.reason_since > self._notes.began
-        }
+        for node in mine:
+            if node.failed_to_resume and node.reason_since and node.reason_since > began:
+                failed[node.name] = node.reason
         # Of nodes that are on and drained by others, or given up, the GPUs are no other node's before a look has found
         # them off.
         lasting = {node.name for node in nodes if not node.is_off} | self._on
@@ -222,7 +219,7 @@ class SlurmNodesSession(Session):
         # powered up instead, or from itself.
         lost = [node for node in mine if node.name in failed or (node.failed_to_resume and node not in chosen)]
         given_up = kept_off(lost, PowerDownMode.ASAP, reason=self._reason)
-        move = up(chosen, owner=self._reason.owner, since=self._notes.began)
+        move = up(chosen, owner=self._reason.owner, since=began)
         for order in (*given_up.orders, *move.orders):
             await self._client.ask(order)
         self._problems = tuple(f"{name}: {why}" for name, why in {**failed, **move.lost}.items())
@@ -247,8 +244,8 @@ class SlurmNodesSession(Session):
         return self._in_the_way.describe()
 
     async def losses(self) -> JobLosses:
-        jobs = self._notes.jobs.displaced.jobs
-        return self._notes.jobs.displaced.losses(await self._client.statuses(jobs) if jobs else {})
+        displaced = self._notes.jobs
+        return displaced.losses(await self._client.statuses(displaced.jobs) if displaced.jobs else {})
 
     async def machines(self) -> MachineClues:
         nodes = await self._client.ask(ListNodes())
@@ -277,26 +274,22 @@ class SlurmNodesSession(Session):
 
     async def _machines_under(self, machines: GroupMachines) -> int:
         """Count the node groups' machines, less those of other nodes of the same kind, which may share the groups."""
-        count, everyone = await machines.count(), await self._client.ask(ListNodes())
-        others = sum(
-            node.name not in self._names and node.gpus == self._target.gpus_per_unit and not node.is_off
-            for node in everyone
-        )
-        return min(count - others, len(self._names))
+        count, gpus = await machines.count(), self._target.gpus_per_unit
+        others = [node for node in await self._client.ask(ListNodes()) if node.name not in self._names]
+        return min(count - sum(node.gpus == gpus and not node.is_off for node in others), len(self._names))
 
     async def _jobs(self) -> list[Job]:
         """The jobs that have nodes."""
         jobs = await self._client.ask(ListJobs())
-        self._notes.history.see(jobs)
         self._queue = jobs
+        self._notes.history.see(jobs)
         return [job for job in jobs if job.state.is_active and job.nodelist]
 
     async def _choose(self, loads: Sequence[NodeLoad], to: int, release: Release) -> dict[str, str]:
         """The nodes to release, and why; those that may not be touched are left alone."""
         reserved, _, by_others = await self._reservations()
-        self._fixed = fixed = {
-            load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))
-        }
+        fixed = {load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))}
+        self._fixed = fixed
         given = sum(load.node.name in fixed and load.node.is_kept_off for load in loads)
         wanted = len(loads) - to - given
         chosen = choose(
@@ -321,9 +314,17 @@ class SlurmNodesSession(Session):
         One that waits for its jobs, as others have told it, is left to them if theirs would be ended now, and an idle
         one could go.
         """
-        if load.node.is_going_off:
-            return not (release.ends_jobs and load.is_busy)
-        return is_ours(load.node, self._reason.owner)
+        is_left = release.ends_jobs and load.is_busy
+        return not is_left if load.node.is_going_off else is_ours(load.node, self._reason.owner)
+
+    async def _reserve(self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release) -> None:
+        """Reserve nodes until they go: no job starts on them that would not end by their release."""
+        nodes = await self._to_reserve(loads, leaving, release)
+        if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
+            is_late = release.wanted_at <= datetime.now(timezone.utc)
+            when = f" from {release.wanted_at:%d %b %H:%M:%S %Z} on"
+            said = ": no job starts there" if is_late else f"{when}: only jobs that end by then start there"
+            self._log.info("%s: reserved %s%s", self._target.name, hostlist.fold(nodes), said)
 
     async def _to_reserve(
         self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release
@@ -350,25 +351,16 @@ class SlurmNodesSession(Session):
 
     async def _history(self) -> JobHistory:
         """How long jobs last here: from accounting once, and then from the queue."""
-        notes = self._notes
+        notes, since = self._notes, datetime.now(timezone.utc) - _HISTORY
         if not notes.is_accounted:
             try:
-                past = Accounting(everyone=True, since=datetime.now(timezone.utc) - _HISTORY)
-                ended = await self._client.ask(past)
+                ended = await self._client.ask(Accounting(everyone=True, since=since))
                 notes.history.see(ended)
                 notes.is_accounted = True
             except (SlurmError, NotSupported) as error:
                 notes.is_accounted = not error.passing
                 self._tell({"accounting": f"only the queue tells how long jobs last here: {error}"})
         return notes.history
-
-    async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
-        """Reserve nodes until they go: no job starts on them that would not end by their release."""
-        if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
-            is_late = release.wanted_at <= datetime.now(timezone.utc)
-            when = f" from {release.wanted_at:%d %b %H:%M:%S %Z} on"
-            said = ": no job starts there" if is_late else f"{when}: only jobs that end by then start there"
-            self._log.info("%s: reserved %s%s", self._target.name, hostlist.fold(nodes), said)
 
     async def _reservations(self) -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
         """Nodes that are reserved for the shift, for any, and by others while the nodes that go would be away."""
@@ -399,8 +391,6 @@ class SlurmNodesSession(Session):
         self._notes.told.update(waiting)
 
     async def _blocks_of_nodes(self) -> dict[str, str]:
-        if not self._target.whole_network_blocks:
-            return {}
         if self._blocks is None:
-            self._blocks = await self._client.ask(ShowTopology())
+            self._blocks = await self._client.ask(ShowTopology()) if self._target.whole_network_blocks else {}
         return self._blocks
