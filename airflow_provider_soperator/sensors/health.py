@@ -86,7 +86,7 @@ class NodeHealthSensor(WatchSensor):
             kinds=_check_kinds(self.kinds),
             ignore_own_drains=is_on(self.ignore_own_drains),
         )
-        witnesses = HealthSources(
+        sources = HealthSources(
             kubernetes_conn_id=self.kubernetes_conn_id or None,
             namespace=self.namespace,
             prometheus_conn_id=self.prometheus_conn_id or None,
@@ -95,11 +95,7 @@ class NodeHealthSensor(WatchSensor):
             checks=tuple(self.checks),
             tolerance=self.tolerance,
         )
-        return HealthWatch(
-            slurm_conn_id=self.slurm_conn_id,
-            watched=watched,
-            witnesses=witnesses,
-        )
+        return HealthWatch(slurm_conn_id=self.slurm_conn_id, watched=watched, witnesses=sources)
 
 
 class ActiveCheckSensor(WatchSensor):
