@@ -80,7 +80,7 @@ def backup_of(schedule: Object, name: str, owner: str) -> Object:
     common = {field: said[field] for field in _COMMON if field in said}
     own = {field: value for field, value in (said.get("backup") or {}).items() if field not in _OF_TIMES}
     return {
-        "apiVersion": f"{BACKUP.group}/{BACKUP.version}",
+        "apiVersion": BACKUP.api_version,
         "kind": BACKUP.kind,
         "metadata": {"name": name, "annotations": {_OWNER: owner}},
         "spec": {**common, **own, "tags": _TAGS},
