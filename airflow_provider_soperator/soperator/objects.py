@@ -69,6 +69,15 @@ class Objects:
     async def create(self, resource: Resource, body: Object) -> Object:
         return await self._one("POST", "create", resource, body["metadata"]["name"], body=body, **_change())
 
+    async def create_once(self, resource: Resource, body: Object) -> Object:
+        """Create an object, or read the one that has its name already: an earlier try may have created it."""
+        try:
+            return await self.create(resource, body)
+        except TransportError as error:
+            if not is_conflict(error):
+                raise
+            return await self.read(resource, body["metadata"]["name"])
+
     async def apply(self, resource: Resource, body: Object, *, force: bool = False, dry_run: bool = False) -> Object:
         """Server-side apply: create the object, or set the given fields; others are left alone.
 

@@ -157,7 +157,14 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     def _choose(self, known: Mapping[str, Node]) -> tuple[Node, ...]:
         if self.count is None:
             return tuple(known[name] for name in self.nodes)
-        ranked = [(rank, node) for node in self._fitting(known) if (rank := self._rank(node)) is not None]
+        fitting = [
+            node
+            for name, node in known.items()
+            if name not in (self._static or ())
+            and self.partition in ("", *node.partitions)
+            and set(self.features) <= set(node.features)
+        ]
+        ranked = [(rank, node) for node in fitting if (rank := self._rank(node)) is not None]
         if len(ranked) < self.count:
             names = f" ({hostlist.fold([node.name for _, node in ranked])})" if ranked else ""
             raise (WorkFailed if self._told else WorkRefused)(
@@ -169,15 +176,6 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         chosen = tuple(node for _, node in ranked[: self.count])
         self._chosen = {node.name for node in chosen}
         return chosen
-
-    def _fitting(self, known: Mapping[str, Node]) -> list[Node]:
-        return [
-            node
-            for node in known.values()
-            if node.name not in (self._static or ())
-            and self.partition in ("", *node.partitions)
-            and set(self.features) <= set(node.features)
-        ]
 
     def _rank(self, node: Node) -> int | None:
         """Sort key of the choice: first nodes that have arrived or are on their way, so each try takes the same."""
