@@ -126,7 +126,8 @@ class PodEvictions:
         await self._uncordon([host for host in hosts if host not in chosen])
         for host in chosen:
             if not host.is_cordoned:
-                await self._cordon(host)
+                self._log.info("Cordoning Node %s: %s", host.name, host)
+                await self._change(host, cordoned=True)
         waits = {host.name: "; ".join(left) for host in chosen if (left := await self._evict_all(host))}
         for name, why in waits.items():
             if self._told.get(name) != why:
@@ -180,10 +181,6 @@ class PodEvictions:
         if refused:
             return f"{name} may not be evicted now: {refused}"
         return "" if dry_run else f"{name} is being evicted"
-
-    async def _cordon(self, host: PodHost) -> None:
-        self._log.info("Cordoning Node %s: %s", host.name, host)
-        await self._change(host, cordoned=True)
 
     async def _uncordon(self, hosts: Collection[PodHost]) -> None:
         for host in hosts:

@@ -48,7 +48,7 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        #: Access to Kubernetes; without a connection it is not asked.
+        #: Access to Kubernetes by its own connection or that of the Soperator connection; without one it is not asked.
         self._witnesses = HealthSources()
         self._replacements: dict[str, Replacement] = {}
         self._lost: Mapping[str, str] = {}
@@ -62,7 +62,11 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         """
         first = not self._replacements
         if first:
-            self._witnesses = await self._whom_to_ask()
+            conn_id, namespace = self.kubernetes_conn_id, self.namespace
+            if not conn_id:
+                settings = await SlurmHook(self.slurm_conn_id).async_settings()
+                conn_id, namespace = settings.kubernetes_conn_id or None, settings.namespace
+            self._witnesses = HealthSources(kubernetes_conn_id=conn_id, namespace=namespace)
         sights = await self._look(client, self.poll_interval / 2)
         if first:
             self._replacements = {name: Replacement(self) for name in self.nodes}
@@ -102,13 +106,6 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
 
     def left(self, error: Exception) -> str:
         return f"Nodes that were drained stay drained, as the cluster cannot be asked: {error}"
-
-    async def _whom_to_ask(self) -> HealthSources:
-        """Access to Kubernetes by its own connection, or by that of the Soperator connection, if there is any."""
-        if self.kubernetes_conn_id:
-            return HealthSources(kubernetes_conn_id=self.kubernetes_conn_id, namespace=self.namespace)
-        settings = await SlurmHook(self.slurm_conn_id).async_settings()
-        return HealthSources(kubernetes_conn_id=settings.kubernetes_conn_id or None, namespace=settings.namespace)
 
     async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, NodeSnapshot]:
         seen, nodes = await asyncio.gather(self._witnesses.ask(), client.ask_shared(ListNodes(), most_age))

@@ -25,6 +25,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
     is_coming_up,
     is_ours,
     loss_rank,
+    refuse_orders,
     refuse_unknown,
 )
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
@@ -66,8 +67,9 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     nebius_conn_id: str = ""
 
     def __post_init__(self) -> None:
-        # An owner who can have no drains is refused before the first.
+        # An owner who can have no drains, and a reason that is another order, are refused before the first.
         DrainReason(self.owner, self.reason)
+        refuse_orders(self.reason)
         self._already: tuple[str, ...] = ()
         self._static: frozenset[str] | None = None
         self._chosen: set[str] = set()
