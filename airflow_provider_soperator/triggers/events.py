@@ -19,7 +19,6 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.finished_jobs import FinishedJobs
 from airflow_provider_soperator.health.assessment import Episodes, HealthQuery, told, unclear
 from airflow_provider_soperator.health.findings import kinds_of
-from airflow_provider_soperator.health.metrics import NODE_LABELS
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -213,15 +212,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         self._watched = HealthQuery(
             nodes=names_of(self.nodes or None), partition=self.partition, kinds=tuple(self.kinds)
         )
-        self._witnesses = HealthSources(
-            kubernetes_conn_id=self.kubernetes_conn_id or None,
-            namespace=self.namespace,
-            prometheus_conn_id=self.prometheus_conn_id or None,
-            series=self.series,
-            node_labels=tuple(self.node_labels or NODE_LABELS),
-            checks=tuple(self.checks),
-            tolerance=self.tolerance,
-        )
+        self._witnesses = HealthSources.of(self)
         self.remember({})
         self._warned = ""
 
