@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.soperator.conditions import Object
+from airflow_provider_soperator.soperator.kinds import NODE
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.workloads import MANAGER, is_leaving, is_on_a_node, is_ready
 
@@ -112,7 +113,7 @@ class PodEvictions:
 
     async def nodes(self) -> list[PodHost]:
         """The Nodes, without their Pods."""
-        return [PodHost(node, ()) for node in await self._objects.list_nodes(self._selector)]
+        return [PodHost(node, ()) for node in await self._objects.list_all(NODE, self._selector)]
 
     async def explain(self, stay: int) -> dict[str, str]:
         """The Nodes that would go if so many stay, and what serves there."""

@@ -23,20 +23,21 @@ class Resource:
     version: str
     plural: str
     kind: str
+    is_namespaced: bool = True
 
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str, *below: str) -> str:
-        """The path of its objects, or of one by its name, or of a subresource; without a namespace, of all of them.
+        """The path of its objects, of all namespaces or of one; or of one of them by its name, or of a subresource.
 
         >>> NODE_SET.path("soperator", "worker", "scale")
         '/apis/slurm.nebius.ai/v1alpha1/namespaces/soperator/nodesets/worker/scale'
-        >>> NODE.path("")
+        >>> NODE.path("soperator")
         '/api/v1/nodes'
         """
-        place = ("namespaces", namespace) if namespace else ()
+        place = ("namespaces", namespace) if namespace and self.is_namespaced else ()
         parts = (
             "apis" if self.group else "api",
             self.api_version,
@@ -55,11 +56,11 @@ class Resource:
 _SOPERATOR = "slurm.nebius.ai"
 
 POD = Resource("", "v1", "pods", "Pod")
-NODE = Resource("", "v1", "nodes", "Node")
+NODE = Resource("", "v1", "nodes", "Node", is_namespaced=False)
 EVENT = Resource("", "v1", "events", "Event")
 SERVICE = Resource("", "v1", "services", "Service")
 CONFIG_MAP = Resource("", "v1", "configmaps", "ConfigMap")
-NAMESPACE = Resource("", "v1", "namespaces", "Namespace")
+NAMESPACE = Resource("", "v1", "namespaces", "Namespace", is_namespaced=False)
 DEPLOYMENT = Resource("apps", "v1", "deployments", "Deployment")
 SLURM_CLUSTER = Resource(_SOPERATOR, "v1", "slurmclusters", "SlurmCluster")
 NODE_SET = Resource(_SOPERATOR, "v1alpha1", "nodesets", "NodeSet")

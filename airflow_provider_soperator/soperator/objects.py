@@ -16,7 +16,6 @@ from airflow_provider_soperator.soperator.kinds import (
     NAMESPACE,
     NODE,
     POD,
-    SERVICE,
     KindMistake,
     Resource,
 )
@@ -97,9 +96,10 @@ class Objects:
         """Delete an object; the objects that it owns are deleted in the background."""
         await self._one("DELETE", "delete", resource, name, propagationPolicy="Background")
 
-    async def list_all(self, resource: Resource) -> list[Object]:
+    async def list_all(self, resource: Resource, selector: str = "") -> list[Object]:
+        """The objects with some labels; Kubernetes Nodes are in no namespace."""
         try:
-            return await self._listed(resource)
+            return await self._listed(resource, self.namespace, labelSelector=selector)
         except TransportError as error:
             # For a missing namespace the list is empty, so this means a missing kind.
             if is_missing(error):
@@ -109,25 +109,15 @@ class Objects:
                 ) from error
             raise
 
-    async def list_pods(self, selector: str = "") -> list[Object]:
-        return await self._listed(POD, labelSelector=selector)
-
-    async def list_services(self, selector: str) -> list[Object]:
-        return await self._listed(SERVICE, labelSelector=selector)
-
-    async def list_nodes(self, selector: str = "") -> list[Object]:
-        """Kubernetes Nodes, which are in no namespace."""
-        return await self._listed(NODE, everywhere=True, labelSelector=selector)
-
     async def list_pods_on(self, node: str) -> list[Object]:
         """The Pods on a Kubernetes Node, of all namespaces."""
-        return await self._listed(POD, everywhere=True, fieldSelector=f"spec.nodeName={node}")
+        return await self._listed(POD, "", fieldSelector=f"spec.nodeName={node}")
 
     async def operator_version(self) -> str | None:
         """The release of Soperator's operator, by the image of its Deployment; None if it cannot be read."""
         labels = "app.kubernetes.io/part-of=slurm-operator"
         try:
-            found = await self._listed(DEPLOYMENT, everywhere=True, labelSelector=labels)
+            found = await self._listed(DEPLOYMENT, "", labelSelector=labels)
         except TransportError:
             return None
         images = [one["image"] for thing in found for one in thing["spec"]["template"]["spec"]["containers"]]
@@ -217,14 +207,15 @@ class Objects:
         with kubernetes_errors(what, self._rights, _FOR_NOW):
             return await _request(self.client, method, path, **request)
 
-    async def _listed(self, resource: Resource, *, everywhere: bool = False, **selectors: str) -> list[Object]:
-        namespace = "" if everywhere else self.namespace
-        what = f"list {resource.plural}{f' in namespace {namespace}' if namespace else ''}"
+    async def _listed(self, resource: Resource, namespace: str, **selectors: str) -> list[Object]:
+        """List objects of all namespaces, or of one."""
+        where = f" in namespace {namespace}" if namespace and resource.is_namespaced else ""
+        what = f"list {resource.plural}{where}"
         ask = partial(self.ask, "GET", resource.path(namespace), what, **selectors)
         if self._answers is None:
             return list((await ask())["items"])
         # Concurrent callers share an answer.
-        question = (resource, namespace, *selectors.items())
+        question = (resource, where, *selectors.items())
         return list((await self._answers.get(question, ask, self._max_age))["items"])
 
     async def _one(self, method: str, verb: str, resource: Resource, name: str, *below: str, **request: Any) -> Object:

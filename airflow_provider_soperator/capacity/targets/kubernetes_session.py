@@ -15,7 +15,7 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.soperator import workloads
 from airflow_provider_soperator.soperator.conditions import Object
-from airflow_provider_soperator.soperator.kinds import KindMistake, Resource
+from airflow_provider_soperator.soperator.kinds import POD, KindMistake, Resource
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict, kubernetes_errors
 
@@ -67,7 +67,7 @@ class Workload:
 
     async def pods(self, scale: Object) -> list[Object]:
         selector = (scale.get("status") or {}).get("selector")
-        return await self._objects.list_pods(selector) if selector else []
+        return await self._objects.list_all(POD, selector) if selector else []
 
     async def autoscaler(self) -> autoscalers.Autoscaler | None:
         return await autoscalers.find(self._objects, self._resource, self._name, may_pin_hpa=self._may_pin_hpa)
