@@ -14,7 +14,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.pipelines.graph import Graph, Segment, states_of
+from airflow_provider_soperator.pipelines.graph import Graph, Segment, is_slurm_job, states_of
 from airflow_provider_soperator.pipelines.plan import (
     AHEAD,
     Ahead,
@@ -76,7 +76,7 @@ class SubmitAheadOperator(BaseOperator):
             if is_dry:
                 script = as_shell({str(one): job for one, job in jobs.items()})
                 self.log.info("These stages would be submitted by\n%s", script)
-                raise AirflowSkipException("nothing was submitted, as this was a dry run")
+                raise AirflowSkipException("nothing was submitted: plan_only is set")
             return self._submit(context, jobs, made.running, stages.stale(jobs))
         except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
@@ -87,9 +87,19 @@ class SubmitAheadOperator(BaseOperator):
         made = plan(
             self.graph, self.segment, lambda name: stages.states(name, known[name]), lambda *of: _job_of(context, *of)
         )
-        for name, reason in made.left_out.items():
+        for name, reason in {**made.left_out, **self._for_airflow()}.items():
             self.log.info("%s is not submitted ahead: %s", name, reason)
         return made
+
+    def _for_airflow(self) -> dict[str, str]:
+        """The jobs that follow these stages and that only Airflow can start, with the reasons."""
+        dag: Any = self.dag
+        waited: dict[str, list[str]] = {}
+        for upstream in self.segment.stages:
+            for task in map(dag.get_task, sorted(dag.get_task(upstream).downstream_task_ids)):
+                if is_slurm_job(task) and task.task_group is self.task_group and task.task_id not in self.graph:
+                    waited.setdefault(task.task_id, []).append(upstream)
+        return {name: f"its task does that, after {' and '.join(stages)}" for name, stages in waited.items()}
 
     def _submit(
         self,
