@@ -98,8 +98,8 @@ class HealthSources:
     tolerance: float = 0.1
 
     @classmethod
-    def of(cls, task: Any) -> HealthSources:
-        """The sources that a sensor or a trigger has by its parameters."""
+    def named_by(cls, task: Any) -> HealthSources:
+        """The sources that a sensor or a trigger names in parameters of the same names."""
         return cls(
             kubernetes_conn_id=task.kubernetes_conn_id or None,
             namespace=task.namespace,

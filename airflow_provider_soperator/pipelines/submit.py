@@ -26,12 +26,12 @@ from airflow_provider_soperator.pipelines.plan import (
     plan,
 )
 from airflow_provider_soperator.pipelines.stages import option
-from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 from airflow_provider_soperator.slurm.errors import TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of, read_keys, submitted_since
+from airflow_provider_soperator.slurm.requests.submission import asked_for
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class CancelRestOperator(BaseOperator):
                 client = shared.patient(self.log)
                 left = client.unfinished(kept | others)
                 # A job that may outlive its task runs on; if it is pending, it can never run.
-                client.cancel_waiting([job for job in left if job in kept])
+                client.cancel_many([job for job in left if job in kept], waiting=True)
                 client.cancel_many([job for job in left if job in others])
             self.log.info("Of %d jobs whose tasks have not succeeded %d are left", len(kept | others), len(left))
             for job in left:
@@ -299,9 +299,7 @@ def _waiting(job: BatchJob, terms: list[Dependency]) -> BatchJob:
     """The job with the pipeline's dependencies added to its own."""
     if not terms:
         return job
-    # Options of the command line replace those of the script.
-    said = directives.read(job.script)[0].fields if job.script else {}
-    own = job.dependency or said.get("dependency")
+    own = asked_for(job).dependency
     if isinstance(own, AnyOf) or (isinstance(own, str) and "?" in own):
         raise AirflowFailException(f"dependency={own!s} cannot be joined with the stages that the job is to follow")
     mine = [own] if isinstance(own, (str, Dependency)) else list(own or ())

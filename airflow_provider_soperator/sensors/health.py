@@ -85,7 +85,7 @@ class NodeHealthSensor(WatchSensor):
             kinds=_check_kinds(self.kinds),
             ignore_own_drains=is_on(self.ignore_own_drains),
         )
-        return HealthWatch(slurm_conn_id=self.slurm_conn_id, watched=watched, witnesses=HealthSources.of(self))
+        return HealthWatch(slurm_conn_id=self.slurm_conn_id, watched=watched, witnesses=HealthSources.named_by(self))
 
 
 class ActiveCheckSensor(WatchSensor):

@@ -44,6 +44,11 @@ def _seconds(duration: timedelta | float) -> float:
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
+def _conditions(trigger: SlurmEventTrigger) -> dict[str, Any]:
+    """The conditions of a ``QueueFilter`` that a trigger has as arguments."""
+    return {name: getattr(trigger, name) for name in ("name", "user", "account", "partition", "qos")}
+
+
 @dataclass(eq=False, repr=False)
 class SlurmJobFinishedTrigger(SlurmEventTrigger):
     """Fires once for each job that finishes, with the report that ``SbatchOperator`` returns.
@@ -83,10 +88,8 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
         self.states = list(self.states)
         self.look_back = look_back = _seconds(self.look_back)
         self._trouble = ""
-        self._finished = FinishedJobs(
-            QueueFilter(name=self.name, user=self.user, account=self.account, partition=self.partition, qos=self.qos),
-            datetime.now(timezone.utc) - timedelta(seconds=look_back),
-        )
+        since = datetime.now(timezone.utc) - timedelta(seconds=look_back)
+        self._finished = FinishedJobs(QueueFilter(**_conditions(self)), since)
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
         ends = {JobState.parse(state).base for state in self.states}
@@ -144,15 +147,7 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
         super().__post_init__()
         self.min_duration = min_duration = _seconds(self.min_duration)
         self.states = list(self.states)
-        self._jobs = QueueFilter(
-            states=tuple(self.states),
-            partition=self.partition,
-            user=self.user,
-            account=self.account,
-            qos=self.qos,
-            name=self.name,
-            reason=self.reason,
-        )
+        self._jobs = QueueFilter(states=tuple(self.states), reason=self.reason, **_conditions(self))
         self._episode = Lasting(timedelta(seconds=min_duration))
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
@@ -212,7 +207,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         self._watched = HealthQuery(
             nodes=names_of(self.nodes or None), partition=self.partition, kinds=tuple(self.kinds)
         )
-        self._witnesses = HealthSources.of(self)
+        self._witnesses = HealthSources.named_by(self)
         self.remember({})
         self._warned = ""
 
