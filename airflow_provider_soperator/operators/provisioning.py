@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
-    from airflow_provider_soperator.terraform.workspace import Workspace
     from airflow_provider_soperator.work.clusters import ClusterStart
 
 
@@ -70,47 +69,39 @@ class ClusterOperator(StrictOperator):
 
     @contextmanager
     def _open(self, spec: ClusterSpec, context: Context) -> Iterator[Provisioner]:
-        opened: Provisioner
-        if isinstance(self.source, Recipe):
-            from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
-
-            workspace = self._workspace(self.source, spec.name, context)
-            opened = RecipeProvisioner(spec, workspace, self.log, self.source.unused_programs)
+        source = self.source
+        if isinstance(source, Recipe):
+            self._provisioner = self._by_recipe(source, spec, context)
         else:
             from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
             from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
 
-            hook = SoperatorClusterHook(self.source.kubernetes_conn_id, self.source.namespace)
-            opened = ObjectsProvisioner(self.source, spec, hook.objects, self.log)
-        self._provisioner = opened
+            hook = SoperatorClusterHook(source.kubernetes_conn_id, source.namespace)
+            self._provisioner = ObjectsProvisioner(source, spec, hook.objects, self.log)
         try:
-            yield opened
+            yield self._provisioner
         finally:
-            opened.close()
+            self._provisioner.close()
             self._provisioner = None
 
-    def _workspace(self, recipe: Recipe, cluster: str, context: Context) -> Workspace:
-        """The folder in which the recipe is planned and applied for a cluster."""
+    def _by_recipe(self, recipe: Recipe, spec: ClusterSpec, context: Context) -> Provisioner:
         from airflow_provider_soperator.hooks.terraform import TerraformHook
+        from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
 
-        hook = TerraformHook(
-            recipe.terraform,
-            self.nebius_conn_id,
-            # Templates are rendered here, so that secrets are not among the rendered fields of the task.
-            env=self.render_template(dict(recipe.env), context),
-            parallelism=recipe.parallelism,
-            lock_timeout=recipe.lock_timeout,
-        )
-        return hook.workspace(
+        # Templates are rendered here, so that secrets are not among the rendered fields of the task.
+        env = self.render_template(dict(recipe.env), context)
+        how = {"env": env, "parallelism": recipe.parallelism, "lock_timeout": recipe.lock_timeout}
+        workspace = TerraformHook(recipe.terraform, self.nebius_conn_id, **how).workspace(
             recipe.source,
-            cluster,
+            spec.name,
             subfolder=recipe.subfolder,
             ref=recipe.ref,
             home=recipe.home,
             backend=recipe.backend,
             # In a backend that clusters share, each has a state of its own.
-            terraform_workspace=recipe.workspace or cluster,
+            terraform_workspace=recipe.workspace or spec.name,
         )
+        return RecipeProvisioner(spec, workspace, self.log, recipe.unused_programs)
 
 
 @contextmanager
@@ -166,10 +157,8 @@ class _ProvisioningOperator(ClusterOperator):
     def _planned(self, planned: ProvisioningPlan) -> ProvisioningPlan:
         return planned
 
-    def _refuse_jobs(self, provisioner: Provisioner, owner: str, remedy: str, *, waiting: bool = True) -> None:
-        """Raise if jobs run, or wait. An earlier try may have taken the login nodes away already."""
-        if provisioner.is_begun_by(owner):
-            return
+    def _refuse_jobs(self, remedy: str, *, waiting: bool = True) -> None:
+        """Raise if jobs run, or wait."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.requests import ListJobs
 
@@ -262,11 +251,11 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 result = self._carry_out(context, provisioner, task_name(context["ti"]))
         if is_on(self.plan_only) or self.ready_timeout is None:
             return result
-        if spec.is_taken_down:
-            self.log.warning("Not waiting for the cluster: maintenance=%r keeps it down", spec.maintenance)
-            return result
-        if not (self.connections.kubernetes or self.connections.slurm):
-            self.log.warning("Not waiting for the cluster: connections names neither kubernetes nor slurm")
+        is_known = self.connections.kubernetes or self.connections.slurm
+        if spec.is_taken_down or not is_known:
+            down = f"maintenance={spec.maintenance!r} keeps it down"
+            why = down if spec.is_taken_down else "connections names neither kubernetes nor slurm"
+            self.log.warning("Not waiting for the cluster: %s", why)
             return result
         context["ti"].xcom_push("made", result)
         return self.carry_out(self.work(context), context)
@@ -287,19 +276,24 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         return replace(planned, summary=words, changes={**planned.changes, JAIL: "overwrite"})
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
+        maintenance = self.spec.get("maintenance")
+
+        def begins() -> bool:
+            return not is_on(self.plan_only) and not provisioner.is_begun_by(owner)
+
         if JAIL in planned.changes and JAIL not in self.allow_destroy:
             raise SpecMistake(
-                f"rejected, nothing was changed: maintenance={self.spec['maintenance']!r} deletes all that users have "
+                f"rejected, nothing was changed: maintenance={maintenance!r} deletes all that users have "
                 'put into the jail; use "downscale", or set allow_destroy=["jail"] after a backup'
             )
-        if JAIL in planned.changes and not is_on(self.plan_only) and not provisioner.is_begun_by(owner):
+        if JAIL in planned.changes and begins():
             source = self.source
             conn_id = self.connections.kubernetes if isinstance(source, Recipe) else source.kubernetes_conn_id
-            refuse_without_backup(conn_id, self._place[1], self.max_backup_age, str(self.spec["maintenance"]))
-        is_down = ClusterSpec.read(self.spec).is_taken_down and not is_on(self.plan_only)
-        if is_down and planned.exists and planned.changes and self.connections.slurm and JOBS not in self.allow_destroy:
-            remedy = f"set allow_destroy=[{JOBS!r}], as maintenance={self.spec['maintenance']!r} ends them"
-            self._refuse_jobs(provisioner, owner, remedy, waiting=False)
+            refuse_without_backup(conn_id, self._place[1], self.max_backup_age, str(maintenance))
+        ends_jobs = ClusterSpec.read(self.spec).is_taken_down and planned.exists and planned.changes
+        if ends_jobs and self.connections.slurm and JOBS not in self.allow_destroy and begins():
+            remedy = f"set allow_destroy=[{JOBS!r}], as maintenance={maintenance!r} ends them"
+            self._refuse_jobs(remedy, waiting=False)
         if planned.exists and self.if_exists == "fail" and not provisioner.is_begun_by(owner):
             raise SpecMistake(
                 f"there is a cluster {self.spec['name']} already ({planned.summary}), and if_exists is 'fail': choose "
@@ -409,8 +403,9 @@ class DestroyClusterOperator(_ProvisioningOperator):
                 return self._carry_out(context, provisioner, f"destroy {task_name(context['ti'])}", **how)
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
-        if planned.changes and not is_on(self.plan_only) and not is_on(self.end_jobs):
-            self._refuse_jobs(provisioner, owner, "set end_jobs=True")
+        # An earlier try may have taken the login nodes away already.
+        if planned.changes and not (is_on(self.plan_only) or is_on(self.end_jobs) or provisioner.is_begun_by(owner)):
+            self._refuse_jobs("set end_jobs=True")
 
     def _conclude(self, provisioner: Provisioner) -> None:
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook

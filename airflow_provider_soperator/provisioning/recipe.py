@@ -8,19 +8,11 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake, given
-from airflow_provider_soperator.provisioning.parts import (
-    RACKED,
-    Disk,
-    Filesystem,
-    LocalNvme,
-    NodeSet,
-    PartitionSpec,
-    ServiceNodes,
-)
+from airflow_provider_soperator.provisioning.parts import RACKED, Filesystem, NodeSet, PartitionSpec, ServiceNodes
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.recipe_needs import RecipeNeeds
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
-from airflow_provider_soperator.terraform.failures import UNPREPARED, TerraformError
+from airflow_provider_soperator.terraform.failures import UNPREPARED
 from airflow_provider_soperator.terraform.plan import ResourceChange, TerraformPlan
 
 if TYPE_CHECKING:
@@ -139,21 +131,17 @@ class RecipeProvisioner(Provisioner):
     def reached(self) -> Reached:
         # The outputs by which a recipe can give the addresses directly.
         outputs = self._workspace.outputs()
+        login = outputs.get("login_address")
+        if not login:
+            seen = self._workspace.show_state_address(_LOGIN)
+            login = seen.get("output") or seen.get("input")
         # The recipe adds this context to the kubeconfig of the account that applies it.
         context = f"nebius-{self._spec.name}-slurm"
         return Reached(
-            login=str(outputs.get("login_address") or self._login()),
+            login=str(login or ""),
             kubeconfig=str(outputs.get("kubeconfig") or self._workspace.kubeconfig(context)),
             context=context,
         )
-
-    def _login(self) -> str:
-        try:
-            seen: dict[str, Any] = self._workspace.show_state_address(_LOGIN)
-        except TerraformError as error:
-            self._log.info("The address of the login nodes is not known: %s", error.what)
-            return ""
-        return str(seen.get("output") or seen.get("input") or "")
 
     def is_begun_by(self, owner: str) -> bool:
         note = self._workspace.folder / _NOTE
@@ -290,26 +278,17 @@ def _autoscaling(one: NodeSet) -> Variables | None:
     return given(enabled=one.autoscaling, min_size=one.min_size) or None
 
 
-def _service(one: ServiceNodes | None, size: int | None = None) -> Variables | None:
+def _service(one: ServiceNodes | None, **default: int) -> Variables | None:
     if one is None:
         return None
-    return given(
-        size=one.size if one.size is not None else size,
-        min_size=one.min_size,
-        max_size=one.max_size,
-        resource=given(platform=one.platform, preset=one.preset),
-        boot_disk=_renamed(one.boot_disk),
-    )
+    numbers = given(size=one.size, min_size=one.min_size, max_size=one.max_size)
+    resource = given(platform=one.platform, preset=one.preset)
+    return {**default, **numbers, "resource": resource, "boot_disk": _renamed(one.boot_disk)}
 
 
 def _partition(one: PartitionSpec) -> Variables:
-    return {
-        "name": one.name,
-        "is_all": not one.nodesets,
-        "slurm_nodeset_refs": list(one.nodesets),
-        "topology": one.topology,
-        "config": one.config,
-    }
+    nodesets = {"is_all": not one.nodesets, "slurm_nodeset_refs": list(one.nodesets)}
+    return {"name": one.name, **nodesets, "topology": one.topology, "config": one.config}
 
 
 def _filesystem(one: Filesystem | None) -> Variables | None:
@@ -318,9 +297,10 @@ def _filesystem(one: Filesystem | None) -> Variables | None:
     return {"existing": {"id": one.id}} if one.id is not None else {"spec": _renamed(one)}
 
 
-def _renamed(one: Disk | Filesystem | LocalNvme) -> Variables:
-    """The fields that are set, by the recipe's names."""
-    return given(**{_NAMES.get(field.name, field.name): getattr(one, field.name) for field in fields(one)})
+def _renamed(one: Any) -> Variables:
+    """The fields of a part that are set, by the recipe's names."""
+    found = {_NAMES.get(field.name, field.name): getattr(one, field.name) for field in fields(one)}
+    return given(**found)
 
 
 def _merged(rendered: Variables, extra: Any, where: str) -> Variables:
