@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake, is_since
 from airflow_provider_soperator.provisioning.manifests import Manifest, manifests_of, objects_of
-from airflow_provider_soperator.provisioning.object_limits import check_objects, scripts_of
+from airflow_provider_soperator.provisioning.object_limits import scripts_of
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.slurm.hostlist import fold
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
@@ -42,7 +42,6 @@ class ObjectsProvisioner(Provisioner):
         """``opened`` opens the objects of the source's namespace, for the running event loop."""
         self._source, self._opened, self._log = source, opened, log
         self._spec = spec
-        check_objects(spec, source.installation)
         self._wanted: list[Manifest] = []
         self._is_destroy = False
         self._planned = ProvisioningPlan("nothing was planned")
@@ -60,14 +59,13 @@ class ObjectsProvisioner(Provisioner):
         return self._planned
 
     def guard(self, allowed: Sequence[str]) -> None:
-        refused = {name: how for name, how in self._shrunk.items() if name not in allowed}
-        if refused:
-            name, how = next(iter(refused.items()))
-            raise SpecMistake(
-                f"rejected, nothing was changed: {name} would {how}, which are on, and jobs on them are killed; use "
-                "ScaleNodeSetOperator, which drains them first, or power them down, or set "
-                f"allow_destroy=[{name!r}]"
-            )
+        for name, how in self._shrunk.items():
+            if name not in allowed:
+                raise SpecMistake(
+                    f"rejected, nothing was changed: {name} would {how}, which are on, and jobs on them are killed; "
+                    "use ScaleNodeSetOperator, which drains them first, or power them down, or set "
+                    f"allow_destroy=[{name!r}]"
+                )
 
     def apply(self) -> str:
         asyncio.run(self._apply())
@@ -95,8 +93,6 @@ class ObjectsProvisioner(Provisioner):
             if cluster:
                 self._begun_by = cluster["metadata"].get("annotations", {}).get(_BEGUN_BY, "")
             if self._is_destroy:
-                for label in before:
-                    self._log.info("  - %s", label)
                 await self._tell_left(objects, before)
                 return _plan_of(dict.fromkeys(before, "delete"), cluster is not None)
             self._wanted = manifests_of(self._spec, self._source.installation, before)
@@ -109,6 +105,8 @@ class ObjectsProvisioner(Provisioner):
         return _plan_of(changes, cluster is not None)
 
     async def _tell_left(self, objects: Objects, before: Mapping[str, Object]) -> None:
+        for label in before:
+            self._log.info("  - %s", label)
         there = await objects.list_all(NODE_SET) if before else []
         names = [one["metadata"]["name"] for one in there if cluster_of(one) == self._spec.name]
         if left := [name for name in names if f"{NODE_SET.kind}/{name}" not in before]:

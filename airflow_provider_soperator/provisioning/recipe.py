@@ -69,13 +69,13 @@ class RecipeProvisioner(Provisioner):
             plan = self._planned_end(values, plan, keep_data)
         self._plan = plan
         changes = {one.address: one.action for one in plan.news if one.action not in ("no-op", "read")}
+        exists = any(one.action not in ("create", "read") for one in plan.changes)
+        if plan.is_empty:
+            return ProvisioningPlan(plan.summary, changes, exists)
         recipe = workspace.recipe
-        notes = (UNLOCKED * (not recipe.is_locked), NO_BUCKET * recipe.is_without_bucket)
-        return ProvisioningPlan(
-            plan.summary + "".join(notes) * (not plan.is_empty),
-            changes if changes or plan.is_empty else {f"output {name}": "update" for name in plan.outputs},
-            exists=any(one.action not in ("create", "read") for one in plan.changes),
-        )
+        notes = UNLOCKED * (not recipe.is_locked) + NO_BUCKET * recipe.is_without_bucket
+        outputs = {f"output {name}": "update" for name in plan.outputs}
+        return ProvisioningPlan(plan.summary + notes, changes or outputs, exists)
 
     def _check_needs(self) -> None:
         """Raise if something is missing that Terraform would name only one by one, or late, or wait for forever."""
@@ -102,15 +102,14 @@ class RecipeProvisioner(Provisioner):
 
     def _planned_end(self, values: Variables, there: TerraformPlan, keep_data: bool) -> TerraformPlan:
         """The plan of a destruction, of all that is there, or of all but the data."""
-        found = [one for one in there.changes if one.action not in ("create", "read")]
-        kept = [one.address for one in found if keep_data and one.type in _HOLD_DATA]
-        if not kept:
-            return self._workspace.plan(values, destroy=True)
-        self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
-        # What a target depends on stays, and data depends on nothing.
-        targets = [one.address for one in found if one.address not in kept]
-        if not targets:
+        found = {one.address: one.type for one in there.changes if one.action not in ("create", "read")}
+        kept = [address for address, kind in found.items() if keep_data and kind in _HOLD_DATA]
+        if kept:
+            self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
+        if kept == list(found):
             return TerraformPlan(())
+        # What a target depends on stays, and data depends on nothing.
+        targets = [address for address in found if address not in kept] if kept else []
         return self._workspace.plan(values, destroy=True, targets=targets)
 
     def guard(self, allowed: Sequence[str]) -> None:

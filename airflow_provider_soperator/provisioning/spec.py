@@ -95,9 +95,8 @@ class ClusterSpec:
             )
         self._check_nodesets()
         self._check_partitions()
-        self._check_release()
 
-    def _check_release(self) -> None:
+    def _check_nodesets(self) -> None:
         for one in self.nodesets if not is_template(self.operator_version) else ():
             for name, since in _SINCE.items():
                 if getattr(one, name) is not None and not is_since(self.operator_version, *since):
@@ -106,8 +105,6 @@ class ClusterSpec:
                         f"node set {one.name}: {name} needs Soperator {release}, and this is {self.operator_version}; "
                         "omit it"
                     )
-
-    def _check_nodesets(self) -> None:
         if not self.nodesets:
             raise SpecMistake("nodesets is empty: a cluster needs at least one node set")
         for what, names in (
@@ -147,18 +144,16 @@ class ClusterSpec:
     @property
     def own_warnings(self) -> tuple[str, ...]:
         """Warnings that are not about machines."""
-        said = []
-        if self.partitions and all("hidden=yes" not in one.config.lower() for one in self.partitions):
-            said.append(
-                "no partition is hidden, and Soperator's checks run in the partition hidden: add "
-                'PartitionSpec("hidden", config="Hidden=YES State=UP")'
-            )
-        if self.accounting is False:
-            said.append(
-                "without accounting there is no slurmrestd, by which Soperator has Slurm read its changed files: new "
-                "nodes may be unknown to Slurm until `scontrol reconfigure`"
-            )
-        return tuple(said)
+        hidden = (
+            "no partition is hidden, and Soperator's checks run in the partition hidden: add "
+            'PartitionSpec("hidden", config="Hidden=YES State=UP")'
+        )
+        unread = (
+            "without accounting there is no slurmrestd, by which Soperator has Slurm read its changed files: new "
+            "nodes may be unknown to Slurm until `scontrol reconfigure`"
+        )
+        has_none = self.partitions and all("hidden=yes" not in one.config.lower() for one in self.partitions)
+        return (hidden,) * bool(has_none) + (unread,) * (self.accounting is False)
 
     def write(self) -> dict[str, Any]:
         return fields.write(self)  # type: ignore[no-any-return]

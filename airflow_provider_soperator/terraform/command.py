@@ -43,17 +43,11 @@ class Terraform:
 
     def run(self, *args: str, cwd: Path) -> str:
         """Return the output of a short command, which may be interrupted without harm; raise its error if it fails."""
+        # In its own session: a kill of the Airflow worker's process group must not leave a half-written file.
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "start_new_session": True}
         try:
-            # In its own session: a kill of the Airflow worker's process group must not leave a half-written file.
-            done = subprocess.run(
-                [self.path, *args],
-                cwd=cwd,
-                env=dict(self.env),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                start_new_session=True,
+            done: subprocess.CompletedProcess[str] = subprocess.run(
+                [self.path, *args], cwd=cwd, env=dict(self.env), text=True, errors="replace", **how
             )
         except OSError as error:
             raise NO_TERRAFORM.error(f"{self.path} cannot be run ({error})") from error

@@ -107,10 +107,9 @@ class TerraformPlan:
     drift: tuple[ResourceChange, ...] = ()
     outputs: tuple[str, ...] = ()
     path: Path | None = None
-    digest: str = ""
 
     @classmethod
-    def read(cls, document: Mapping[str, Any], *, path: Path | None = None, digest: str = "") -> TerraformPlan:
+    def read(cls, document: Mapping[str, Any], *, path: Path | None = None) -> TerraformPlan:
         """A plan from ``terraform show -json PLAN``."""
         drift = map(ResourceChange.read, document.get("resource_drift", ()))
         outputs = document.get("output_changes", {}).items()
@@ -119,7 +118,6 @@ class TerraformPlan:
             drift=tuple(one for one in drift if one.action != "no-op"),
             outputs=tuple(name for name, one in outputs if one["actions"] != ["no-op"]),
             path=path,
-            digest=digest,
         )
 
     @property

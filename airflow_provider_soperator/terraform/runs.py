@@ -54,7 +54,6 @@ class RunRecord:
     #: The user, as Terraform writes it into a lock.
     who: str
     started: float
-    digest: str = ""
 
 
 class Run:
@@ -205,13 +204,13 @@ def pid_namespace() -> str:
     return " ".join((socket.gethostname(), boot, os.readlink("/proc/self/ns/pid")))
 
 
-def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, digest: str = "") -> Run:
+def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Run:
     """Start a command in its own session. ``{run}`` in ``argv`` stands for the run's folder."""
     folder, host = _folder(runs, kind), socket.gethostname()
     argv = [word.replace("{run}", str(folder)) for word in argv]
     for name in ("out", "err"):
         (folder / name).touch()
-    record = RunRecord(kind, argv, host, pid_namespace(), f"{_user()}@{host}", time.time(), digest)
+    record = RunRecord(kind, argv, host, pid_namespace(), f"{_user()}@{host}", time.time())
     with (folder / "alive").open("w+") as alive:
         # The lock passes to the processes, and ends with the last of them.
         fcntl.flock(alive, fcntl.LOCK_EX)

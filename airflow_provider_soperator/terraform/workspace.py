@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import time
@@ -135,26 +134,20 @@ class Workspace:
             raise UNKNOWN_VARIABLE.error("; ".join(one.words for one in ignored), diagnostics=ignored)
         path = outcome.folder / runs.PLAN
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        plan = TerraformPlan.read(document, path=path, digest=digest)
+        plan = TerraformPlan.read(document, path=path)
         for line in plan.lines() if refresh else ():
             self.log.info("%s", line)
         return plan
 
     def apply(self, plan: TerraformPlan) -> Applied:
-        """Carry out a plan exactly once: work that an earlier try has done or begun is not repeated."""
+        """Carry out a plan, once: work that an earlier try has done or begun is not repeated."""
         self.settle()
-        latest = self._latest_run("apply")
-        if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
-            self.log.info("Plan already applied by %s: not applying it again", latest.folder)
-            latest.read()
-            return latest.progress.applied
         if plan.is_empty:
             self.log.info("There is nothing to do.")
             return Applied()
         if plan.path is None or not plan.path.exists():
             raise PLAN_OUTDATED.error("there is a newer plan, or this one was already applied")
-        applied = self._run("apply", [str(plan.path)], digest=plan.digest).progress.applied
+        applied = self._run("apply", [str(plan.path)]).progress.applied
         self.close()
         self.log.info("Apply complete: %s.", applied)
         return applied
@@ -213,8 +206,8 @@ class Workspace:
     def _runs(self) -> Path:
         return self.folder / "runs"
 
-    def _latest_run(self, kind: str = "") -> Run | None:
-        return next((run for run in runs.earlier(self._runs) if kind in ("", run.record.kind)), None)
+    def _latest_run(self) -> Run | None:
+        return next(iter(runs.earlier(self._runs)), None)
 
     def _settle(self, latest: Run) -> None:
         kind = latest.record.kind
@@ -238,11 +231,11 @@ class Workspace:
         for address in progress.current:
             self.log.warning("It was working on %s, which may exist without being in the state", address)
 
-    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> Run:
+    def _run(self, kind: str, arguments: Sequence[str]) -> Run:
         """Run plan or apply to its end. A lock of the state that others hold is waited for by Terraform itself."""
         seconds = 0.0
         while True:
-            outcome = self._follow(self._start(kind, arguments, seconds, digest))
+            outcome = self._follow(self._start(kind, arguments, seconds))
             try:
                 return self._checked(outcome)
             except TerraformError as error:
@@ -263,7 +256,7 @@ class Workspace:
                         error.diagnostics,
                     ) from None
 
-    def _start(self, kind: str, arguments: Sequence[str], lock_timeout: float, digest: str) -> Run:
+    def _start(self, kind: str, arguments: Sequence[str], lock_timeout: float) -> Run:
         options = ["-json", "-input=false", f"-lock-timeout={lock_timeout:.0f}s"]
         if self.parallelism:
             options.append(f"-parallelism={self.parallelism}")
@@ -274,7 +267,7 @@ class Workspace:
             if latest and latest.is_running:
                 raise WORKSPACE_BUSY.error(f"another task is working in {self.folder}")
             argv = [self.terraform.path, kind, *options, *arguments]
-            return runs.start(self._runs, kind, argv, self.root, self.terraform.env, digest=digest)
+            return runs.start(self._runs, kind, argv, self.root, self.terraform.env)
 
     def _follow(self, run: Run, *, is_late: bool = False) -> Run:
         self._following = run
