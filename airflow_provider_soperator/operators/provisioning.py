@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -294,12 +294,33 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         if ends_jobs and self.connections.slurm and JOBS not in self.allow_destroy and begins():
             remedy = f"set allow_destroy=[{JOBS!r}], as maintenance={maintenance!r} ends them"
             self._refuse_jobs(remedy, waiting=False)
-        if planned.exists and self.if_exists == "fail" and not provisioner.is_begun_by(owner):
-            raise SpecMistake(
-                f"there is a cluster {self.spec['name']} already ({planned.summary}), and if_exists is 'fail': choose "
-                "another name, or set if_exists='update'"
-            )
+        if self.if_exists == "fail" and not provisioner.is_begun_by(owner):
+            where = planned.summary if planned.exists else self._seen_by_kubernetes()
+            if where:
+                raise SpecMistake(
+                    f"there is a cluster {self.spec['name']} already ({where}), and if_exists is 'fail': choose "
+                    "another name, or set if_exists='update'"
+                )
         provisioner.guard(self.allow_destroy)
+
+    def _seen_by_kubernetes(self) -> str:
+        """Where the cluster is, if Kubernetes has it though the state of a recipe has not; else an empty text."""
+        from airflow_provider_soperator.client.sync import LOOP
+        from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+
+        conn_id, (name, namespace) = self.connections.kubernetes, self._place
+        if conn_id is None or not isinstance(self.source, Recipe):
+            return ""
+
+        async def look() -> None:
+            async with SoperatorClusterHook(conn_id, namespace).soperator(name) as soperator:
+                await soperator.cluster()
+
+        # A new cluster does not answer yet, and may have no connection.
+        with suppress(ClusterError, ConnectionMistake):
+            LOOP.run(look())
+            return f"behind {conn_id}, while Terraform's state knows none: set Recipe(backend=…) to its state"
+        return ""
 
     def _check_connections(self) -> None:
         """Raise, while nothing has been done yet, if a connection is missing, or cannot be written."""
