@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,10 @@ def _cluster(spec: ClusterSpec, installation: Installation, before: Object | Non
     # Without slurmrestd, which needs accounting, Soperator never has Slurm read what it has changed.
     accounting = first(True) if spec.accounting is None else spec.accounting
     rest = first(accounting) if spec.rest is None else spec.rest
-    partitions = spec.partitions or first(_PARTITIONS)
+    partitions = [
+        {"name": one.name, "config": one.config, **({"nodeSetRefs": list(one.nodesets)} if one.nodesets else _ALL)}
+        for one in spec.partitions or first(_PARTITIONS) or ()
+    ]
     place = {"k8sNodeFilterName": first("service")}
     common = {**place, "munge": {"image": image("munge"), "resources": first(_MUNGE)}}
     jail = first({"volumeSourceName": "jail"})
@@ -163,7 +166,8 @@ def _cluster(spec: ClusterSpec, installation: Installation, before: Object | Non
             "runAsUid": first(1001),
             "runAsGid": first(1001),
         },
-        "partitionConfiguration": partitions and _partitions(partitions),
+        # Of the only type with which the operator writes lines of nodes into slurm.conf.
+        "partitionConfiguration": {"configType": "structured", "partitions": partitions} if partitions else None,
         "slurmNodes": {
             "accounting": {
                 **common,
@@ -219,15 +223,6 @@ def _filled(body: Object) -> Object:
         name: (_filled(value) or None) if isinstance(value, dict) and value else value for name, value in body.items()
     }
     return {name: value for name, value in inner.items() if value is not None}
-
-
-def _partitions(said: Iterable[PartitionSpec]) -> Object:
-    """Of the only type with which the operator writes lines of nodes into slurm.conf."""
-    partitions = [
-        {"name": one.name, "config": one.config, **({"nodeSetRefs": list(one.nodesets)} if one.nodesets else _ALL)}
-        for one in said
-    ]
-    return {"configType": "structured", "partitions": partitions}
 
 
 def _volumes(spec: ClusterSpec, installation: Installation) -> list[Object]:

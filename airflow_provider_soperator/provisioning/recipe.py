@@ -250,10 +250,14 @@ def _workers(one: NodeSet) -> Variables:
     always = {"node_local_image_disk": {"enabled": False}, "node_local_jail_submounts": []}
     if one.platform == RACKED:
         always["nvlink"] = {"enabled": True}
+    autoscaling = given(enabled=one.autoscaling, min_size=one.min_size)
+    if one.min_size == "all":
+        # For the recipe, null is not the same as an omitted value.
+        autoscaling = {"enabled": True, "min_size": None}
     rendered = given(
         name=one.name,
         size=one.size,
-        autoscaling=_autoscaling(one),
+        autoscaling=autoscaling or None,
         resource={"platform": one.platform, "preset": one.preset},
         boot_disk=_renamed(one.boot_disk),
         gpu_cluster=given(id=one.gpu_cluster, infiniband_fabric=one.fabric) or None,
@@ -268,13 +272,6 @@ def _workers(one: NodeSet) -> Variables:
         local_nvme={"enabled": True, **_renamed(one.local_nvme)} if one.local_nvme else None,
     )
     return {**always, **_merged(rendered, one.extra, f"node set {one.name}")}
-
-
-def _autoscaling(one: NodeSet) -> Variables | None:
-    if one.min_size == "all":
-        # For the recipe, null is not the same as an omitted value.
-        return {"enabled": True, "min_size": None}
-    return given(enabled=one.autoscaling, min_size=one.min_size) or None
 
 
 def _service(one: ServiceNodes | None, **default: int) -> Variables | None:

@@ -107,7 +107,14 @@ class Workspace:
         self.terraform.run("init", "-input=false", "-no-color", cwd=self.root)
         if name := self.terraform_workspace:
             self.terraform.run("workspace", "select", "-or-create", name, cwd=self.root)
-        self._say_where_state_is()
+        if self.recipe.backend == "local":
+            self.log.warning(
+                "The recipe keeps its state in %s: all Airflow workers need access to this folder, and without it the "
+                "cluster cannot be changed or destroyed. Set a backend, or a home on persistent storage.",
+                self.root,
+            )
+        elif not self.recipe.is_locked:
+            self.log.warning("The backend has no lock against concurrent applies: set use_lockfile.")
 
     def plan(
         self, variables: Mapping[str, Any], *, destroy: bool = False, targets: Sequence[str] = (), refresh: bool = True
@@ -334,19 +341,6 @@ class Workspace:
             ) from error
         kept = path.rename(f"{path}.{time.strftime('%Y%m%d-%H%M%S')}.pushed")
         self.log.warning("Pushed the state that an earlier run could not save to the backend; it is kept as %s", kept)
-
-    def _say_where_state_is(self) -> None:
-        recipe = self.recipe
-        if recipe.backend != "local":
-            self.log.info("The state is in the recipe's backend, of type %s.", recipe.backend)
-            if not recipe.is_locked:
-                self.log.warning("The backend has no lock against concurrent applies: set use_lockfile.")
-        else:
-            self.log.warning(
-                "The recipe keeps its state in %s: all Airflow workers need access to this folder, and without it the "
-                "cluster cannot be changed or destroyed. Set a backend, or a home on persistent storage.",
-                self.root,
-            )
 
 
 def _write_privately(path: Path, document: Mapping[str, Any]) -> None:
