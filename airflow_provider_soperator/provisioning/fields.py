@@ -161,7 +161,8 @@ def check_least(what: str, said: object, least: int, *, most: object = None) -> 
 
 def check_one_of(what: str, said: object, known: Sequence[str]) -> None:
     if said is not None and not is_template(said) and said not in known:
-        raise SpecMistake(f"{what} must be one of {', '.join(known)}, got {said!r}")
+        remedy = name_remedy(said, known, "")
+        raise SpecMistake(f"{what} must be one of {', '.join(known)}, got {said!r}" + (remedy and f": {remedy}"))
 
 
 def check_key(key: str) -> None:

@@ -11,7 +11,14 @@ from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.provisioning import fields
-from airflow_provider_soperator.provisioning.fields import SpecMistake, Switch, check_key, check_name, is_since
+from airflow_provider_soperator.provisioning.fields import (
+    SpecMistake,
+    Switch,
+    check_key,
+    check_name,
+    check_one_of,
+    is_since,
+)
 from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, PartitionSpec, ServiceNodes, Submount
 from airflow_provider_soperator.soperator.clusters import AT_WORK
 from airflow_provider_soperator.values import NAMESPACE, is_template
@@ -85,10 +92,8 @@ class ClusterSpec:
             said = getattr(self, name)
             if said and not is_template(said) and not said.startswith(beginning):
                 raise SpecMistake(f"{name} must be an id that begins with {beginning}, got {said!r}")
-        for name, known in (("maintenance", MAINTENANCE), ("active_checks_scope", ACTIVE_CHECKS)):
-            said = getattr(self, name)
-            if said is not None and not is_template(said) and said not in known:
-                raise SpecMistake(f"unknown {name} {said!r}: {name_remedy(said, known)}")
+        check_one_of("maintenance", self.maintenance, MAINTENANCE)
+        check_one_of("active_checks_scope", self.active_checks_scope, ACTIVE_CHECKS)
         if self.rest is True and self.accounting in (None, False):
             raise SpecMistake(
                 "rest needs accounting, without which slurmrestd is not started: also set accounting=True"

@@ -1,4 +1,4 @@
-"""Runs of Terraform in processes that outlive their task, each identified by its folder.
+"""The binary: short commands, and runs in processes that outlive their task, each identified by its folder.
 
 An Airflow worker may be killed with all its child processes. So Terraform runs in its own session, under a shell that
 records the exit code; its JSON output goes to a file, which the try that started it, or a later one, reads.
@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -17,13 +18,25 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.terraform.failures import STATE_LOCKED, Diagnostic, errors, from_text
+from airflow_provider_soperator.terraform.failures import (
+    NO_TERRAFORM,
+    STATE_LOCKED,
+    Diagnostic,
+    errors,
+    explain,
+    from_text,
+)
 from airflow_provider_soperator.terraform.progress import ApplyProgress
 
+#: Variables that would change Terraform's output, arguments or folders, and all of Airflow's: a recipe's scripts must
+#: not see the password of Airflow's database.
+_DROPPED = re.compile(r"TF_(LOG|CLI_ARGS|INPUT|WORKSPACE|DATA_DIR|REATTACH).*|_*AIRFLOW_.*")
+_SET = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "GIT_TERMINAL_PROMPT": "0"}
 #: While Terraform runs, the shell touches a file, so that other machines with the same storage see that it is alive.
 _WRAPPER = r"""
 run=$1; shift
@@ -40,6 +53,53 @@ _SILENCE = 60.0
 _KEPT = 20
 #: The plan file of a run, as long as it can be applied.
 PLAN = "plan"
+
+
+def find(name: str | None) -> str:
+    """The path of a binary, given by name or path; by default of Terraform or OpenTofu."""
+    for one in [name] if name else ("terraform", "tofu"):
+        if path := shutil.which(os.path.expanduser(one)):
+            return path
+    raise NO_TERRAFORM.error(f"{name or 'terraform'} is not on PATH of this machine")
+
+
+def environment(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
+    """Environment for Terraform and a recipe's scripts: the Airflow worker's, cleaned, and ``added``."""
+    kept = {name: value for name, value in base.items() if not _DROPPED.fullmatch(name)}
+    return {**kept, **_SET, **added}
+
+
+@dataclass(frozen=True)
+class Terraform:
+    """A binary with an environment."""
+
+    path: str
+    env: Mapping[str, str] = field(repr=False)
+
+    def run(self, *args: str, cwd: Path) -> str:
+        """Return the output of a short command, which may be interrupted without harm; raise its error if it fails."""
+        # In its own session: a kill of the Airflow worker's process group must not leave a half-written file.
+        try:
+            done = subprocess.run(
+                [self.path, *args],
+                cwd=cwd,
+                env=dict(self.env),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NO_TERRAFORM.error(f"{self.path} cannot be run ({error})") from error
+        if done.returncode:
+            words = (done.stderr or done.stdout).strip()
+            untold = [Diagnostic("error", words.splitlines()[0], words)] if words else []
+            raise explain(from_text(f"{done.stdout}\n{done.stderr}") or untold, args[0])
+        return done.stdout
+
+    def document(self, *args: str, cwd: Path) -> Any:
+        return json.loads(self.run(*args, cwd=cwd))
 
 
 @dataclass(frozen=True)

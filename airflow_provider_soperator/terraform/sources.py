@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.failures import RECIPE_MISSING, STATE_ELSEWHERE
 from airflow_provider_soperator.terraform.root_module import RootModule, reach
+from airflow_provider_soperator.terraform.runs import Terraform
 
 #: File with the source of a copy, and its files.
 _NOTE = "source.json"

@@ -14,7 +14,6 @@ from typing import Any
 
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform import runs
-from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.failures import (
     INTERRUPTED,
     NOT_A_RECIPE,
@@ -22,7 +21,6 @@ from airflow_provider_soperator.terraform.failures import (
     STATE_LOCKED,
     STATE_NOT_SAVED,
     TERRAFORM_FAILED,
-    UNKNOWN_VARIABLE,
     WORKSPACE_BUSY,
     Lock,
     TerraformError,
@@ -31,7 +29,7 @@ from airflow_provider_soperator.terraform.failures import (
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 from airflow_provider_soperator.terraform.progress import Applied
 from airflow_provider_soperator.terraform.root_module import RootModule
-from airflow_provider_soperator.terraform.runs import Run
+from airflow_provider_soperator.terraform.runs import Run, Terraform
 from airflow_provider_soperator.terraform.sources import Source, bring
 from airflow_provider_soperator.values import texts_in
 
@@ -136,10 +134,7 @@ class Workspace:
             *["-refresh=false"] * (not refresh),
             *(f"-target={one}" for one in targets),
         ]
-        outcome = self._run("plan", arguments)
-        if ignored := [one for one in outcome.diagnostics if UNKNOWN_VARIABLE.is_in(one.summary)]:
-            raise UNKNOWN_VARIABLE.error("; ".join(one.words for one in ignored), diagnostics=ignored)
-        path = outcome.folder / runs.PLAN
+        path = self._run("plan", arguments).folder / runs.PLAN
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
         plan = TerraformPlan.read(document, path=path)
         for line in plan.lines() if refresh else ():

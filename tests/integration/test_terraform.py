@@ -12,7 +12,6 @@ import pytest
 from airflow.sdk.log import redact
 
 from airflow_provider_soperator.hooks.terraform import TerraformHook
-from airflow_provider_soperator.terraform.command import find
 from airflow_provider_soperator.terraform.failures import (
     BACKEND_CHANGED,
     CLOUD_QUOTA_EXCEEDED,
@@ -26,6 +25,7 @@ from airflow_provider_soperator.terraform.failures import (
     TERRAFORM_TOO_OLD,
     UNKNOWN_VARIABLE,
 )
+from airflow_provider_soperator.terraform.runs import find
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from tests.integration.terraforming import (
     LOGIN,
