@@ -58,8 +58,7 @@ class ClusterOperator(StrictOperator):
             check_objects(said, source.installation)
         # Airflow renders templates in plain data.
         self.spec = said.write()
-        self.source = source
-        self.nebius_conn_id = nebius_conn_id
+        self.source, self.nebius_conn_id = source, nebius_conn_id
 
     def on_kill(self) -> None:
         """The worker is told to end the task: what has begun ends in good order, and stays."""
@@ -134,8 +133,7 @@ class _ProvisioningOperator(ClusterOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.connections = connections or Connections()
-        self.plan_only = plan_only
-        self.approved_plan = approved_plan
+        self.plan_only, self.approved_plan = plan_only, approved_plan
         # A missing plan of another task is not an approval.
         self._needs_consent = approved_plan is not None
 
@@ -236,10 +234,8 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             except (TypeError, ValueError) as error:
                 raise SpecMistake(f"smoke_job cannot be submitted: {error}") from None
         self.allow_destroy = [allow_destroy] if isinstance(allow_destroy, str) else list(allow_destroy)
-        self.ready_timeout = ready_timeout
-        self.smoke_job = smoke_job
-        self.if_exists = if_exists
-        self.max_backup_age = max_backup_age
+        self.ready_timeout, self.smoke_job = ready_timeout, smoke_job
+        self.if_exists, self.max_backup_age = if_exists, max_backup_age
 
     def execute(self, context: Context) -> Any:
         with explained():
@@ -251,10 +247,10 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 result = self._carry_out(context, provisioner, task_name(context["ti"]))
         if is_on(self.plan_only) or self.ready_timeout is None:
             return result
-        is_known = self.connections.kubernetes or self.connections.slurm
-        if spec.is_taken_down or not is_known:
-            down = f"maintenance={spec.maintenance!r} keeps it down"
-            why = down if spec.is_taken_down else "connections names neither kubernetes nor slurm"
+        why = f"maintenance={spec.maintenance!r} keeps it down" if spec.is_taken_down else ""
+        if not (self.connections.kubernetes or self.connections.slurm):
+            why = why or "connections names neither kubernetes nor slurm"
+        if why:
             self.log.warning("Not waiting for the cluster: %s", why)
             return result
         context["ti"].xcom_push("made", result)
@@ -294,13 +290,12 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         if ends_jobs and self.connections.slurm and JOBS not in self.allow_destroy and begins():
             remedy = f"set allow_destroy=[{JOBS!r}], as maintenance={maintenance!r} ends them"
             self._refuse_jobs(remedy, waiting=False)
-        if self.if_exists == "fail" and not provisioner.is_begun_by(owner):
-            where = planned.summary if planned.exists else self._seen_by_kubernetes()
-            if where:
-                raise SpecMistake(
-                    f"there is a cluster {self.spec['name']} already ({where}), and if_exists is 'fail': choose "
-                    "another name, or set if_exists='update'"
-                )
+        must_be_new = self.if_exists == "fail" and not provisioner.is_begun_by(owner)
+        if must_be_new and (where := planned.summary if planned.exists else self._seen_by_kubernetes()):
+            raise SpecMistake(
+                f"there is a cluster {self.spec['name']} already ({where}), and if_exists is 'fail': choose another "
+                "name, or set if_exists='update'"
+            )
         provisioner.guard(self.allow_destroy)
 
     def _seen_by_kubernetes(self) -> str:
@@ -405,10 +400,8 @@ class DestroyClusterOperator(_ProvisioningOperator):
         super().__init__(**kwargs)
         if remove_connections and not self.connections.airflow_conn_id:
             raise SpecMistake("remove_connections goes through Airflow's API: name its connection as airflow_conn_id")
-        self.confirm = confirm
-        self.keep_data = keep_data
-        self.end_jobs = end_jobs
-        self.remove_connections = remove_connections
+        self.confirm, self.keep_data = confirm, keep_data
+        self.end_jobs, self.remove_connections = end_jobs, remove_connections
 
     def execute(self, context: Context) -> Any:
         with explained():
