@@ -147,7 +147,6 @@ class RecipeProvisioner(Provisioner):
         return note.exists() and note.read_text() == owner
 
     def begin(self, owner: str) -> None:
-        self._workspace.folder.mkdir(parents=True, exist_ok=True)
         (self._workspace.folder / _NOTE).write_text(owner)
 
 
