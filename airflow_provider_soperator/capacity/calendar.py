@@ -15,6 +15,7 @@ from pendulum import DateTime, Timezone
 
 from airflow_provider_soperator.capacity.allocation import Units, checked_allocation
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
+from airflow_provider_soperator.values import moment_of
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -76,6 +77,17 @@ def instant(wall: datetime, zone: Timezone) -> DateTime:
         after = bisect_right(passed, wall, key=lambda seconds: _shown(first + timedelta(seconds=seconds), zone))
         moment = first + timedelta(seconds=after)
     return pendulum.instance(moment)
+
+
+def moment_by_clocks(zone: Timezone | None, what: str, said: datetime | str | None) -> datetime | None:
+    """The moment of a person's date and time, which is by the clocks of the zone if it names none."""
+    try:
+        wall = datetime.fromisoformat(said.strip()) if isinstance(said, str) and zone else said
+    except ValueError:
+        wall = said
+    if isinstance(wall, datetime) and wall.tzinfo is None and zone:
+        return instant(wall, zone)
+    return moment_of(what, said)
 
 
 def _shown(moment: datetime, zone: Timezone) -> datetime:

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_provider_soperator.capacity.targets import refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
-from airflow_provider_soperator.values import is_on, moment_of
+from airflow_provider_soperator.values import is_on
 from airflow_provider_soperator.work.protocols import count, emit
 
 if TYPE_CHECKING:
@@ -347,6 +347,7 @@ class ShiftCapacityOperator(WaitingOperator):
         )
 
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
+        from airflow_provider_soperator.capacity.calendar import moment_by_clocks
         from airflow_provider_soperator.capacity.demand import kept_demand
         from airflow_provider_soperator.capacity.order import (
             Superseded,
@@ -358,8 +359,9 @@ class ShiftCapacityOperator(WaitingOperator):
         from airflow_provider_soperator.capacity.reconciliation import approved
 
         now, run = datetime.now(timezone.utc), context["dag_run"]
+        zone = self.schedule.zone if self.schedule else None
         try:
-            at, until = moment_of("at", self.at), moment_of("until", self.until)
+            at, until = (moment_by_clocks(zone, name, getattr(self, name)) for name in ("at", "until"))
         except ValueError as error:
             raise CapacityMistake(str(error)) from None
         if self.schedule is None:

@@ -32,7 +32,7 @@ class Member:
         """End the task if it must not run: no trigger rule of Airflow's covers two kinds of edges."""
         links = self._pipeline.followed[self._task.task_id]
         if self._task.task_id not in self._pipeline.graph and self._is_dry():
-            raise AirflowSkipException("this is not run, as the pipeline is on a dry run")
+            raise AirflowSkipException("nothing was submitted: plan_only of the pipeline is set")
         if self._task.trigger_rule != TriggerRule.ALL_DONE or all(link.kind == "afterany" for link in links):
             return
         states = states_of(self._ti, [link.upstream for link in links])

@@ -76,7 +76,7 @@ class SubmitAheadOperator(BaseOperator):
             if is_dry:
                 script = as_shell({str(one): job for one, job in jobs.items()})
                 self.log.info("These stages would be submitted by\n%s", script)
-                raise AirflowSkipException("nothing was submitted, as this was a dry run")
+                raise AirflowSkipException("nothing was submitted: plan_only is set")
             return self._submit(context, jobs, made.running, stages.stale(jobs))
         except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error

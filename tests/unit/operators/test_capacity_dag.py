@@ -180,7 +180,9 @@ FORM: Mapping[str, Any] = {"desired": {"training": "6", "inference": ""}, "becau
 
 
 def test_what_the_form_says_holds_until_its_end_for_all_runs(airflow: Airflow) -> None:
-    airflow.run("plan", **FORM, until="2026-11-24T10:00:00Z")
+    # Without a zone it is by the clocks of the schedule.
+    airflow.run("plan", **FORM, until="2026-11-24T10:00")
+    assert airflow.order.until == NOON + 22 * HOUR
     assert KEY not in airflow.variables
     airflow.run("shift", **FORM, until="2026-11-24T10:00:00Z")
     assert airflow.order.desired == {"training": 6, "inference": 2}
