@@ -50,18 +50,8 @@ class Manifest:
     body: Object
 
     @property
-    def name(self) -> str:
-        return str(self.body["metadata"]["name"])
-
-    @property
     def label(self) -> str:
-        return f"{self.resource.kind}/{self.name}"
-
-    @property
-    def config_maps(self) -> set[str]:
-        """The ConfigMaps that a node set mounts."""
-        mounts = self.body["spec"].get("slurmd", {}).get("volumes", {}).get("customVolumeMounts") or ()
-        return {str(((one.get("volumeSource") or {}).get("configMap") or {}).get("name", "")) for one in mounts}
+        return f"{self.resource.kind}/{self.body['metadata']['name']}"
 
 
 def objects_of(spec: ClusterSpec) -> dict[str, tuple[Resource, str]]:
@@ -247,14 +237,15 @@ def _nodeset(
     """A node set; one of a rack has its part of the nodes."""
     preset, version, tag = preset_of(one.preset), spec.operator_version, _tag(spec, installation)
     assert preset is not None, "the description was checked"
-    size, is_new = one.slurm_nodes[name], before is None
+    size, is_new, has_gpus = one.slurm_nodes[name], before is None, bool(preset.gpus)
 
-    def first(value: Any, gpus: int | None = None) -> Any:
-        return value if is_new and gpus != 0 else None
+    def first(value: Any) -> Any:
+        return value if is_new else None
 
     there: Object = (before or {}).get("spec") or {}
     is_same = is_of(str(there.get("nodeConfig", {}).get("static", "")), one.preset)
     features = list(dict.fromkeys((one.platform.replace("-", "_"), *one.features)))
+    toleration = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     capabilities = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,graphics,utility,video"}
     claim = claim_of("jail", spec.jail, installation.jail_claim)
     body: Object = {
@@ -262,8 +253,8 @@ def _nodeset(
         "replicas": size,
         "ephemeralNodes": bool(one.ephemeral),
         "initialNumberEphemeralNodes": one.initial and min(size, max(0, int(one.initial) - rack * RACK)),
-        "gpu": {"enabled": bool(preset.gpus), "nvidia": first({"gdrCopyEnabled": True}, preset.gpus)},
-        "tolerations": first([{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}], preset.gpus),
+        "gpu": {"enabled": has_gpus, "nvidia": first({"gdrCopyEnabled": True}) if has_gpus else None},
+        "tolerations": first([toleration]) if has_gpus else None,
         "nodeConfig": {
             "features": features if one.features else first(features),
             "autoResume": one.auto_resume,
@@ -276,7 +267,7 @@ def _nodeset(
         "slurmd": {
             "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
             "resources": None if is_same else _resources(preset),
-            "customEnv": first([capabilities], preset.gpus),
+            "customEnv": first([capabilities]) if has_gpus else None,
             "volumes": {
                 "spool": first({"emptyDir": {"sizeLimit": "50Gi"}}),
                 "jail": first({"persistentVolumeClaim": {"claimName": claim}}),

@@ -88,7 +88,10 @@ class ObjectsProvisioner(Provisioner):
     async def _plan(self) -> ProvisioningPlan:
         async with self._opened() as objects:
             await objects.check_namespace()
-            before = await self._before(objects)
+            before: dict[str, Object] = {}
+            for label, (resource, name) in objects_of(self._spec).items():
+                with suppress(ObjectMissing):
+                    before[label] = await objects.read(resource, name)
             cluster = before.get(f"{SLURM_CLUSTER.kind}/{self._spec.name}")
             if cluster:
                 self._begun_by = cluster["metadata"].get("annotations", {}).get(_BEGUN_BY, "")
@@ -112,25 +115,18 @@ class ObjectsProvisioner(Provisioner):
         if left := [name for name in names if f"{NODE_SET.kind}/{name}" not in before]:
             self._log.warning("Node sets that are not in the spec stay: %s", ", ".join(left))
 
-    async def _before(self, objects: Objects) -> dict[str, Object]:
-        found: dict[str, Object] = {}
-        for label, (resource, name) in objects_of(self._spec).items():
-            with suppress(ObjectMissing):
-                found[label] = await objects.read(resource, name)
-        return found
-
     def _told(self, label: str, before: Object | None, after: Mapping[str, Object]) -> str:
         """Log what changes; returns the action."""
-        lines = list(differences(before["spec"], after[label]["spec"])) if before else []
-        if before is not None and not lines:
-            return ""
-        self._log.info("  %s %s", "~" if before else "+", label)
-        for line in lines:
-            self._log.info("      %s", line)
-        return "update" if before else "create"
+        if before is None:
+            self._log.info("  + %s", label)
+            return "create"
+        lines = list(differences(before["spec"], after[label]["spec"]))
+        for line in (f"  ~ {label}", *(f"      {line}" for line in lines)) if lines else ():
+            self._log.info("%s", line)
+        return "update" if lines else ""
 
     async def _refuse_foreign(self, objects: Objects, cluster: Object | None) -> None:
-        """Raise if the operator is of another release, or the scripts to be mounted are missing."""
+        """Raise if the operator is of another release, or the scripts are missing."""
         wanted, installed = self._spec.operator_version, await objects.operator_version()
         if installed is None:
             there = ((cluster or {}).get("spec") or {}).get("crVersion") or "unknown"
@@ -141,8 +137,7 @@ class ObjectsProvisioner(Provisioner):
                 "that release first, with its CRDs, or change operator_version"
             )
         scripts = scripts_of(self._spec, self._source.installation)
-        is_mounted = any(scripts in one.config_maps for one in self._wanted)
-        if scripts and is_mounted and not await objects.has_config_map(scripts):
+        if scripts and not await objects.has_config_map(scripts):
             raise SpecMistake(
                 f"there is no ConfigMap {scripts} in namespace {objects.namespace}, with the prolog, the epilog and "
                 "the health checks, so no node could start: create it from Soperator's chart slurm-cluster, or set "
