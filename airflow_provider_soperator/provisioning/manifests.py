@@ -53,6 +53,11 @@ class Manifest:
     def label(self) -> str:
         return f"{self.resource.kind}/{self.body['metadata']['name']}"
 
+    def mounts(self, config_map: str) -> bool:
+        """True for a node set that mounts a ConfigMap."""
+        mounts = self.body["spec"].get("slurmd", {}).get("volumes", {}).get("customVolumeMounts") or ()
+        return any(((one.get("volumeSource") or {}).get("configMap") or {}).get("name") == config_map for one in mounts)
+
 
 def objects_of(spec: ClusterSpec) -> dict[str, tuple[Resource, str]]:
     """The kinds and names of the objects, by both, the cluster first."""

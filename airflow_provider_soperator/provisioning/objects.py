@@ -126,7 +126,7 @@ class ObjectsProvisioner(Provisioner):
         return "update" if lines else ""
 
     async def _refuse_foreign(self, objects: Objects, cluster: Object | None) -> None:
-        """Raise if the operator is of another release, or the scripts are missing."""
+        """Raise if the operator is of another release, or the scripts to be mounted are missing."""
         wanted, installed = self._spec.operator_version, await objects.operator_version()
         if installed is None:
             there = ((cluster or {}).get("spec") or {}).get("crVersion") or "unknown"
@@ -137,7 +137,8 @@ class ObjectsProvisioner(Provisioner):
                 "that release first, with its CRDs, or change operator_version"
             )
         scripts = scripts_of(self._spec, self._source.installation)
-        if scripts and not await objects.has_config_map(scripts):
+        is_mounted = scripts and any(one.mounts(scripts) for one in self._wanted)
+        if scripts and is_mounted and not await objects.has_config_map(scripts):
             raise SpecMistake(
                 f"there is no ConfigMap {scripts} in namespace {objects.namespace}, with the prolog, the epilog and "
                 "the health checks, so no node could start: create it from Soperator's chart slurm-cluster, or set "
