@@ -52,8 +52,13 @@ def write(described: Any) -> Any:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The values that are not None."""
-    return {name: value for name, value in values.items() if value is not None}
+    """The values that are not None, also within dicts; of these, none that becomes empty.
+
+    >>> given(a=1, b=None, c={"d": None}, e={})
+    {'a': 1, 'e': {}}
+    """
+    kept = {name: (given(**one) or None) if isinstance(one, dict) and one else one for name, one in values.items()}
+    return {name: one for name, one in kept.items() if one is not None}
 
 
 def read(kind: type[T], said: Any, where: str) -> T:

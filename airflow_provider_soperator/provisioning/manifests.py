@@ -209,15 +209,7 @@ def _cluster(spec: ClusterSpec, installation: Installation, before: Object | Non
             "healthCheckProgram": "/opt/slurm_scripts/hc_program.sh",
             "healthCheckNodeState": [{"state": "ANY"}, {"state": "CYCLE"}],
         }
-    return _filled(made)
-
-
-def _filled(body: Object) -> Object:
-    """The fields that are not None, also of what is in it."""
-    inner = {
-        name: (_filled(value) or None) if isinstance(value, dict) and value else value for name, value in body.items()
-    }
-    return {name: value for name, value in inner.items() if value is not None}
+    return given(**made)
 
 
 def _volumes(spec: ClusterSpec, installation: Installation) -> list[Object]:
@@ -287,7 +279,7 @@ def _nodeset(
         },
     }
     annotations = None if is_since(version, 5, 0) else {CLUSTER_ANNOTATION: spec.name}
-    return {"metadata": given(name=name, annotations=annotations), "spec": _filled(body)}
+    return {"metadata": given(name=name, annotations=annotations), "spec": given(**body)}
 
 
 def _mounts(scripts: str | None, before: Object | None) -> list[Object] | None:

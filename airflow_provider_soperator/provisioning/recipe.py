@@ -249,19 +249,15 @@ def _workers(one: NodeSet) -> Variables:
     always = {"node_local_image_disk": {"enabled": False}, "node_local_jail_submounts": []}
     if one.platform == RACKED:
         always["nvlink"] = {"enabled": True}
-    autoscaling = given(enabled=one.autoscaling, min_size=one.min_size)
-    if one.min_size == "all":
-        # For the recipe, null is not the same as an omitted value.
-        autoscaling = {"enabled": True, "min_size": None}
     rendered = given(
         name=one.name,
         size=one.size,
-        autoscaling=autoscaling or None,
+        autoscaling={"enabled": one.autoscaling, "min_size": one.min_size},
         resource={"platform": one.platform, "preset": one.preset},
         boot_disk=_renamed(one.boot_disk),
-        gpu_cluster=given(id=one.gpu_cluster, infiniband_fabric=one.fabric) or None,
+        gpu_cluster={"id": one.gpu_cluster, "infiniband_fabric": one.fabric},
         preemptible={} if one.preemptible else None,
-        reservation_policy=given(policy=one.policy, reservation_ids=list(one.blocks) or None) or None,
+        reservation_policy={"policy": one.policy, "reservation_ids": list(one.blocks) or None},
         features=list(one.features) or None,
         ephemeral_nodes=True if one.ephemeral else None,
         initial_number_ephemeral_nodes=one.initial,
@@ -270,15 +266,18 @@ def _workers(one: NodeSet) -> Variables:
         max_pods=one.max_pods,
         local_nvme={"enabled": True, **_renamed(one.local_nvme)} if one.local_nvme else None,
     )
+    if one.min_size == "all":
+        # For the recipe, null is not the same as an omitted value.
+        rendered["autoscaling"] = {"enabled": True, "min_size": None}
     return {**always, **_merged(rendered, one.extra, f"node set {one.name}")}
 
 
 def _service(one: ServiceNodes | None, **default: int) -> Variables | None:
     if one is None:
         return None
-    numbers = given(size=one.size, min_size=one.min_size, max_size=one.max_size)
-    resource = given(platform=one.platform, preset=one.preset)
-    return {**default, **numbers, "resource": resource, "boot_disk": _renamed(one.boot_disk)}
+    resource = {"platform": one.platform, "preset": one.preset}
+    numbers = {"size": one.size, "min_size": one.min_size, "max_size": one.max_size}
+    return {**default, **given(**numbers, resource=resource, boot_disk=_renamed(one.boot_disk))}
 
 
 def _partition(one: PartitionSpec) -> Variables:
