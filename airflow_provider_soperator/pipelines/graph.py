@@ -136,7 +136,6 @@ class Graph:
 
     @cached_property
     def _following(self) -> dict[str, list[str]]:
-        """Stages that wait for each stage."""
         following: dict[str, list[str]] = {}
         for stage in self.stages.values():
             for upstream in {link.upstream for link in stage.links}:
