@@ -107,8 +107,9 @@ class Workspace:
             self.terraform.run("workspace", "select", "-or-create", name, cwd=self.root)
         if self.recipe.backend == "local":
             self.log.warning(
-                "The recipe keeps its state in %s: all Airflow workers need access to this folder, and without it the "
-                "cluster cannot be changed or destroyed. Set a backend, or a home on persistent storage.",
+                "The recipe keeps its state in %s, which is lost with this machine or container unless it is on "
+                "storage that all Airflow workers share; without it the cluster cannot be changed or destroyed. Set a "
+                "backend, or a home on persistent storage.",
                 self.root,
             )
         elif not self.recipe.is_locked:
