@@ -16,7 +16,7 @@ from airflow_provider_soperator.client.output import Console
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId, strip_key
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus, expand_filename, job_count
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
 
 #: Rows on a page, and reasons above them.
@@ -130,7 +130,7 @@ def row_of(picture: Picture, job: JobId) -> QueueRow:
 
 
 def _row(job: Job, tasks: JobTasks | None) -> QueueRow:
-    return QueueRow(job=job, tasks=tasks, why=reason_in_words(job), gpus=count_gpus(job.tres), count=job_count(job))
+    return QueueRow(job=job, tasks=tasks, why=reason_in_words(job), gpus=job.gpus, count=job.count)
 
 
 def _fits(row: QueueRow, query: QueueQuery) -> bool:
@@ -154,7 +154,7 @@ def _order(row: QueueRow) -> tuple[int, int, object]:
 
 async def output_tail(connection: str, job: Job) -> str:
     """The last lines of what a job has printed; raises ``ClusterError`` if they cannot be read."""
-    path = expand_filename(job.stdout, job)
+    path = job.output
     if not path:
         raise FileError("it is not known yet which file the job writes")
     async with SlurmHook(connection).async_client() as client:

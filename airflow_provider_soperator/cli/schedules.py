@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from argparse import Namespace
 from collections.abc import Collection, Mapping, Sequence
@@ -195,7 +196,7 @@ def override(args: Namespace) -> None:
     agreed(args, "Keep it so?")
     from airflow.models.variable import Variable
 
-    Variable.set(key, written(new, now, base.zone))
+    Variable.set(key, json.dumps(written(new, now, base.zone)))
     tell(f"Kept. A run of {dag.dag_id} begins within minutes of each change, while the DAG is switched on.")
 
 

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.slurm.cluster_records import Node, Share
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count, resource
-from airflow_provider_soperator.slurm.node_conditions import WORDS, is_coming_up, is_going_off, is_off, is_up, is_usable
+from airflow_provider_soperator.slurm.job_records import Job, resource
+from airflow_provider_soperator.slurm.node_conditions import WORDS
 from airflow_provider_soperator.slurm.notations import duration_in_words
 from airflow_provider_soperator.slurm.states import JobBase, JobFlag, NodeFlag
 
@@ -166,8 +166,8 @@ def _partition(job: Job) -> str:
 
 
 def _load(job: Job) -> JobLoad:
-    jobs = job_count(job)
-    return JobLoad(jobs, jobs * int(resource(job.tres, "node") or 0), jobs * count_gpus(job.tres))
+    jobs = job.count
+    return JobLoad(jobs, jobs * int(resource(job.tres, "node") or 0), jobs * job.gpus)
 
 
 def _waits(queued: Iterable[tuple[str, Job, JobLoad]], now: datetime) -> WaitTimes:
@@ -191,13 +191,13 @@ def _gpus(node: Node, total: int, used: int) -> Gpus:
 
 def _place(node: Node) -> str:
     """The field of ``Gpus`` for free GPUs of a node."""
-    if is_off(node) or is_going_off(node):
+    if node.is_off or node.is_going_off:
         return "off"
-    if is_coming_up(node):
+    if node.is_coming_up:
         return "booting"
-    if is_usable(node):
+    if node.is_usable:
         return "idle"
-    return "drained" if is_up(node) and node.state.has(NodeFlag.DRAIN) else "down"
+    return "drained" if node.is_up and node.state.has(NodeFlag.DRAIN) else "down"
 
 
 def _by_type(gres: str) -> Counter[str]:
