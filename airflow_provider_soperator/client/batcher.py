@@ -186,10 +186,19 @@ class Siblings:
     async def wait(self, kind: str) -> None:
         group = self._groups.setdefault(kind, _Group())
         group.last, group.count = time.monotonic(), group.count + 1
-        while not group.goes.is_set() and group.count < ELEMENTS and group.left > 0:
-            with suppress(asyncio.TimeoutError):
-                async with timeout(group.left):
-                    await group.goes.wait()
+        try:
+            while not group.goes.is_set() and group.count < ELEMENTS and group.left > 0:
+                with suppress(asyncio.TimeoutError):
+                    async with timeout(group.left):
+                        await group.goes.wait()
+        except asyncio.CancelledError:
+            group.count -= 1
+            if not group.count:
+                self._end(kind, group)
+            raise
+        self._end(kind, group)
+
+    def _end(self, kind: str, group: _Group) -> None:
         if self._groups.get(kind) is group:
             del self._groups[kind]
         group.goes.set()

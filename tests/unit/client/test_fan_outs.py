@@ -100,6 +100,25 @@ def test_one_that_ends_while_it_waits_for_others_is_not_submitted(monkeypatch: p
     assert [str(job.id) for job in slurm.queue] == ["7_[0,2]"]
 
 
+def test_those_that_come_later_wait_for_each_other_though_one_before_them_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(accounting=[])
+
+    async def ended() -> None:
+        client = AsyncSlurmClient(slurm)
+        alone = asyncio.ensure_future(run_of(client, 0).submit())
+        await asyncio.sleep(QUIET / 2)
+        alone.cancel()
+        await asyncio.sleep(LONGEST)
+        first = asyncio.ensure_future(run_of(client, 1).submit())
+        await asyncio.sleep(QUIET / 2)
+        await asyncio.gather(first, run_of(client, 2).submit())
+
+    run_without_waiting(ended(), monkeypatch)
+    assert [str(job.id) for job in slurm.queue] == ["7_[1-2]"]
+
+
 def test_in_a_worker_none_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm(accounting=[])
     [run] = submitted(slurm, [3], monkeypatch, gather=False)
