@@ -120,14 +120,15 @@ class ShiftTrigger(KillableTrigger):
             # When its window is over it ends by itself, at its next poll, and tells what it has moved.
             if end is not None and end <= now < end + timedelta(seconds=2 * order.poll_interval):
                 return
-            wish, said = schedule.at(max(order.wanted_at, now)), ""
-            demanded = await call(kept_demand, self.wish.get("demanded"), now)
+            wish = schedule.at(max(order.wanted_at, now))
             if not is_within(order.desired, wish.allocation):
                 said = f"{wish.name} wishes for {units_text(wish.allocation)}"
-            elif demanded and demanded != order.desired and is_within(demanded, wish.allocation):
+            else:
+                demanded = await call(kept_demand, self.wish.get("demanded"), now)
+                if not demanded or demanded == order.desired or not is_within(demanded, wish.allocation):
+                    return
                 said = f"demand is {units_text(demanded)}"
-            if said:
-                raise Superseded(f"{said} by now; what was moved stays where it is")
+            raise Superseded(f"{said} by now; what was moved stays where it is")
 
     async def commands(self, record: ShiftRecord) -> Sequence[SteeringCommand]:
         try:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Variable
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_soperator.capacity.demand import Decision, Demand, keep_decision, kept_demand
@@ -361,6 +363,20 @@ def test_a_decision_that_was_edited_ends_no_shift_and_is_made_anew(world: World,
     assert event["report"]["state"] == "done"
     world.looks(by_demand(), 1)
     assert kept_demand("shifts_demand", world.now) == {"training": 4, "inference": 4}
+
+
+def test_a_shift_stops_for_the_schedule_also_while_the_demand_cannot_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(key: str, default: Any) -> Any:
+        if key == "shifts_demand":
+            world.reads += 1
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR))
+        return world._read(key, default)
+
+    monkeypatch.setattr(Variable, "get", read)
+    event, _ = stopped(world, {"training": 4, "inference": 4}, [OVERRIDE], demanded="shifts_demand")
+    assert event["report"]["state"] == "superseded"
 
 
 def test_a_shift_whose_window_is_over_is_left_to_tell_what_it_has_moved(world: World) -> None:
