@@ -46,9 +46,9 @@ class Tail:
         return self._console.feed(data)
 
     async def rest(self, most: int) -> list[str]:
-        """The lines to the end of the file, up to ``most`` bytes, and a note about those that are not among them."""
+        """The lines to the end of the file, of up to ``most`` more bytes, and a note about what is not among them."""
         self.close()
-        note = self.trouble
+        note, most = self.trouble, most + len(self._unread)
         try:
             while not self.trouble and len(self._unread) < most:
                 before = self.offset

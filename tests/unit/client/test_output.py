@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.client.output import LONGEST_LINE, Console
+from airflow_provider_soperator.client.output import LONGEST_LINE, Console, Tails
+from airflow_provider_soperator.slurm.files import FilePiece
 
 
 def shown(*pieces: bytes) -> list[str]:
@@ -57,3 +61,19 @@ def test_where_it_is_cut_makes_no_difference(lines: list[str], data: st.DataObje
     cuts = sorted(data.draw(st.lists(st.integers(0, len(printed)))))
     pieces = [printed[start:end] for start, end in zip([0, *cuts], [*cuts, len(printed)], strict=True)]
     assert shown(*pieces) == lines
+
+
+def test_of_a_file_that_has_grown_at_its_end_the_last_bytes_are_read_or_said_to_be_missing() -> None:
+    async def rest_of(written: bytes, most: int) -> list[str]:
+        async def ask(request: Any) -> Any:
+            return tuple(
+                FilePiece(written[piece.offset : piece.offset + piece.length], len(written)) for piece in request.pieces
+            )
+
+        tail = Tails(ask).follow("fit.out", asyncio.Event())
+        # Read, and not shown yet.
+        tail.feed(written[:8], 8)
+        return await tail.rest(most)
+
+    assert asyncio.run(rest_of(b"step 1\n\nstep 2\n", 8)) == ["step 1", "", "step 2"]
+    assert asyncio.run(rest_of(b"step 1\n\nstep 2\nstep 3\n", 8))[-1] == "(Not shown of fit.out: 6 more bytes)"
