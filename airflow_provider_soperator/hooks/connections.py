@@ -76,7 +76,8 @@ def filled(extra: Mapping[str, Any], form: ConnectionForm, others: Iterable[str]
     is_off = {name for name in said if name in ours and ours[name].is_flag and str(said[name]).lower() != "true"}
     kept = {name: value for name, value in said.items() if value and name not in is_off}
     for one in form.fields:
-        at_most_one({one.excludes: kept.get(one.excludes), one.name: kept.get(one.name)})
+        if one.excludes:
+            at_most_one({one.excludes: kept.get(one.excludes), one.name: kept.get(one.name)})
         if one.choices and kept.get(one.name, "") not in ("", *one.choices):
             raise ConnectionMistake(f"{one.name} is {kept[one.name]!r}, but can be {', '.join(one.choices)}")
     return kept

@@ -217,9 +217,13 @@ class SbatchOperator(WaitingOperator):
         except InvalidJob as error:
             raise AirflowFailException(str(error)) from None
         if self.upload or self.download:
-            earlier, since = map(SubmissionKey, trigger.keys[:-1]), submitted_since(context["dag_run"].start_date)
-            job, files = job_of(trigger.job), self._files(context)
-            files.upload(self.upload, job, earlier=tuple(earlier), since=since, downloads=self.download)
+            self._files(context).upload(
+                self.upload,
+                job_of(trigger.job),
+                earlier=[SubmissionKey(key) for key in trigger.keys[:-1]],
+                since=submitted_since(context["dag_run"].start_date),
+                downloads=self.download,
+            )
         # The same that the trigger fills, also if this does not end well.
         self.shown_links = trigger.links
         return self.wait_for(trigger, context)

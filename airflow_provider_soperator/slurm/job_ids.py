@@ -134,9 +134,9 @@ class JobId:
             return self.element == other.element
         return any(other.element in found for found in self._ranges())
 
-    def _ranges(self) -> list[range]:
+    def _ranges(self) -> Iterator[range]:
         try:
-            return _array_ranges(self.elements) if self.elements else []
+            yield from _array_ranges(self.elements) if self.elements else ()
         except ValueError:
             raise ValueError(f"the elements of {self} are unknown: Slurm truncated the list") from None
 
@@ -175,8 +175,7 @@ def array_indices(text: str) -> list[int]:
     return sorted({index for some in _array_ranges(text) for index in some})
 
 
-def _array_ranges(text: str) -> list[range]:
-    found: list[range] = []
+def _array_ranges(text: str) -> Iterator[range]:
     for part in text.partition("%")[0].split(","):
         matched = _RANGE.fullmatch(part)
         if matched is None:
@@ -188,8 +187,7 @@ def _array_ranges(text: str) -> list[range]:
             raise ValueError(f"{part!r} has a step of 0")
         if (last - first) // step > 4_000_000:  # the largest MaxArraySize that Slurm allows is 4,000,001
             raise ValueError(f"{part!r} has more elements than any Slurm allows")
-        found.append(range(first, last + 1, step))
-    return found
+        yield range(first, last + 1, step)
 
 
 def ids_in(text: str) -> list[JobId]:

@@ -71,12 +71,13 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         if first:
             self._replacements = {name: Replacement(self) for name in self.nodes}
         move = self._decide(sights)
-        waiting, self._lost = {**move.lost, **move.waiting}, move.lost
+        self._lost = move.lost
+        waiting = {**move.lost, **move.waiting}
         self.place = "; ".join(in_lines(waiting))
         on_their_way = [name for name, one in self._replacements.items() if one.is_under_way and name not in move.lost]
         if move.lost and (first or not on_their_way):
             raise WorkFailed("; ".join(in_lines(move.lost)))
-        self._tell_nodes({**waiting, **self._arrived()})
+        self._tell_nodes({**waiting, **self._settled()})
         self.has_begun = True
         await give_orders(move.orders, client)
         late = [name for name, sight in sights.items() if self._is_late(sight.node)]
@@ -124,7 +125,8 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
     def _decide(self, sights: Mapping[str, NodeSnapshot]) -> NodeMove:
         now = datetime.now(timezone.utc)
         limit = number_or_share("max_parallel", self.max_parallel, len(self._replacements))
-        steps, is_lost = dict[str, NodeStep](), bool(self._lost)
+        steps: dict[str, NodeStep] = {}
+        is_lost = bool(self._lost)
         # The number of nodes that may begin depends on those that are on their way.
         for name in sorted(sights, key=lambda name: not self._replacements[name].is_under_way):
             under_way = sum(one.is_under_way for one in self._replacements.values())
@@ -133,8 +135,8 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
             is_lost = is_lost or bool(steps[name].lost)
         return move_of(steps)
 
-    def _arrived(self) -> dict[str, str]:
-        """The nodes that need nothing more, and why."""
+    def _settled(self) -> dict[str, str]:
+        """The nodes for which nothing more is done, and why."""
         said = {}
         for name, one in self._replacements.items():
             if one.is_skipped:

@@ -21,7 +21,6 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.node_conditions import in_lines
 from airflow_provider_soperator.values import Plain
 
 if TYPE_CHECKING:
@@ -90,6 +89,8 @@ class Work(Stored, ABC, Generic[C]):
 
     def _tell_nodes(self, said: Mapping[str, str]) -> None:
         """Log what is new about nodes, worded to follow their names."""
+        from airflow_provider_soperator.slurm.node_conditions import in_lines
+
         for line in in_lines({name: text for name, text in said.items() if self._told.get(name) != text}):
             self._log.info("%s", line)
         self._told = dict(said)

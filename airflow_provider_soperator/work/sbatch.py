@@ -283,7 +283,7 @@ class Chain:
             states = await states_of(names)
         left = {id: key for name, jobs in self.before.items() if _has_ended(states[name]) for id, key in jobs.items()}
         is_due = all(is_met(kind, state) for name, kind in early for state in states[name].values())
-        # It waits while the cluster is away.
+        # One that waits while the cluster is away.
         client = run.client.patient(log)
         try:
             if waiting := await _cancel_waiting(client, left):

@@ -56,7 +56,8 @@ class TargetScaling(Work[Session]):
         except CapacityError as error:
             raise WorkFailed(str(error)) from error
         self._tell(seen)
-        if not (seen.is_settled and seen.ready >= self.units >= max(seen.held, seen.allowed)):
+        is_there = seen.is_settled and seen.ready >= self.units >= max(seen.held, seen.allowed)
+        if not is_there:
             return None
         await session.finish()
         name, gpus = self.target.name, seen.ready * self.target.gpus_per_unit

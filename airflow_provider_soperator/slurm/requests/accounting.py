@@ -93,7 +93,7 @@ class Accounting(JobQuery[AccountingJob]):
     everyone: bool = False
     #: Jobs that existed at this time or later. Without it and without ids only today's are found.
     since: datetime | None = None
-    #: With it: jobs that existed before this time; by default all.
+    #: With ``since``: jobs that existed before this time; by default all since then.
     until: datetime | None = None
     #: Steps too.
     steps: bool = False
@@ -128,6 +128,7 @@ class Accounting(JobQuery[AccountingJob]):
 
     @property
     def end(self) -> str:
+        """Until when jobs are looked for, with ``since``, as Slurm reads times."""
         return notations.format_time(self.until) if self.until else "now+1day"
 
     def selections(self, most: int) -> list[list[str]]:
