@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import PurePosixPath
@@ -123,21 +123,19 @@ class JobKeeper:
     async def submit(self, tasks: Sequence[QueuedTask]) -> None:
         """Submit the jobs of tasks that became ready together."""
         if self._made is None and not self._options.python:
+            said = "The environment on the cluster is made, if it is not there"
             for task in tasks:
-                self._tell(
-                    News(task.leg, NewsKind.WAITING, "The environment on the cluster is made, if it is not there")
-                )
+                self._tell(News(task.leg, NewsKind.WAITING, said))
         try:
-            client, _ = await self._reach()
-            folder = await self._prepared(client)
+            client, folder = await self.prepared()
             jobs, rejected = folder.plan(tasks, self._options.defaults, self._env)
             for task in tasks:
                 if error := rejected.get(task.leg):
-                    self._over([task], NewsKind.FAILED, f"The job is not submitted: {error}")
+                    self._over([task], _failed(f"The job is not submitted: {error}"))
             if jobs:
                 await client.patient(self._log).ask(UnpackFiles(folder.tasks, folder.archive(jobs)))
         except Exception as error:
-            self._over(tasks, NewsKind.FAILED, f"The job could not be submitted: {error}")
+            self._over(tasks, _failed(f"The job could not be submitted: {error}"))
             return
         for one in jobs:
             self._work(one.key, one.tasks, self._run(client, one))
@@ -173,9 +171,6 @@ class JobKeeper:
 
     async def adopt_later(self, legs: Sequence[str]) -> None:
         """Adopt jobs as soon as the cluster answers; a task that turns out to have none has failed."""
-        self._begin(self._adopt_answered(legs))
-
-    async def _adopt_answered(self, legs: Sequence[str]) -> None:
         while True:
             try:
                 found = await self.adopt(legs)
@@ -184,7 +179,7 @@ class JobKeeper:
                 self._log.warning("The jobs of %s tasks cannot be looked for at present: %s", len(legs), error)
             await asyncio.sleep(AGAIN)
         lost = [QueuedTask(leg, "", "", "") for leg in legs if leg not in found]
-        self._over(lost, NewsKind.FAILED, "The scheduler ended before it had submitted a job")
+        self._over(lost, _failed("The scheduler ended before it had submitted a job"))
 
     @property
     def ended(self) -> Collection[str]:
@@ -233,8 +228,14 @@ class JobKeeper:
                 self._folder = await folder_of(self._options, self._client.patient(self._log))
             return self._client, self._folder
 
-    async def _prepared(self, client: AsyncSlurmClient) -> ExecutorFolder:
-        """The folder, and the Python that tasks run with: both are made if they are not there, which takes a while."""
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables that each job has."""
+        return {**self._env, **(self._options.defaults.job.get("env") or {})}
+
+    async def prepared(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
+        """The client, and the folder with the Python of the tasks, which take a while if they are not there."""
+        client, _ = await self._reach()
         async with self._making:
             now = time.monotonic()
             if self._made is None or now - self._made_at > CLEANED:
@@ -242,7 +243,7 @@ class JobKeeper:
                 keep = self._options.token_days + LONGEST
                 request = PrepareFolder(self._options.root, self._options.python, packages, keep)
                 self._made, self._made_at = await client.patient(self._log).ask(request), now
-            return self._made
+            return client, self._made
 
     async def _renewed(self) -> AsyncSlurmClient:
         try:
@@ -275,7 +276,7 @@ class JobKeeper:
             submitted = await client.patient(self._log).submit(one.job, one.key, since=_since())
             assert submitted.id is not None
         except Exception as error:
-            self._over(one.tasks, NewsKind.FAILED, f"The job could not be submitted: {error}")
+            self._over(one.tasks, _failed(f"The job could not be submitted: {error}"))
             return
         for task in one.tasks:
             self._tell(News(task.leg, NewsKind.SUBMITTED, f"Job {submitted.id} submitted"))
@@ -285,10 +286,10 @@ class JobKeeper:
         told: set[str] = set()
         while True:
             try:
-                client, folder = await self._reach()
+                client, _ = await self._reach()
                 async for status in client.watch(job, name=key.suffix_of(job), mine=True):
                     if status.is_over:
-                        await self._end(client, folder, status, key, tasks)
+                        await self._end(status, key, tasks)
                         return
                     self._tell_state(status, tasks, told)
             except Exception as error:
@@ -310,52 +311,41 @@ class JobKeeper:
             for task in tasks:
                 self._tell(News(task.leg, kind, said))
 
-    async def _end(
-        self,
-        client: AsyncSlurmClient,
-        folder: ExecutorFolder,
-        status: JobStatus,
-        key: SubmissionKey,
-        tasks: Sequence[QueuedTask],
-    ) -> None:
+    async def _end(self, status: JobStatus, key: SubmissionKey, tasks: Sequence[QueuedTask]) -> None:
+        client, folder = await self._reach()
         part, output = status.telling, f"{folder.root}/output/%j.out"
         code = part.exit_code.code if part and part.state.base is JobBase.FAILED else 0
-        lines, said = list[str](), sentence(status)
-        if status.succeeded:
-            kind = NewsKind.SUCCEEDED
-        elif code == runner.NOT_WANTED:
-            kind = NewsKind.NOT_WANTED
-        else:
-            kind, run = NewsKind.FAILED, JobRun(client, BatchJob(command="true", output=output), [key])
-            # Only accounting knows who has cancelled a job.
-            status = await client.accounts.complete(status)
-            lines, last = await run.diagnosis(status), await run.last_lines(status)
-            # The supervisor's own messages are no explanation, and a heading alone is none.
-            last = [line for line in last if '{"timestamp":' not in line]
-            lines += last if len(last) > 1 else []
-            error = failure(status)
-            why = _AGAIN if isinstance(error, (JobNodeFailed, JobPreempted)) else str(error).partition("\n")[0]
-            said = f"{sentence(status)}: {_MEANING.get(code) or why}"
         path = expand_filename(part.stdout or output, part) if part else None
-        self._over(tasks, kind, f"Job {status.id} {said}", lines, [path] if path else [])
+        files = [path] if path else []
+        if status.succeeded or code == runner.NOT_WANTED:
+            kind = NewsKind.SUCCEEDED if status.succeeded else NewsKind.NOT_WANTED
+            self._over(tasks, News("", kind, f"Job {status.id} {sentence(status)}"), files)
+            return
+        run = JobRun(client, BatchJob(command="true", output=output), [key])
+        # Only accounting knows who has cancelled a job.
+        status = await client.accounts.complete(status)
+        diagnosis, last = await run.diagnosis(status), await run.last_lines(status)
+        # The supervisor's own messages are no explanation, and a heading alone is none.
+        last = [line for line in last if '{"timestamp":' not in line]
+        lines = (*diagnosis, *(last if len(last) > 1 else ()))
+        error = failure(status)
+        why = _AGAIN if isinstance(error, (JobNodeFailed, JobPreempted)) else str(error).partition("\n")[0]
+        self._over(tasks, _failed(f"Job {status.id} {sentence(status)}: {_MEANING.get(code) or why}", lines), files)
 
-    def _over(
-        self,
-        tasks: Iterable[QueuedTask],
-        kind: NewsKind,
-        said: str,
-        lines: Sequence[str] = (),
-        files: Sequence[str] = (),
-    ) -> None:
+    def _over(self, tasks: Iterable[QueuedTask], news: News, files: Sequence[str] = ()) -> None:
         """Tell the end of tasks, and note what is left of them."""
         for task in tasks:
             self._keys.pop(task.leg, None)
             if self._folder:
                 self._ended[task.leg] = [*self._folder.files_of(task.leg), *files]
-            is_unwanted = task.leg in self._unwanted
+            is_wanted = task.leg not in self._unwanted
             self._unwanted.discard(task.leg)
-            news = News(task.leg, kind, said, tuple(lines), task.log_path)
-            self._tell(News(task.leg, NewsKind.NOT_WANTED) if is_unwanted else news)
+            told = news if is_wanted else News("", NewsKind.NOT_WANTED)
+            self._tell(replace(told, leg=task.leg, log_path=task.log_path))
+
+
+def _failed(said: str, lines: tuple[str, ...] = ()) -> News:
+    return News("", NewsKind.FAILED, said, lines)
 
 
 def _since(days: float = 0.0) -> datetime:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.executors.base_executor import BaseExecutor, get_execution_api_server_url
 
@@ -181,20 +181,23 @@ class SlurmExecutor(BaseExecutor):
         if key is None:
             return
         # Of a task that is not wanted another job may run.
-        if state is None or (kind is NewsKind.NOT_WANTED and state != "queued"):
+        is_waited_for = state is not None and (kind is not NewsKind.NOT_WANTED or state == "queued")
+        if is_waited_for:
+            said += self._WHY.get(kind.value, "")
+            self.fail(cast("WorkloadKey", key), info=said)
+        else:
             # It has told its state itself. The end of its job would fail a sensor that has been rescheduled, and that
             # Airflow has scheduled again since.
             self.running.discard(cast("WorkloadKey", key))
-            return
-        if kind is NewsKind.NOT_WANTED:
-            # It was no Airflow that has answered.
-            said += ": what answered its node knows no such task: see whether execution_api_server_url is right"
-        elif kind is NewsKind.SUCCEEDED:
-            # Such as one that was cleared while it ran, which Airflow then tries again.
-            said += ", and its task has told no state"
-        self.fail(cast("WorkloadKey", key), info=said)
-        self._tell(key, NewsKind.FAILED.value, "\n".join((said, *news.lines)))
-        self._append_to_log(news.log_path, said, news.lines)
+        if is_waited_for or kind is NewsKind.FAILED:
+            self._tell(key, NewsKind.FAILED.value, "\n".join((said, *news.lines)))
+            self._append_to_log(news.log_path, said, news.lines)
+
+    #: Why a task has failed whose job has not: another server has answered its node, or it was cleared while it ran.
+    _WHY: ClassVar = {
+        "not wanted": ": what answered its node knows no such task: see whether execution_api_server_url is right",
+        "succeeded": ", and its task has told no state",
+    }
 
     def _tell(self, key: Any, event: str, said: str) -> None:
         """Add a row to the task's audit log."""
@@ -209,16 +212,12 @@ class SlurmExecutor(BaseExecutor):
             return
         from airflow.sdk.log import init_log_file
 
-        at = datetime.now(timezone.utc).isoformat()
-        levels = ["error", *["warning"] * len(more)]
-        lines = (
-            json.dumps({"timestamp": at, "level": level, "event": line, "logger": "slurm"}) + "\n"
-            for level, line in zip(levels, (said, *more), strict=True)
-        )
+        at, events = datetime.now(timezone.utc).isoformat(), [("error", said), *(("warning", line) for line in more)]
+        lines = [{"timestamp": at, "level": level, "event": line, "logger": "slurm"} for level, line in events]
         try:
             # With the modes of Airflow's own: the user of the jobs has the logs of further tries beside it.
             with init_log_file(log_path).open("a") as log:
-                log.writelines(lines)
+                log.writelines(json.dumps(line) + "\n" for line in lines)
         except OSError as error:
             self.log.warning("%s cannot be written, so the audit log alone tells of the end: %s", log_path, error)
 
@@ -231,7 +230,8 @@ class SlurmExecutor(BaseExecutor):
             unwanted = legs - {*await asyncio.to_thread(_states, legs)}
             # The task of a job that has just started may be through before a poll has seen the start.
             seen_twice, self._unwanted = unwanted & self._unwanted, unwanted
-            await keeper.drop(seen_twice)
+            if seen_twice:
+                await keeper.drop(seen_twice)
         except Exception:
             self.log.exception("Tasks that were cleared could not be looked for")
 

@@ -209,7 +209,8 @@ def test_a_job_that_ends_badly_after_its_task_has_told_its_state_fails_nothing(
     database.states = {}
     assert tell(executor, News("leg", NewsKind.FAILED, "Job 7 is TIMEOUT")) == {}
     assert not executor.running
-    assert not executor._task_event_logs
+    # Of one that Slurm has ended it tells why, though its supervisor was quicker.
+    assert [row.extra for row in executor._task_event_logs] == ["Job 7 is TIMEOUT"]
 
 
 def test_news_wait_for_the_database(executor: SlurmExecutor, database: Database) -> None:
