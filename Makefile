@@ -14,8 +14,8 @@ help: ## List these targets
 venv: ## Install what is missing, into .venv and (as root) from Debian
 	@scripts/bootstrap
 
-demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in them
-	$(PYTHON) -m sandbox demo $(ARGS)
+demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in them; EXECUTOR=slurm for tasks on nodes
+	$(PYTHON) -m sandbox demo $(if $(EXECUTOR),--executor=$(EXECUTOR)) $(ARGS)
 
 docs: venv ## Build the documentation as a site, into build/site; ARGS=serve shows it while you write
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs $(or $(ARGS),build --strict)

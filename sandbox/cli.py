@@ -125,6 +125,8 @@ def parser() -> argparse.ArgumentParser:
             kind.add_argument(*words, **keywords)
     show = command("demo", "run an example DAG in an Airflow on a sandbox, and watch it", _demo)
     _add_settings(show)
+    executors = "where its tasks run: beside the scheduler, or as jobs on nodes (local)"
+    show.add_argument("--executor", choices=demo.SHOWN, default="local", help=executors)
     down = command("down", "stop a sandbox and remove all it has written", _down)
     down.add_argument("--all", action="store_true", help="all sandboxes of this machine")
     down.add_argument("--purge", action="store_true", help="remove the cached roots and the tables of Airflow, too")
@@ -170,7 +172,8 @@ def _up(options: argparse.Namespace) -> None:
 
 def _requested(options: argparse.Namespace) -> Sandbox:
     """The sandbox as it is if there is one, else as the options ask for it."""
-    given = {name: value for name, value in vars(options).items() if name in (*OPTIONS, "slurm_conf", "bare")}
+    others = ("slurm_conf", "bare", "visible")
+    given = {name: value for name, value in vars(options).items() if name in (*OPTIONS, *others)}
     if "root" in given:
         given |= own_root(given["root"], given.get("slurm", ""))
     wanted = Settings(name=options.name, **given)
@@ -220,9 +223,12 @@ def _fault(options: argparse.Namespace) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
+    shown = demo.SHOWN[options.executor]
+    if shown.on_nodes:
+        options.visible = demo.visible(options.name)
     sandbox = _requested(options)
-    demo.check(sandbox.settings)
-    demo.run(sandbox, Console(highlight=False, soft_wrap=True), _progress)
+    demo.check(sandbox.settings, shown)
+    demo.run(sandbox, shown, Console(highlight=False, soft_wrap=True), _progress)
 
 
 def _down(options: argparse.Namespace) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -52,6 +54,7 @@ class Airflow:
                 "AIRFLOW__CORE__PARALLELISM": str(_PARALLELISM),
                 "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
                 "AIRFLOW__API__INSTANCE_NAME": f"Soperator sandbox {self._sandbox.settings.name}",
+                **self._executors(),
                 **self._more,
             }
         )
@@ -66,6 +69,17 @@ class Airflow:
             if name == COMPONENTS[0]:
                 self.api.add_connections(facts["airflow_connections"])
         report(1.0, "ready")
+
+    def _executors(self) -> dict[str, str]:
+        """Nodes that see this Airflow can run its tasks."""
+        if str(self.home.folder) not in self._sandbox.settings.visible:
+            return {}
+        env = {"AIRFLOW_HOME": str(self.home.folder), "AIRFLOW__CORE__DAGS_FOLDER": str(self.home.dags)}
+        return {
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor,SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor",
+            "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": sys.executable,
+            "AIRFLOW__SOPERATOR__EXECUTOR_JOB": json.dumps({"env": env, "partition": "main"}),
+        }
 
     def wait_for_dag(self, dag_id: str, since: datetime | None = None, timeout: float = 60) -> None:
         """Until it has read the file of this name; ``since`` when, if what it knew before does not count."""
