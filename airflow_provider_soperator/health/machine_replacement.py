@@ -13,18 +13,7 @@ from datetime import datetime, timedelta
 
 from airflow_provider_soperator.health.findings import acted_upon
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import (
-    DrainReason,
-    failed_to_resume,
-    is_busy,
-    is_coming_up,
-    is_going_off,
-    is_off,
-    is_ours,
-    is_up,
-    is_usable,
-    refuse_orders,
-)
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_ours, refuse_orders
 from airflow_provider_soperator.slurm.node_orders import NodeStep, because, held
 from airflow_provider_soperator.slurm.requests import Drain, NodeOrder, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
@@ -76,7 +65,7 @@ def by_slurm(node: Node) -> NodeSnapshot:
 
 
 def _is_away(node: Node) -> str:
-    return "" if is_up(node) else f"is {node.state}"
+    return "" if node.is_up else f"is {node.state}"
 
 
 @dataclass(kw_only=True)
@@ -152,9 +141,9 @@ class Replacement:
     def _begin(self, snapshot: NodeSnapshot, now: datetime, may_begin: bool) -> NodeStep | None:
         """None once it has begun."""
         node, machine = snapshot.node, snapshot.machine
-        if failed_to_resume(node):
+        if node.failed_to_resume:
             return NodeStep(lost=because(node, "did not boot") + ": power it down and up again to get another machine")
-        if is_off(node) or is_going_off(node):
+        if node.is_off or node.is_going_off:
             self.is_skipped = True
             return NodeStep()
         drained = node.state.has(NodeFlag.DRAIN)
@@ -169,7 +158,7 @@ class Replacement:
             # An earlier try has replaced the machine.
             self._started(snapshot, now)
             return None
-        if is_coming_up(node):
+        if node.is_coming_up:
             return NodeStep(waits="boots")
         if not may_begin:
             return NodeStep(waits="waits for other replacements")
@@ -197,7 +186,7 @@ class Replacement:
                 return NodeStep(lost=f"was undrained by others while still on {snapshot.machine.name}")
             return NodeStep((self._drain(node),), waits="is being drained")
         self._was_drained = True
-        if is_busy(node):
+        if node.is_busy:
             return NodeStep(waits="has jobs")
         if not self._is_overdue(now):
             return NodeStep(waits="is drained, waiting for Soperator")
@@ -211,11 +200,11 @@ class Replacement:
         assert machine
         if self.new != machine.name:
             self.new, self._its_turn = machine.name, None
-        if failed_to_resume(node):
+        if node.failed_to_resume:
             return NodeStep(lost=because(node, f"did not boot on {self.new}"))
-        if not snapshot.is_there or not is_up(node):
+        if not snapshot.is_there or not node.is_up:
             return NodeStep(waits=f"boots on {self.new}")
-        if is_usable(node):
+        if node.is_usable:
             self.ended = now
             return NodeStep()
         if not node.state.has(NodeFlag.DRAIN):

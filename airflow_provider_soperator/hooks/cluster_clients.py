@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from airflow.sdk import Variable, conf
@@ -95,6 +95,19 @@ class HealthSources:
     #: Checks whose kept figures are compared, and the share by which a figure may be worse.
     checks: tuple[str, ...] = ()
     tolerance: float = 0.1
+
+    @classmethod
+    def named_by(cls, task: Any) -> HealthSources:
+        """The sources that a sensor or a trigger names in parameters of the same names."""
+        return cls(
+            kubernetes_conn_id=task.kubernetes_conn_id or None,
+            namespace=task.namespace,
+            prometheus_conn_id=task.prometheus_conn_id or None,
+            series=dict(task.series or {}),
+            node_labels=tuple(task.node_labels or NODE_LABELS),
+            checks=tuple(task.checks),
+            tolerance=task.tolerance,
+        )
 
     async def ask(self, max_age: float | None = None) -> Observations:
         """Ask all sources; raises ``TransportError`` if one of them cannot be asked.

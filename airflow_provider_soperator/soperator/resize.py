@@ -14,13 +14,7 @@ from datetime import datetime
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import (
-    DrainReason,
-    is_drained,
-    is_off,
-    is_ours,
-    is_usable,
-)
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_ours
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained
 from airflow_provider_soperator.slurm.requests import Undrain
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
@@ -74,7 +68,7 @@ class Resize:
         """The move before the resize: drain the nodes that go, and wait for their jobs."""
         nodes = [slurm[name] for name in self.leaving(nodeset) if name in slurm] if slurm else []
         move = drained(nodes, self.reason, wait_for_jobs=True)
-        on = [node.name for node in nodes if nodeset.is_ephemeral and is_drained(node) and not is_off(node)]
+        on = [node.name for node in nodes if nodeset.is_ephemeral and node.is_drained and not node.is_off]
         return replace(move, waiting={**move.waiting, **dict.fromkeys(on, "is not off yet")})
 
     def finish(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None, since: datetime) -> NodeMove:
@@ -104,4 +98,4 @@ class Resize:
 
 def _was_wrong(node: Node, since: datetime) -> bool:
     is_out = node.state.base is NodeBase.DOWN or node.state.has(NodeFlag.DRAIN, NodeFlag.FAIL)
-    return is_out and not is_usable(node) and node.reason_since is not None and node.reason_since < since
+    return is_out and not node.is_usable and node.reason_since is not None and node.reason_since < since

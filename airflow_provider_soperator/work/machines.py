@@ -23,7 +23,7 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import InvalidRequest
-from airflow_provider_soperator.slurm.node_conditions import in_lines, is_draining, is_up, refuse_unknown
+from airflow_provider_soperator.slurm.node_conditions import in_lines, refuse_unknown
 from airflow_provider_soperator.slurm.node_orders import NodeStep
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
 from airflow_provider_soperator.values import NAMESPACE, number_or_share
@@ -117,7 +117,7 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         if seen.kubernetes is not None:
             return {node.name: by_kubernetes(node, seen.kubernetes.get(node.name)) for node in wanted}
         sights = {node.name: by_slurm(node) for node in wanted}
-        if unknown := [node.name for node in wanted if is_up(node) and sights[node.name].machine is None]:
+        if unknown := [node.name for node in wanted if node.is_up and sights[node.name].machine is None]:
             raise InvalidRequest(
                 f"Slurm has not learnt which machine {hostlist.fold(unknown)} is on: give kubernetes_conn_id"
             )
@@ -162,7 +162,7 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
 
     def _is_late(self, node: Node) -> bool:
         """True once its jobs have had the time that they were given."""
-        drained = node.reason_since if is_draining(node) and self._replacements[node.name].is_under_way else None
+        drained = node.reason_since if node.is_draining and self._replacements[node.name].is_under_way else None
         return bool(drained and datetime.now(timezone.utc) - drained > self.grace)
 
     async def _end_jobs(self, client: AsyncSlurmClient, nodes: Sequence[Node]) -> None:

@@ -22,7 +22,6 @@ from airflow_provider_soperator.slurm.node_conditions import (
     chosen,
     in_lines,
     is_anothers,
-    is_coming_up,
     is_ours,
     loss_rank,
     refuse_unknown,
@@ -118,7 +117,7 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
             return move
         block = await ShiftClients().block_beside_shifts(self.nebius_conn_id, self.block)
         # Slurm does not know if a booting node has its machine yet.
-        left = (block.free or 0) - sum(node.gpus for node in known.values() if is_coming_up(node))
+        left = (block.free or 0) - sum(node.gpus for node in known.values() if node.is_coming_up)
         fitting = accumulate(known[name].gpus for name in off)
         late = [name for name, gpus in zip(off, fitting, strict=True) if gpus > left]
         free = "an unknown number of" if block.free is None else max(0, left)
@@ -180,7 +179,7 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         if move.there:
             return 0
         if self.action == "up":
-            return 1 if is_coming_up(node) else 2 if move.orders else 3
+            return 1 if node.is_coming_up else 2 if move.orders else 3
         return None if is_anothers(node, self.owner) else 1 + loss_rank(node)
 
     def _tell(self, move: NodeMove) -> None:
