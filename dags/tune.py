@@ -1,4 +1,4 @@
-"""Ordinary Airflow tasks, of which those that need GPUs run on nodes: each is a Slurm job of `SlurmExecutor`.
+"""Search for a good rate by ordinary Airflow tasks, of which those that need GPUs are jobs of `SlurmExecutor`.
 
 Nothing else in the file knows of Slurm. In an Airflow without that executor all tasks run beside the scheduler.
 """
