@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.soperator.conditions import Object
-from airflow_provider_soperator.soperator.kinds import Resource, serves
+from airflow_provider_soperator.soperator.kinds import Resource
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.workloads import MANAGER
 
@@ -116,7 +116,7 @@ async def find(objects: Objects, workload: Resource, name: str, *, may_pin_hpa: 
         reference = found["spec"].get("scaleTargetRef") or {}
         return reference.get("name") == name and workload.is_meant_by(reference)
 
-    if await serves(objects.client, Keda.resource.group, Keda.resource.version):
+    if await objects.serves(Keda.resource):
         for found in filter(scales, await objects.list_all(Keda.resource)):
             return Keda(found)
     for found in filter(scales, await objects.list_all(Hpa.resource)):

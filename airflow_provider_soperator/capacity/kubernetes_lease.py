@@ -48,7 +48,7 @@ class KubernetesLease(LeaseStore):
             await self._change({"metadata": {}, "spec": {"holderIdentity": None}}, seen)
 
     async def _change(self, body: Object, over: StoredLease | None) -> StoredLease | None:
-        body = {"apiVersion": f"{LEASE.group}/{LEASE.version}", "kind": LEASE.kind, **body}
+        body = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, **body}
         body["metadata"] |= {"resourceVersion": over.version} if over else {"name": self._name}
         try:
             call = self._objects.patch(LEASE, self._name, body) if over else self._objects.create(LEASE, body)

@@ -51,11 +51,8 @@ def assess(nodes: Sequence[Node], seen: Observations, *, ignore_own_drains: bool
     for name, metric, sample, what in seen.faults(nodes):
         if name:
             gpu = f"GPU {sample.labels['gpu']}: " if sample.labels.get("gpu") else ""
-            heals, takes_machine = metric.heals, metric.takes_machine
-            finding = Finding(
-                name, FindingKind.METRIC, gpu + what, "prometheus", heals=heals, takes_machine=takes_machine
-            )
-            found[name].append(finding)
+            does = metric.heals, metric.takes_machine
+            found[name].append(Finding(name, FindingKind.METRIC, gpu + what, "prometheus", None, *does))
     on = {node.name for node in nodes if not node.is_off}
     for check, kept in seen.figures.items():
         for finding in slower(check, {name: runs for name, runs in kept.items() if name in on}, seen.tolerance):

@@ -8,7 +8,7 @@ Soperator undrains such a node unless the cloud has announced maintenance.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.health.findings import acted_upon
@@ -126,12 +126,8 @@ class Replacement:
     def undo(self, snapshot: NodeSnapshot) -> tuple[NodeOrder, ...]:
         """Revoke the drain if the replacement ends early, but not once the machine is being replaced."""
         node = snapshot.node
-        if (
-            not self.is_under_way
-            or not self._is_our_drain(node)
-            or snapshot.acted
-            or self._is_on_another(snapshot.machine)
-        ):
+        ours = is_ours(replace(node, reason=node.reason.removeprefix(f"{_HARDWARE} ")), self.options.owner)
+        if not (self.is_under_way and ours) or snapshot.acted or self._is_on_another(snapshot.machine):
             return ()
         if self._former:
             return (Drain((node.name,), self._former),)
@@ -229,10 +225,6 @@ class Replacement:
 
     def _is_new(self, machine: Host | None) -> bool:
         return bool(machine and machine.created and machine.created > self.options.since)
-
-    def _is_our_drain(self, node: Node) -> bool:
-        reason = DrainReason.parse(node.reason.removeprefix(f"{_HARDWARE} "))
-        return node.state.has(NodeFlag.DRAIN) and reason is not None and reason.owner == self.options.owner
 
     def _drain(self, node: Node) -> Drain:
         had_one = node.state.has(NodeFlag.DRAIN) and node.reason

@@ -95,11 +95,6 @@ KNOWN_REASONS = (
     ),
     _by_machine("[compute_maintenance]", "maintenance", "Soperator maintains the machine under the node"),
     _by_machine(
-        "[hardware_problem]",
-        "hardware_problem",
-        "a health check has failed for good; Soperator has the machine replaced once the node has drained",
-    ),
-    _by_machine(
         "[node_problem]",
         "node_problem",
         "a health check has failed; Soperator tests the node further or has its machine replaced",
@@ -110,6 +105,11 @@ KNOWN_REASONS = (
         "a job has left something behind (processes on GPUs, a full disk, used memory); the check that has drained "
         "the node undrains it once that is gone",
         heals=True,
+    ),
+    _by_machine(
+        "[hardware_problem]",
+        "hardware_problem",
+        "a health check has failed for good; Soperator has the machine replaced once the node has drained",
     ),
     KnownReason(
         "[software_problem]", "software_problem", "a check of the node's software has failed; it needs manual repair"

@@ -92,7 +92,11 @@ def kept_off(nodes: Iterable[Node], mode: PowerDownMode, *, reason: DrainReason)
 
 
 def move_each(nodes: Iterable[Node], step: Callable[[Node], NodeStep]) -> NodeMove:
-    steps = {node.name: step(node) for node in nodes}
+    return move_of({node.name: step(node) for node in nodes})
+
+
+def move_of(steps: Mapping[str, NodeStep]) -> NodeMove:
+    """The move that the steps of nodes make together, by their names."""
     return NodeMove(
         orders=_together(order for one in steps.values() for order in one.orders),
         there=tuple(name for name, one in steps.items() if one == THERE),

@@ -16,7 +16,7 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.soperator import workloads
 from airflow_provider_soperator.soperator.conditions import Object
-from airflow_provider_soperator.soperator.kinds import KindMistake, Resource, find_scalable
+from airflow_provider_soperator.soperator.kinds import POD, KindMistake, Resource
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict, kubernetes_errors
 
@@ -39,11 +39,11 @@ async def open_session(
     async with AsyncExitStack() as opened:
         with kubernetes_errors("connect", _RIGHTS):
             client = await opened.enter_async_context(clients.kubernetes(target.kubernetes_conn_id))
+        objects = Objects(client, target.namespace, _RIGHTS)
         try:
-            resource = await find_scalable(client, target.kind)
+            workload = Workload(target, await objects.find_scalable(target.kind), objects)
         except KindMistake as error:
             raise CapacityMistake(str(error)) from None
-        workload = Workload(target, resource, Objects(client, target.namespace, _RIGHTS))
         yield KubernetesScaleSession(target, workload, log)
 
 
@@ -65,7 +65,7 @@ class Workload:
 
     async def pods(self, scale: Object) -> list[Object]:
         selector = (scale.get("status") or {}).get("selector")
-        return await self._objects.list_pods(selector) if selector else []
+        return await self._objects.list_all(POD, selector) if selector else []
 
     async def autoscaler(self) -> autoscalers.Autoscaler | None:
         return await autoscalers.find(self._objects, self._resource, self._name, may_pin_hpa=self._may_pin_hpa)

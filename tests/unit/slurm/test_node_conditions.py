@@ -123,3 +123,6 @@ def test_what_is_found_first_by_soperator_counts() -> None:
     known = explain("[hardware_problem] gpu: Kill task failed")
     assert known is not None
     assert known.kind == "reboot"
+    known = explain("[hardware_problem] gpu: after a [node_problem]")
+    assert known is not None
+    assert known.kind == "node_problem"
