@@ -18,7 +18,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sandbox import access, faults, lifecycle, preflight, status
 from sandbox.airflow import tables
 from sandbox.airflow.beside import Airflow
-from sandbox.demo import run as demo
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
 from sandbox.rootfs import RootCache, own_root
@@ -220,6 +219,9 @@ def _fault(options: argparse.Namespace) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
+    # What it asks Airflow with takes as long to import as all that other commands need.
+    from sandbox.demo import run as demo
+
     sandbox = _requested(options)
     demo.check(sandbox.settings)
     demo.run(sandbox, Console(highlight=False, soft_wrap=True), _progress)
