@@ -17,6 +17,7 @@ from sandbox.airflow import database
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
 from tests import leftovers
+from tests.airflow import interpreter
 from tests.airflow.shifts import Capacity
 from tests.airflow.stack import FIRST, Run, Stack
 from tests.integration.cluster import Cluster
@@ -45,8 +46,8 @@ def slurm(home: Path) -> Iterator[Cluster]:
         vm_boot=0.5,
         vm_lag=1,
         vm_removal=0.5,
-        # Tasks run on nodes with the Python of this process.
-        visible=[sys.base_prefix, str(Path(sys.prefix).parent), str(home)],
+        # Tasks run on nodes with the packages of this process.
+        visible=[str(Path(__file__).parents[2]), sys.prefix, str(home)],
         # Each look at the nodes is a command.
         checks_interval=3,
         slurm_conf=[
@@ -85,7 +86,7 @@ def stack(slurm: Cluster, metrics: socket.socket, home: Path) -> Iterator[Stack]
         "AIRFLOW__METRICS__STATSD_PORT": str(port),
         "AIRFLOW__METRICS__METRICS_ALLOW_LIST": "soperator",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor,SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor",
-        "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": sys.executable,
+        "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": interpreter.environment(slurm),
         "AIRFLOW__SOPERATOR__EXECUTOR_JOB": json.dumps({"env": on_nodes(folder)}),
         "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "5",
     }

@@ -33,3 +33,22 @@ def install(cluster: Cluster) -> str:
         library = sysconfig.get_config_var("INSTSONAME")
         shutil.copy2(Path(sysconfig.get_config_var("LIBDIR")) / library, inside("/usr/lib") / library)
     return PYTHON
+
+
+def environment(cluster: Cluster) -> str:
+    """An environment on the copy, with the packages of this one, which nodes see where they are; its Python.
+
+    Nodes could not have Debian's Python where it is: they have their own there.
+    """
+    python, home = install(cluster), Path("/opt/airflow")
+    folder = cluster.sandbox.init.root() / home.relative_to("/")
+    library = folder / "lib" / Path(python).name
+    library.mkdir(parents=True)
+    (library / "site-packages").symlink_to(sysconfig.get_path("purelib"))
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(python).parent}\n")
+    (folder / "bin").mkdir()
+    (folder / "bin/python").symlink_to(python)
+    command = folder / "bin/airflow"
+    command.write_text(f"#!{home}/bin/python\nfrom airflow.__main__ import main\n\nmain()\n")
+    command.chmod(0o755)
+    return f"{home}/bin/python"
