@@ -19,11 +19,15 @@ from typing import Any
 
 import psutil
 
+from airflow_provider_soperator.client import submissions
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.submissions import PendingSubmission
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.requests import CommandOutput, SchedulerDiagnostics
+from airflow_provider_soperator.slurm.requests.commands import run_steps
+from airflow_provider_soperator.slurm.requests.submission import MOST
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.table import Row, spread
 from benchmarks.transports import Login
@@ -184,8 +188,14 @@ def ending(sandbox: Sandbox, jobs: Sequence[str], seconds: float) -> Iterator[di
 def submit(slurm: SlurmClient, count: int) -> list[str]:
     run = uuid.uuid4().hex
     names = (SubmissionKey.derive("bench", run, "job", number, 1).name("bench") for number in range(count))
-    jobs = [BatchJob(name=name, command="true", hold=True, output="/dev/null") for name in names]
-    return [str(one.id) for one in slurm.submit_many(jobs)]
+    left = {name: BatchJob(name=name, command="true", hold=True, output="/dev/null") for name in names}
+    ids = []
+    while left:
+        batch = {name: PendingSubmission(left[name]) for name in list(left)[:MOST]}
+        for name, answer in run_steps(submissions.submit(batch), slurm.ask).items():
+            ids.append(str(answer.id))
+            del left[name]
+    return ids
 
 
 def run() -> list[Row]:

@@ -15,12 +15,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.board.tasks import path_of
-from airflow_provider_soperator.capacity.demand import KeptDecision, newest_decision
+from airflow_provider_soperator.capacity.demand import Decision, newest_decision
+from airflow_provider_soperator.capacity.figures import kept_reports
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.steering import ShiftAtWork
-from airflow_provider_soperator.capacity.windows import kept_reports
 from airflow_provider_soperator.errors import CapacityMistake
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class CapacityDag:
     #: What targets could use in past windows, the newest last.
     reports: Sequence[Mapping[str, Any]] = ()
     #: The units by demand, if anything decides within ranges.
-    demand: KeptDecision | None = None
+    demand: Decision | None = None
     at_work: ShiftSeen | None = None
     last: ShiftSeen | None = None
     #: What is wrong with its overrides.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
-from airflow_provider_soperator.slurm.job_records import Job, expand_filename
+from airflow_provider_soperator.slurm.job_records import Job
 
 #: Bytes that are read of the end of a file, and lines that are shown.
 _BYTES, _LINES = 32 << 10, 200
@@ -16,7 +16,7 @@ _MAX_AGE = 5.0
 
 async def output_tail(connection: str, job: Job) -> str:
     """The last lines of what a job has printed; raises ``ClusterError`` if they cannot be read."""
-    path = expand_filename(job.stdout, job)
+    path = job.output
     if not path:
         raise FileError("it is not known yet which file the job writes")
     async with SlurmHook(connection).async_client() as client:

@@ -13,7 +13,7 @@ from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.board.wall import nodes_of
 from airflow_provider_soperator.slurm.job_ids import JobId, strip_key
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
 
 #: Rows on a page, and reasons above them.
@@ -115,7 +115,7 @@ def row_of(picture: Picture, job: JobId) -> QueueRow:
 
 
 def _row(job: Job, tasks: JobTasks | None) -> QueueRow:
-    return QueueRow(job=job, tasks=tasks, why=reason_in_words(job), gpus=count_gpus(job.tres), count=job_count(job))
+    return QueueRow(job=job, tasks=tasks, why=reason_in_words(job), gpus=job.gpus, count=job.count)
 
 
 def _fits(row: QueueRow, query: QueueQuery) -> bool:

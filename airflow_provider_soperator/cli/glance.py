@@ -152,7 +152,7 @@ def why(args: Namespace) -> None:
 
 async def _lines_about(connection: str, job: JobId) -> list[str]:
     async with SlurmHook(connection).async_client() as client:
-        status = await client.status(job)
+        status = (await client.statuses([job]))[job]
         if not status.parts:
             raise ValueError(f"the cluster has no job {job}, neither in the queue nor in accounting")
         failed = any(part.has_failed for part in status.parts) and status.is_over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_soperator.board.capacity_dags import CapacityDag
 from airflow_provider_soperator.board.schedule_band import conflicts
 from airflow_provider_soperator.capacity.allocation import least_gpus, units_text
-from airflow_provider_soperator.capacity.calendar import instant
+from airflow_provider_soperator.capacity.calendar import instant, moment_by_clocks
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts, requested_allocation
 from airflow_provider_soperator.capacity.overrides import Override, kept_overrides, written
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
@@ -66,7 +67,7 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
 @command
 def schedule(args: Namespace) -> None:
     """Draw schedules; ends with status 1 if two DAGs contradict each other."""
-    start = _moment("at", args.at, None) or datetime.now(timezone.utc)
+    start = moment_of("at", args.at) or datetime.now(timezone.utc)
     found = [one for dag in dags_of(args.dags) if (one := _scheduled(dag))]
     if not found:
         raise LookupError("no DAG has a schedule of capacity: capacity_dag makes one")
@@ -104,7 +105,7 @@ def shift(args: Namespace) -> None:
     if task is None:
         raise LookupError(f"DAG {dag.dag_id} shifts no capacity: name a DAG with a ShiftCapacityOperator")
     sizes = _sizes(args.sizes, [target.name for target in task.targets])
-    until = _moment("until", args.until, task.schedule)
+    until = moment_by_clocks(task.schedule and task.schedule.zone, "until", args.until)
     asked = {**sizes, "until": until and until.isoformat(), "because": args.because or None}
     conf = {name: value for name, value in asked.items() if value is not None}
     context = rehearsed(dag, task, conf)
@@ -150,7 +151,7 @@ def override(args: Namespace) -> None:
         raise LookupError(f"DAG {dag.dag_id} keeps no overrides: name one of capacity_dag")
     base: CapacitySchedule = task.schedule
     key, kept, now = task.overrides_variable, kept_overrides(task.overrides_variable), datetime.now(timezone.utc)
-    since, until = (_moment(name, getattr(args, name), base) for name in ("since", "until"))
+    since, until = (moment_by_clocks(base.zone, name, getattr(args, name)) for name in ("since", "until"))
     if not args.sizes and not args.remove:
         show(args, map(_row, kept), None if kept else f"No override of {dag.dag_id} is kept")
         return
@@ -176,7 +177,7 @@ def override(args: Namespace) -> None:
     agreed(args, "Keep it so?")
     from airflow.models.variable import Variable
 
-    Variable.set(key, written(new, now, base.zone))
+    Variable.set(key, json.dumps(written(new, now, base.zone)))
     tell(f"Kept. A run of {dag.dag_id} begins within minutes of each change, while the DAG is switched on.")
 
 
@@ -194,14 +195,3 @@ def _told(one: Override) -> str:
 def _is_within(one: Override, base: CapacitySchedule, since: datetime | None, until: datetime | None) -> bool:
     begin, end = instant(one.dates.start, base.zone), instant(one.dates.end, base.zone)
     return (until is None or begin < until) and (since is None or end > since)
-
-
-def _moment(name: str, said: str, schedule: CapacitySchedule | None) -> datetime | None:
-    """A moment; without a zone it is of the clocks of the schedule."""
-    try:
-        moment = datetime.fromisoformat(said) if said and schedule else None
-    except ValueError:
-        moment = None
-    if moment is not None and moment.tzinfo is None and schedule:
-        return instant(moment, schedule.zone)
-    return moment_of(name, said)

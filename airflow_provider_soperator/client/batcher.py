@@ -136,7 +136,6 @@ class Batcher(Generic[K, I, R]):
             end.set_result(None)
 
     def _portion(self) -> dict[K, _Entry[I, R]]:
-        """The items of the next request."""
         kinds: dict[Hashable, dict[K, _Entry[I, R]]] = {}
         for key, entry in self._waiting.items():
             kinds.setdefault(self._kind(key, entry.item), {})[key] = entry
@@ -170,13 +169,7 @@ class _Group:
     first: float = field(default_factory=lambda: time.monotonic())
     last: float = 0.0
     count: int = 0
-    is_full: asyncio.Event = field(default_factory=asyncio.Event)
     goes: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def join(self) -> None:
-        self.last, self.count = time.monotonic(), self.count + 1
-        if self.count >= ELEMENTS:
-            self.is_full.set()
 
     @property
     def left(self) -> float:
@@ -189,22 +182,14 @@ class Siblings:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def wait(self, kind: str) -> None:
-        group = self._groups.get(kind)
-        if group is None:
-            group = self._groups[kind] = _Group()
-            task = asyncio.create_task(self._gather(kind, group), name="slurm-siblings")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        group.join()
-        await group.goes.wait()
-
-    async def _gather(self, kind: str, group: _Group) -> None:
-        while not group.is_full.is_set() and group.left > 0:
+        group = self._groups.setdefault(kind, _Group())
+        group.last, group.count = time.monotonic(), group.count + 1
+        while not group.goes.is_set() and group.count < ELEMENTS and group.left > 0:
             with suppress(asyncio.TimeoutError):
                 async with timeout(group.left):
-                    await group.is_full.wait()
-        del self._groups[kind]
+                    await group.goes.wait()
+        if self._groups.get(kind) is group:
+            del self._groups[kind]
         group.goes.set()

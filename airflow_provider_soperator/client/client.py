@@ -31,7 +31,7 @@ from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListShares, Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
-from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.requests.submission import MOST, Submitted
 from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
@@ -52,8 +52,6 @@ _OF_WATCHERS = RetryPolicy(tries=2, within=5.0)
 def _method(
     steps: Callable[P, Steps[T]],
 ) -> Callable[Concatenate[AsyncSlurmClient, P], Coroutine[Any, Any, T]]:
-    """A method that takes some steps."""
-
     @wraps(steps)
     async def method(self: AsyncSlurmClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await run_steps_async(steps(*args, **kwargs), self.ask)
@@ -81,8 +79,12 @@ class AsyncSlurmClient:
         self._log: Logger | None = None
         self._watcher = Poller(partial(self._ask, policy=_OF_WATCHERS))
         self._tails = Tails(self.ask)
+        # Repeated by the batcher alone, without what was taken back meanwhile.
         self._submissions: Batcher[SubmissionKey, PendingSubmission, Submitted] = Batcher(
-            self._submit_batch, policy, MOST, lambda key, item: item.kind or key
+            lambda batch: run_steps_async(submissions.submit(batch), transport.ask),
+            policy,
+            MOST,
+            lambda key, item: item.kind or key,
         )
         self._siblings = Siblings()
         self._lookups: Batcher[tuple[SubmissionKey, ...], Earlier, Submitted | None] = Batcher(
@@ -146,7 +148,12 @@ class AsyncSlurmClient:
 
         Equal jobs of mapped tasks go as one array. To ``gather``, each waits a moment for others to come.
         """
-        submitted = await self._submit(PendingSubmission(submissions.named(job, key), since), gather)
+        item = PendingSubmission(submissions.named(job, key), since)
+        # An invalid job must not keep others from being submitted.
+        item.job.check()
+        if gather and item.kind:
+            await self._siblings.wait(item.kind)
+        submitted = await self._submissions.get(key, item, self._log)
         if submitted.error:
             raise submitted.error
         return dataclasses.replace(submitted, key=key)
@@ -161,10 +168,6 @@ class AsyncSlurmClient:
     ) -> Submitted | None:
         """The newest of several tries of a job, unless it has failed or was cancelled, or a job has the key ``own``."""
         return await self._lookups.get(tuple(keys), Earlier(job, tuple(keys), since, own), self._log)
-
-    async def submit_many(self, jobs: Sequence[BatchJob], *, since: datetime | None = None) -> tuple[Submitted, ...]:
-        """Submit hundreds of jobs in one go, each exactly once: their names end in keys. One answer for each."""
-        return tuple(await asyncio.gather(*(self._submit(PendingSubmission(job, since)) for job in jobs)))
 
     async def submit_together(
         self, jobs: Sequence[BatchJob], *, since: datetime | None = None
@@ -187,16 +190,11 @@ class AsyncSlurmClient:
 
     unfinished = _method(queue.unfinished)
     cancel_many = _method(queue.cancel_many)
-    cancel_waiting = _method(queue.cancel_waiting)
     relink = _method(queue.relink)
     let_go = _method(queue.let_go)
 
-    async def status(self, job: JobId) -> JobStatus:
-        """The status of a job, from the queue or from accounting."""
-        return (await self.statuses([job]))[job]
-
     async def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
-        """The status of any number of jobs, from one request."""
+        """The status of any number of jobs, from the queue or from accounting."""
         return await self._take(statuses(dict.fromkeys(jobs, "")))
 
     def watch(
@@ -211,7 +209,7 @@ class AsyncSlurmClient:
         """Watch a job until its end. All watches share one poller.
 
         ``name``: the name that the job must have; names that end in a submission key are compared by the key.
-        ``mine``: the connection's user submitted it, which polls less.
+        ``mine``: the connection's user submitted it; if all jobs are, slurmctld has less to list.
         ``indices``: those of the whole array: without accounting an element that has left the queue is missed by them.
         """
         return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval, indices=indices)
@@ -253,18 +251,6 @@ class AsyncSlurmClient:
 
     async def _take(self, steps: Steps[T]) -> T:
         return await run_steps_async(steps, self.ask)
-
-    async def _submit(self, item: PendingSubmission, gather: bool = False) -> Submitted:
-        # An invalid job must not keep others from being submitted.
-        item.job.check()
-        if gather and item.kind:
-            await self._siblings.wait(item.kind)
-        [key] = SubmitOnce(jobs=(item.job,)).submission_keys()
-        return await self._submissions.get(key, item, self._log)
-
-    async def _submit_batch(self, batch: dict[SubmissionKey, PendingSubmission]) -> dict[SubmissionKey, Submitted]:
-        # Repeated by the batcher alone, without what was taken back meanwhile.
-        return await run_steps_async(submissions.submit(batch), self._transport.ask)
 
     async def _limit(self) -> RateLimit | None:
         try:

@@ -56,13 +56,10 @@ class Copied:
     left_out: int = 0
 
     def __str__(self) -> str:
-        said = f"{self.new} of {self.files} files, {_amount(self.size)}"
+        amount = f"{self.size} bytes" if self.size < _MEBIBYTE else f"{self.size / _MEBIBYTE:.1f} MiB"
+        said = f"{self.new} of {self.files} files, {amount}"
         said += "; the others were there already" if self.new < self.files else ""
         return said + (f"; {self.left_out} links that lead out of it were left out" if self.left_out else "")
-
-
-def _amount(size: int) -> str:
-    return f"{size} bytes" if size < _MEBIBYTE else f"{size / _MEBIBYTE:.1f} MiB"
 
 
 # To the cluster

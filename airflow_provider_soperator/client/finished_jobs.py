@@ -118,14 +118,9 @@ class FinishedJobs:
 
 def _whole(over: Mapping[int, Sequence[Job]]) -> Steps[list[JobStatus]]:
     """Status of jobs with finished parts; other parts may have left the queue, or be in other partitions."""
-    plain: list[JobStatus] = []
-    others: list[JobId] = []
-    for number, parts in over.items():
-        if parts[0].id == JobId(number):
-            plain.append(JobStatus(id=JobId(number), parts=tuple(parts)))
-        else:
-            others.append(JobId(number))
-    found: dict[JobId, JobStatus] = (yield from statuses(dict.fromkeys(others, ""))) if others else {}
+    plain = [JobStatus(id=JobId(job), parts=tuple(parts)) for job, parts in over.items() if parts[0].id == JobId(job)]
+    others = [JobId(job) for job, parts in over.items() if parts[0].id != JobId(job)]
+    found = yield from statuses(dict.fromkeys(others, ""))
     return [*plain, *found.values()]
 
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from async_timeout import timeout
 
+from airflow_provider_soperator.client.output import Ask
 from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.poller import GATHERING
 from airflow_provider_soperator.errors import ClusterError
+from airflow_provider_soperator.shared import SharedAnswers
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
-from airflow_provider_soperator.slurm.requests import Accounting, Request
+from airflow_provider_soperator.slurm.requests import Accounting
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS, name_in_accounting
 from airflow_provider_soperator.slurm.states import JobBase
-
-#: Sends a request.
-Ask = Callable[[Request[Any]], Awaitable[Any]]
 
 #: Seconds that accounting may take: a task must not wait for one that lags far behind, or does not answer.
 PATIENCE = 5.0
@@ -36,7 +34,7 @@ class _Ended:
 
     status: JobStatus
     found: dict[JobId, AccountingJob] = field(default_factory=dict)
-    done: asyncio.Event = field(default_factory=asyncio.Event)
+    is_done: bool = False
 
     @property
     def is_asked_for(self) -> bool:
@@ -52,8 +50,7 @@ class _Ended:
                 runs = tuple(run for run in record.earlier_runs if run.name == record.name)
                 self.found[part.id] = replace(record, earlier_runs=runs)
         # A part without nodes has no figures, and may have no record.
-        if all(part.id in self.found or not part.nodelist for part in self.status.parts):
-            self.done.set()
+        self.is_done = all(part.id in self.found or not part.nodelist for part in self.status.parts)
 
     def completed(self) -> JobStatus:
         parts = tuple(
@@ -64,15 +61,15 @@ class _Ended:
 
 
 class JobAccounts:
-    """Asks in a task of the loop, which ends when no job waits. Without accounting, or while it fails, none does."""
+    """Asks in rounds, each for all jobs that wait then. Without accounting, or while it fails, none waits."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._waiting: list[_Ended] = []
+        self._rounds = SharedAnswers()
         self._pace = Pace()
         #: When the next question may be asked, and until when none is answered.
         self._due = self._silent_until = 0.0
-        self._task: asyncio.Task[None] | None = None
 
     async def complete(self, status: JobStatus) -> JobStatus:
         """The status of a job that is over, with its records in accounting, and the users who cancelled parts of it."""
@@ -80,30 +77,21 @@ class JobAccounts:
         if not ended.is_asked_for or time.monotonic() < self._silent_until:
             return status
         self._waiting.append(ended)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._poll(), name="slurm-accounts")
         try:
             async with timeout(PATIENCE):
-                await ended.done.wait()
-        except asyncio.TimeoutError:
+                while not ended.is_done:
+                    await self._rounds.get(None, self._round, max_age=0)
+        except Exception:
+            # No failure of accounting, nor of its reading, is a part of the job's end.
             pass
         finally:
             self._waiting.remove(ended)
         return ended.completed()
 
-    async def _poll(self) -> None:
-        try:
-            while self._unanswered():
-                await asyncio.sleep(max(GATHERING, self._due - time.monotonic()))
-                await self._round(self._unanswered())
-        finally:
-            self._task = None
-
-    def _unanswered(self) -> list[_Ended]:
-        return [ended for ended in self._waiting if not ended.done.is_set()]
-
-    async def _round(self, ended: list[_Ended]) -> None:
-        ids = tuple(dict.fromkeys(one.status.id.whole for one in ended))
+    async def _round(self) -> None:
+        await asyncio.sleep(max(GATHERING, self._due - time.monotonic()))
+        asked = list(self._waiting)
+        ids = tuple(dict.fromkeys(one.status.id.whole for one in asked))
         started = time.monotonic()
         records: dict[JobId, list[AccountingJob]] = {}
         try:
@@ -111,15 +99,12 @@ class JobAccounts:
                 for record in await self._ask(Accounting(ids=ids[start : start + MOST_IDS], steps=True)):
                     records.setdefault(record.id.whole, []).append(record)
         except ClusterError:
-            # It is no part of a job's end.
             self._silent_until = time.monotonic() + self._pace.after_failure()
-            for one in ended:
-                one.done.set()
-            return
+            raise
         self._pace.after_answer()
         now = time.monotonic()
         self._due = now + max(PAUSE, _OF_EFFORT * (now - started))
-        for one in ended:
+        for one in asked:
             one.read(records.get(one.status.id.whole, ()))
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
@@ -21,12 +20,11 @@ from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm import hostlist, sbatch_arguments
+from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_description import array_indices, array_text
 from airflow_provider_soperator.slurm.job_failures import failure
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename, state_of
 from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests import ListNodes
@@ -75,10 +73,8 @@ class _Output:
     part: JobId
     tail: Tail
     is_error: bool
-    console: Console = field(default_factory=Console)
 
-    def printed(self) -> Printed | None:
-        lines = self.console.feed(self.tail.take())
+    def printed(self, lines: list[str]) -> Printed | None:
         return Printed(self.part, self.tail.path, lines, self.is_error) if lines else None
 
 
@@ -106,7 +102,6 @@ class JobRun:
     tell_of_nodes: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
 
     def __post_init__(self) -> None:
-        self.use(self.client)
         self._outputs: dict[str, _Output] = {}
         #: Set when there is new output.
         self._heard = asyncio.Event()
@@ -125,19 +120,8 @@ class JobRun:
         self._unshown = 0
 
     @property
-    def command_line(self) -> str:
-        """The job as a command line, without the text of its script."""
-        return shlex.join(sbatch_arguments.command_line(self.job))
-
-    def use(self, client: AsyncSlurmClient) -> None:
-        """Go on with another client of the cluster, as when the connection was corrected."""
-        self.client = client
-        self._patient = client.patient(self.log) if self.log else client
-
-    @property
-    def earlier(self) -> list[str]:
-        """The keys of the tries before this one."""
-        return [key.text for key in self.keys[:-1]]
+    def _patient(self) -> AsyncSlurmClient:
+        return self.client.patient(self.log) if self.log else self.client
 
     async def submit(self) -> Submitted:
         """Submit the job. If this is cancelled, only what is under way is completed on the cluster."""
@@ -180,14 +164,6 @@ class JobRun:
             # What was under way has its answer then, and where nothing could withdraw it there is a job now.
             await asyncio.wait([self._submission])
             self.cancelled += await self._patient.cancel_keys(self.keys)
-
-    async def unfinished(self) -> tuple[JobId, ...]:
-        """The job, unless it has ended: its number alone may be another job's by now."""
-        submitted = self.submitted
-        if submitted is None or submitted.id is None:
-            return ()
-        assert submitted.key is not None
-        return await self.client.unfinished({submitted.id: submitted.key})
 
     async def hindrances(self, status: JobStatus) -> list[str]:
         """Lines about nodes that the job asks for by name and cannot get, as Slurm's reason names none."""
@@ -238,7 +214,7 @@ class JobRun:
                     self._heard.clear()
                     heard = asyncio.ensure_future(self._heard.wait())
                     for output in self._outputs.values():
-                        if (printed := output.printed()) and (news_of := self._news_of(printed)):
+                        if (printed := output.printed(output.tail.lines())) and (news_of := self._news_of(printed)):
                             yield news_of
                 if news.done():
                     status = news.result()
@@ -371,16 +347,5 @@ class JobRun:
 
     async def _rest(self) -> AsyncIterator[Printed]:
         for output in self._outputs.values():
-            tail, data, note = output.tail, output.tail.take(), output.tail.trouble
-            if not note:
-                try:
-                    data += await tail.rest(MOST_AT_THE_END)
-                    note = f"{tail.left} more bytes" if tail.left else ""
-                except ClusterError as error:
-                    # Missing output does not change how the job ended.
-                    note = f"the rest: {error}"
-            lines = output.console.feed(data) + output.console.end()
-            if note:
-                lines.append(f"(Not shown of {tail.path}: {note})")
-            if lines:
-                yield Printed(output.part, tail.path, lines, output.is_error)
+            if printed := output.printed(await output.tail.rest(MOST_AT_THE_END)):
+                yield printed

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from airflow_provider_soperator.slurm.job_description import array_text
-from airflow_provider_soperator.slurm.job_ids import JobId, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId, array_text, key_of
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.states import JobBase, JobState
@@ -43,6 +43,8 @@ class TrackedJob:
 
     number: int
     name: str = ""
+    #: Those who are told of it, by identity, in order of arrival.
+    waiters: dict[int, Any] = field(default_factory=dict)
     #: The indices of the submitted array, as far as they are known, and those that were submitted in any case.
     _expected: set[int] = field(default_factory=set)
     _submitted: set[int] = field(default_factory=set)

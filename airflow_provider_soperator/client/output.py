@@ -37,23 +37,30 @@ class Tail:
         #: Bytes that were there at the last read and have not been read.
         self.left = 0
         self._tails, self._heard = tails, heard
-        self._unread = bytearray()
+        self._unread, self._console = bytearray(), Console()
 
-    def take(self) -> bytes:
-        """New bytes, if there are any."""
+    def lines(self) -> list[str]:
+        """New lines, if there are any."""
         data = bytes(self._unread)
         self._unread.clear()
-        return data
+        return self._console.feed(data)
 
-    async def rest(self, most: int) -> bytes:
-        """Read to the end of the file, up to ``most`` bytes."""
+    async def rest(self, most: int) -> list[str]:
+        """The lines to the end of the file, up to ``most`` bytes, and a note about those that are not among them."""
         self.close()
-        while len(self._unread) < most:
-            before = self.offset
-            await self._tails.look([self], min(MOST_OF_ONE, most - len(self._unread)))
-            if self.offset == before:
-                break
-        return self.take()
+        note = self.trouble
+        try:
+            while not self.trouble and len(self._unread) < most:
+                before = self.offset
+                await self._tails.look([self], min(MOST_OF_ONE, most - len(self._unread)))
+                if self.offset == before:
+                    break
+            note = note or (f"{self.left} more bytes" if self.left else "")
+        except ClusterError as error:
+            # Missing output does not change how the job ended.
+            note = f"the rest: {error}"
+        lines = self.lines() + self._console.end()
+        return [*lines, f"(Not shown of {self.path}: {note})"] if note else lines
 
     def close(self) -> None:
         """Stop following."""

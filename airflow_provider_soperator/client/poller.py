@@ -9,20 +9,21 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.job_tracker import LossLimits, TrackedJob
+from airflow_provider_soperator.client.output import Ask
 from airflow_provider_soperator.client.pace import OF_MEMORY, Pace, first_of_kind
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, InvalidRequest, RateLimited
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
-from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request, ShowConfig
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, ShowConfig
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn
@@ -35,11 +36,7 @@ GATHERING = 0.05
 
 
 class Waiter:
-    """A waiter for a job.
-
-    A job with another ``name`` is another job; one that ends in a submission key is compared by the key. If all jobs
-    are the connection's own user's (``mine``), slurmctld has less to list. ``indices``: those of the whole array.
-    """
+    """A waiter for a job; see ``AsyncSlurmClient.watch`` for the arguments."""
 
     def __init__(self, job: JobId, name: str = "", mine: bool = False, indices: Iterable[int] = ()) -> None:
         self.job, self.name, self.mine, self.indices = job, name, mine, frozenset(indices)
@@ -53,14 +50,6 @@ class Waiter:
 W = TypeVar("W", bound=Waiter)
 
 
-@dataclass(slots=True)
-class _WatchedEntry(Generic[W]):
-    """A job and its waiters by identity, in order of arrival."""
-
-    job: TrackedJob
-    waiters: dict[int, W] = field(default_factory=dict)
-
-
 class WatchList(Generic[W]):
     """Jobs and their waiters."""
 
@@ -71,7 +60,7 @@ class WatchList(Generic[W]):
     ) -> None:
         self._patience, self._clock = patience, clock
         #: By a job's number, and the name that it must have.
-        self._entries: dict[tuple[int, str], _WatchedEntry[W]] = {}
+        self._jobs: dict[tuple[int, str], TrackedJob] = {}
         self._not_mine = 0
         #: When the queue was last asked, and the seconds that its answer took.
         self.asked_at = self.effort = 0.0
@@ -83,16 +72,16 @@ class WatchList(Generic[W]):
         self.has_accounting = False
 
     def __bool__(self) -> bool:
-        return bool(self._entries)
+        return bool(self._jobs)
 
     def __iter__(self) -> Iterator[W]:
-        return (waiter for entry in list(self._entries.values()) for waiter in list(entry.waiters.values()))
+        return (waiter for job in list(self._jobs.values()) for waiter in list(job.waiters.values()))
 
     def add(self, waiter: W) -> None:
         place = (waiter.job.job, waiter.name)
-        entry = self._entries.setdefault(place, _WatchedEntry(TrackedJob(*place)))
-        entry.waiters[id(waiter)] = waiter
-        entry.job.expect(waiter.job, waiter.indices)
+        job = self._jobs.setdefault(place, TrackedJob(*place))
+        job.waiters[id(waiter)] = waiter
+        job.expect(waiter.job, waiter.indices)
         self._not_mine += not waiter.mine
 
     def respect(self, config: ClusterConfig) -> None:
@@ -101,34 +90,32 @@ class WatchList(Generic[W]):
 
     def remove(self, waiter: W) -> None:
         place = (waiter.job.job, waiter.name)
-        entry = self._entries.get(place)
-        if entry is None or entry.waiters.pop(id(waiter), None) is None:
+        job = self._jobs.get(place)
+        if job is None or job.waiters.pop(id(waiter), None) is None:
             return
         self._not_mine -= not waiter.mine
-        if not entry.waiters:
-            del self._entries[place]
+        if not job.waiters:
+            del self._jobs[place]
 
     def round(self) -> Steps[None]:
         """Ask for all jobs, and give each waiter its new status."""
         # Waiters that come while the request is under way are not in its answer.
-        entries = list(self._entries.values())
-        if not entries:
+        jobs = list(self._jobs.values())
+        if not jobs:
             return
         try:
-            queue = yield from self._ask_queue(entries)
+            queue = yield from self._ask_queue(jobs)
         except BaseException:
-            for entry in entries:
-                entry.job.could_not_ask()
+            for job in jobs:
+                job.could_not_ask()
             raise
-        open_ones: list[_WatchedEntry[W]] = []
-        settled: list[_WatchedEntry[W]] = []
-        for entry in entries:
-            entry.job.look_at_queue(queue.get(entry.job.number, ()))
-            if entry.job.is_open:
-                open_ones.append(entry)
-            else:
-                entry.job.judge(self.asked_at, self._patience)
-                settled.append(entry)
+        open_ones: list[TrackedJob] = []
+        settled: list[TrackedJob] = []
+        for job in jobs:
+            job.look_at_queue(queue.get(job.number, ()))
+            (open_ones if job.is_open else settled).append(job)
+        for job in settled:
+            job.judge(self.asked_at, self._patience)
         # They need not wait for accounting.
         self._tell(settled)
         if open_ones:
@@ -137,59 +124,59 @@ class WatchList(Generic[W]):
 
     def tell_all(self, trouble: str) -> None:
         """Tell all waiters why the queue cannot be asked."""
-        self._tell(list(self._entries.values()), trouble)
+        self._tell(list(self._jobs.values()), trouble)
 
-    def _ask_queue(self, entries: list[_WatchedEntry[W]]) -> Steps[dict[int, list[Job]]]:
+    def _ask_queue(self, jobs: list[TrackedJob]) -> Steps[dict[int, list[Job]]]:
         self.asked_at = self._clock()
-        rows = yield ListJobs(ids=_ids(entries), mine=not self._not_mine)
+        rows = yield ListJobs(ids=_ids(jobs), mine=not self._not_mine)
         self.effort = self._clock() - self.asked_at
         queue: dict[int, list[Job]] = {}
         for row in rows:
             queue.setdefault(row.id.job, []).append(row)
         return queue
 
-    def _ask_accounting(self, entries: list[_WatchedEntry[W]]) -> Steps[None]:
+    def _ask_accounting(self, jobs: list[TrackedJob]) -> Steps[None]:
         asked_at = self._clock()
         if asked_at < self._accounting_due:
-            for entry in entries:
-                entry.job.trouble = str(self._accounting_failure or entry.job.trouble)
+            for job in jobs:
+                job.trouble = str(self._accounting_failure or job.trouble)
             return
         past: dict[int, list[AccountingJob]] = {}
-        ids = _ids(entries)
+        ids = _ids(jobs)
         try:
             for start in range(0, len(ids), MOST_IDS):
                 for found in (yield Accounting(ids=ids[start : start + MOST_IDS], mine=not self._not_mine)):
                     past.setdefault(found.id.job, []).append(found)
         except AccountingDisabled:
-            for entry in entries:
-                entry.job.do_without_accounting()
-                entry.job.judge(asked_at, self._patience)
+            for job in jobs:
+                job.do_without_accounting()
+                job.judge(asked_at, self._patience)
             return
         except ClusterError as error:
             self._accounting_failure = first_of_kind(self._accounting_failure, error)
             self._accounting_due = self._clock() + self._accounting.after_failure()
-            for entry in entries:
-                entry.job.could_not_ask(str(self._accounting_failure))
+            for job in jobs:
+                job.could_not_ask(str(self._accounting_failure))
             return
         self._accounting_failure, self.has_accounting = None, True
         self._accounting_due = asked_at + self._accounting.after_answer(effort=self._clock() - asked_at)
-        for entry in entries:
-            entry.job.look_at_accounting(past.get(entry.job.number, ()))
-            entry.job.judge(self._clock(), self._patience)
+        for job in jobs:
+            job.look_at_accounting(past.get(job.number, ()))
+            job.judge(self._clock(), self._patience)
 
-    def _tell(self, entries: Iterable[_WatchedEntry[W]], trouble: str = "") -> None:
-        for entry in entries:
-            parts = entry.job.parts() if any(waiter.job.element is None for waiter in entry.waiters.values()) else ()
-            for waiter in list(entry.waiters.values()):
-                status = entry.job.status_of(waiter.job, parts, trouble)
+    def _tell(self, jobs: Iterable[TrackedJob], trouble: str = "") -> None:
+        for job in jobs:
+            parts = job.parts() if any(waiter.job.element is None for waiter in job.waiters.values()) else ()
+            for waiter in list(job.waiters.values()):
+                status = job.status_of(waiter.job, parts, trouble)
                 if status and (waiter.told is None or waiter.told.news != status.news):
                     waiter.tell(status)
                     if status.is_over:
                         self.remove(waiter)
 
 
-def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:
-    return tuple(JobId(number) for number in dict.fromkeys(entry.job.number for entry in entries))
+def _ids(jobs: Iterable[TrackedJob]) -> tuple[JobId, ...]:
+    return tuple(map(JobId, dict.fromkeys(job.number for job in jobs)))
 
 
 def statuses(jobs: Mapping[JobId, str]) -> Steps[dict[JobId, JobStatus]]:
@@ -258,11 +245,8 @@ class JobNews(Waiter):
         self._is_read = False
         self._news.set()
 
-    def fail(self, failure: BaseException) -> None:
-        self._failure = failure
-        self._news.set()
-
-    def wake(self) -> None:
+    def stop(self, failure: BaseException | None = None) -> None:
+        self.is_closed, self._failure = True, self._failure or failure
         self._news.set()
 
 
@@ -271,7 +255,7 @@ class Poller:
 
     def __init__(
         self,
-        ask: Callable[[Request[Any]], Awaitable[Any]],
+        ask: Ask,
         patience: LossLimits = LossLimits(),  # noqa: B008
     ) -> None:
         self._ask = ask
@@ -311,8 +295,7 @@ class Poller:
 
     def remove(self, watch: JobNews) -> None:
         self._book.remove(watch)
-        watch.is_closed = True
-        watch.wake()
+        watch.stop()
         if not self._book:
             self._sooner.set()
 
@@ -338,8 +321,8 @@ class Poller:
         except Exception as failure:
             # It is permanent, and the watches would wait for ever.
             for watch in self._book:
-                watch.fail(failure)
                 self._book.remove(watch)
+                watch.stop(failure)
         finally:
             self._task = None
 

@@ -252,14 +252,9 @@ def _own(**conditions: Any) -> Steps[tuple[Job, ...]]:
         return (yield ListJobs(**conditions))  # type: ignore[no-any-return]
 
 
-def cancel_many(jobs: Iterable[JobId]) -> Steps[None]:
-    """Cancel any number of jobs."""
-    yield from tried(CancelJobs(ids=batch) for batch in batches(dict.fromkeys(jobs)))
-
-
-def cancel_waiting(jobs: Iterable[JobId]) -> Steps[None]:
-    """Cancel those of these jobs that have not started; running elements of an array continue."""
-    yield from tried(CancelJobs(ids=batch, waiting=True) for batch in batches(dict.fromkeys(jobs)))
+def cancel_many(jobs: Iterable[JobId], *, waiting: bool = False) -> Steps[None]:
+    """Cancel any number of jobs, or those of them that are ``waiting``: running elements of an array continue."""
+    yield from tried(CancelJobs(ids=batch, waiting=waiting) for batch in batches(dict.fromkeys(jobs)))
 
 
 def tried(requests: Iterable[Request[None]]) -> Steps[None]:

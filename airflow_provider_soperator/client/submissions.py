@@ -18,6 +18,7 @@ from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmErr
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
+from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     ListJobs,
@@ -253,12 +254,12 @@ def explained_refusal(
 ) -> SlurmError:
     """The error with what may be used instead, or the parameter if it is not called as the option."""
     option, asked = option_of(refusal), submission.asked_for(job)
-    wanted = [asked.partition] if isinstance(asked.partition, str) else list(asked.partition or ())
+    wanted = [name for said in as_words(asked.partition or ()) for name in said.split(",")]
     why = ""
     if option == OF_PARTITIONS:
         why = _about_partition(wanted, tuple(partitions))
     elif option in OF_NODES:
-        why = _about_nodes({name for said in wanted for name in said.split(",")}, nodes)
+        why = _about_nodes(set(wanted), nodes)
     elif rights is None:
         pass
     elif not rights.is_known:
@@ -268,7 +269,7 @@ def explained_refusal(
     elif option == "--qos":
         why = _about_qos(asked.qos or "", asked.account or "", rights)
     long = option.removeprefix("--")
-    if (typed := job_description.typed(long)) and typed.field != long.replace("-", "_"):
+    if (typed := job_description.BY_LONG.get(long)) and typed.field != long.replace("-", "_"):
         why = f"see the parameter {typed.field}"
     return SubmitRefused(refusal.said, refusal.command, why, option) if why else refusal
 
@@ -279,7 +280,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 def _about_partition(wanted: Iterable[str], partitions: Sequence[Partition]) -> str:
     names = {one.name for one in partitions}
-    unknown = [one for said in wanted for one in said.split(",") if one not in names]
+    unknown = [name for name in wanted if name not in names]
     if not unknown or not names:
         return ""
     # Hidden partitions are not for every user.
@@ -322,8 +323,9 @@ def _about_qos(said: str, account: str, rights: UserRights) -> str:
     if not said:
         return ""
     account = account or rights.default_account
-    by_account = {name: [one for one in rights.associations if one.account == name] for name in rights.accounts}
-    allowed = {name: dict.fromkeys(qos for one in held for qos in one.qos) for name, held in by_account.items()}
+    allowed: dict[str, dict[str, None]] = {}
+    for one in rights.associations:
+        allowed.setdefault(one.account, {}).update(dict.fromkeys(one.qos))
     with_it = allowed.get(account, {})
     if said in with_it:
         return ""

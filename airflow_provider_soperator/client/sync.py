@@ -75,14 +75,11 @@ class SlurmClient:
     submit = _waited(AsyncSlurmClient.submit)
     find = _waited(AsyncSlurmClient.find)
     cancel_keys = _waited(AsyncSlurmClient.cancel_keys)
-    submit_many = _waited(AsyncSlurmClient.submit_many)
     submit_together = _waited(AsyncSlurmClient.submit_together)
     unfinished = _waited(AsyncSlurmClient.unfinished)
     cancel_many = _waited(AsyncSlurmClient.cancel_many)
     relink = _waited(AsyncSlurmClient.relink)
     let_go = _waited(AsyncSlurmClient.let_go)
-    cancel_waiting = _waited(AsyncSlurmClient.cancel_waiting)
-    status = _waited(AsyncSlurmClient.status)
     statuses = _waited(AsyncSlurmClient.statuses)
     stats = _waited(AsyncSlurmClient.stats)
     read_file = _waited(AsyncSlurmClient.read_file)
@@ -102,10 +99,7 @@ class SlurmClient:
 
 
 class BlockingWatch:
-    """Updates of a job, for a thread: iterate, or wait for its end.
-
-    The first status comes as soon as anything is known, others when something changes; the last is the job's end.
-    """
+    """``JobNews`` for a thread: iterate, or wait for the job's end."""
 
     def __init__(self, watch: JobNews) -> None:
         self._asynchronous = watch

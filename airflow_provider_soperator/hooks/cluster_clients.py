@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from airflow.sdk import Variable, conf
@@ -29,6 +29,7 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
+from airflow_provider_soperator.soperator.kinds import NODE, POD
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.workloads import Pod, pods_on_hosts
 from airflow_provider_soperator.values import NAMESPACE
@@ -96,6 +97,19 @@ class HealthSources:
     checks: tuple[str, ...] = ()
     tolerance: float = 0.1
 
+    @classmethod
+    def named_by(cls, task: Any) -> HealthSources:
+        """The sources that a sensor or a trigger names in parameters of the same names."""
+        return cls(
+            kubernetes_conn_id=task.kubernetes_conn_id or None,
+            namespace=task.namespace,
+            prometheus_conn_id=task.prometheus_conn_id or None,
+            series=dict(task.series or {}),
+            node_labels=tuple(task.node_labels or NODE_LABELS),
+            checks=tuple(task.checks),
+            tolerance=task.tolerance,
+        )
+
     async def ask(self, max_age: float | None = None) -> Observations:
         """Ask all sources; raises ``TransportError`` if one of them cannot be asked.
 
@@ -109,7 +123,7 @@ class HealthSources:
             return None
         hook = SoperatorClusterHook(self.kubernetes_conn_id, self.namespace)
         async with hook.objects(max_age, _HEALTH_RIGHTS) as objects:
-            return pods_on_hosts(*await asyncio.gather(objects.list_pods(), objects.list_nodes()))
+            return pods_on_hosts(*await asyncio.gather(objects.list_all(POD), objects.list_all(NODE)))
 
     async def _samples(self) -> dict[Metric, list[Sample]]:
         if not self.prometheus_conn_id:

@@ -10,7 +10,6 @@ from datetime import datetime
 from hashlib import sha256
 from os.path import realpath
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -19,14 +18,11 @@ from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.files import FileError, Match, WorkingFolder
-from airflow_provider_soperator.slurm.job import job_of
+from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.requests.submission import asked_for
 from airflow_provider_soperator.transports.transport_errors import LastingError
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
 #: From where to where; a mapping, or what Airflow has made of one.
 Pairs = Mapping[str, str] | Sequence[Sequence[str]]
@@ -45,18 +41,26 @@ class JobFiles:
         self._here, self._owner, self._log = here, owner, log
 
     def upload(
-        self, files: Pairs, job: dict[str, Any], submitted: SbatchTrigger | None = None, *, downloads: Pairs = ()
+        self,
+        files: Pairs,
+        job: BatchJob,
+        *,
+        earlier: Sequence[SubmissionKey] = (),
+        since: datetime | None = None,
+        downloads: Pairs = (),
     ) -> None:
         """Copy all of them, unless the job of an earlier try is there to go on with: it has them, and may read them.
 
-        Where no files can be reached this fails also if there are none, before anything is submitted; and so it does
-        where the ``downloads`` after the job cannot be written.
+        ``earlier`` has the keys of these tries, ``since`` the earliest time of the first of them. Where no files can be
+        reached this fails also if there are none, before anything is submitted; and so it does where the ``downloads``
+        after the job cannot be written.
         """
         with self._client() as client:
-            working = client.ask(WorkingFolder()) / _folder(job)
-            if submitted and (adopted := _adopted(client, job, submitted)):
+            # Below the folder in which it is submitted.
+            working = client.ask(WorkingFolder()) / (asked_for(job).chdir or "")
+            if earlier and (adopted := client.find(job, earlier, since=since)):
                 if files:
-                    self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted)
+                    self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted.id)
                 return
             for _, local in pairs(downloads):
                 check_place_on_disk(self._here / local)
@@ -95,21 +99,6 @@ class JobFiles:
 def pairs(files: Pairs) -> list[Sequence[str]]:
     """Pairs of source and target."""
     return list(files.items()) if isinstance(files, Mapping) else list(files)
-
-
-def _folder(job: Mapping[str, Any]) -> str:
-    """The working directory of a job, below the folder in which it is submitted."""
-    said = directives.read(job["script"])[0].fields if "script" in job else {}
-    return str(job.get("chdir") or said.get("chdir") or "")
-
-
-def _adopted(client: SlurmClient, job: dict[str, Any], submitted: SbatchTrigger) -> str:
-    *earlier, _ = map(SubmissionKey, submitted.keys)
-    if not earlier:
-        return ""
-    since = datetime.fromisoformat(submitted.since) if submitted.since else None
-    found = client.find(job_of(job), earlier, since=since)
-    return str(found.id) if found else ""
 
 
 def _within(target: str, name: str) -> str:

@@ -16,8 +16,8 @@ from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.links import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
-from airflow_provider_soperator.slurm import job_description
-from airflow_provider_soperator.slurm.job import BatchJob, fields_of, literal_problems
+from airflow_provider_soperator.slurm import directives, job_description
+from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import Retry, failure, retry
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
@@ -146,8 +146,8 @@ class SbatchOperator(WaitingOperator):
     @classmethod
     def remedy_for(cls, name: str) -> str:
         """The parameter for an option of sbatch, or what to do without one."""
-        long, _ = job_description.resolve_long(name.replace("_", "-")) or ("", "")
-        if option := job_description.typed(long):
+        long, _ = directives.resolve_long(name.replace("_", "-")) or ("", "")
+        if option := job_description.BY_LONG.get(long):
             return f"did you mean {option.field!r}?"
         if long in job_description.REFUSED:
             return f"--{long} cannot be used: {job_description.REFUSED[long]}"
@@ -202,7 +202,7 @@ class SbatchOperator(WaitingOperator):
         self._make(context, key)
         job = job_for(context["ti"], self.script, self.job)
         if uploads and (self.upload or self.download):
-            self._files(context).upload(self.upload, fields_of(job), downloads=self.download)
+            self._files(context).upload(self.upload, job, downloads=self.download)
         return job
 
     def execute(self, context: Context) -> Any:
@@ -217,7 +217,9 @@ class SbatchOperator(WaitingOperator):
         except InvalidJob as error:
             raise AirflowFailException(str(error)) from None
         if self.upload or self.download:
-            self._files(context).upload(self.upload, trigger.job, trigger, downloads=self.download)
+            earlier, since = map(SubmissionKey, trigger.keys[:-1]), submitted_since(context["dag_run"].start_date)
+            job, files = job_of(trigger.job), self._files(context)
+            files.upload(self.upload, job, earlier=tuple(earlier), since=since, downloads=self.download)
         # The same that the trigger fills, also if this does not end well.
         self.shown_links = trigger.links
         return self.wait_for(trigger, context)
@@ -231,7 +233,6 @@ class SbatchOperator(WaitingOperator):
             return self._settled(context, event)
 
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:
-        """The result of the task after its job."""
         self.shown_links = event.get("links", {})
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
@@ -254,7 +255,6 @@ class SbatchOperator(WaitingOperator):
         return event["value"]
 
     def _as_member(self, context: Context) -> Member | None:
-        """The task as a stage of its pipeline, if it is in one."""
         pipeline = pipeline_of(self)
         if pipeline is None:
             return None

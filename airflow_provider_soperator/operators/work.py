@@ -152,11 +152,7 @@ class WorkOperator(WaitingOperator):
     def span(self, since: datetime | None = None) -> dict[str, Any]:
         """The fields that all work has: when it began, and until when it may take, at which interval."""
         now = datetime.now(timezone.utc)
-        return {
-            "since": since or now,
-            "deadline": now + self.timeout,
-            "poll_interval": self.poll_interval,
-        }
+        return {"since": since or now, "deadline": now + self.timeout, "poll_interval": self.poll_interval}
 
     def execute(self, context: Context) -> Any:
         with final_errors():

@@ -27,7 +27,7 @@ from airflow_provider_soperator.board.wall import Tile, left_overs, wall
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet, ids_in
-from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_going_off, is_off
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.slurm.node_orders import static_among
 from airflow_provider_soperator.slurm.states import NodeFlag
 
@@ -73,8 +73,8 @@ def node_actions(tile: Tile, picture: Picture) -> list[tuple[str, dict[str, str]
     found: list[tuple[str, dict[str, str]]] = [drains if is_drained else ("drain", nodes)]
     is_static = picture.config is not None and bool(static_among([node.name], picture.config))
     if not is_static:
-        found.append(("power_up" if is_off(node) or is_going_off(node) else "power_down", nodes))
-    return found if is_off(node) else [*found, ("replace", nodes | ({"any_owner": "true"} if is_drained else {}))]
+        found.append(("power_up" if node.is_off or node.is_going_off else "power_down", nodes))
+    return found if node.is_off else [*found, ("replace", nodes | ({"any_owner": "true"} if is_drained else {}))]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from airflow_provider_soperator.capacity.allocation import units_text
 from airflow_provider_soperator.page.actions import add_actions, node_actions, offers_to
 from airflow_provider_soperator.page.output import add_output
 from airflow_provider_soperator.page.sections import Sections
-from airflow_provider_soperator.slurm.notations import NoDuration
+from airflow_provider_soperator.slurm.notations import NoDuration, duration_in_words
 
 #: Nodes up to which each tile has its number.
 _SPARSE = 300
@@ -59,22 +59,9 @@ class BoardQuery(QueueQuery):
 
 
 def duration_text(span: timedelta | NoDuration | None) -> str:
-    """A duration with its two largest units.
-
-    >>> duration_text(timedelta(seconds=59)), duration_text(timedelta(hours=26, minutes=3))
-    ('59 s', '1 d 2 h')
-    """
     if span is None or isinstance(span, NoDuration):
         return "no limit" if span is NoDuration.UNLIMITED else ""
-    left = max(0, int(span.total_seconds()))
-    said: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, left = divmod(left, size)
-        if number or (unit == "s" and not said):
-            said.append(f"{number} {unit}")
-        elif said:
-            break
-    return " ".join(said[:2])
+    return duration_in_words(span.total_seconds())
 
 
 def _templates() -> Environment:
@@ -86,7 +73,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters["duration"] = duration_text
-    templates.filters["seconds"] = lambda seconds: duration_text(timedelta(seconds=seconds))
+    templates.filters["seconds"] = duration_in_words
     templates.filters["percent"] = lambda share: "" if share is None else f"{100 * share:.0f} %"
     templates.filters["units"] = units_text
     templates.filters["local"] = lambda moment, zone: f"{moment.astimezone(zone):%a %d %b %H:%M}"

@@ -31,8 +31,10 @@ class Member:
     def check(self) -> None:
         """End the task if it must not run: no trigger rule of Airflow's covers two kinds of edges."""
         links = self._pipeline.followed[self._task.task_id]
-        if self._task.task_id not in self._pipeline.graph and self._is_dry():
-            raise AirflowSkipException("this is not run, as the pipeline is on a dry run")
+        if self._task.task_id not in self._pipeline.graph:
+            submits = states_of(self._ti, list(self._pipeline.submits))
+            if any("skipped" in states.values() for states in submits.values()):
+                raise AirflowSkipException("nothing was submitted: plan_only of the pipeline is set")
         if self._task.trigger_rule != TriggerRule.ALL_DONE or all(link.kind == "afterany" for link in links):
             return
         states = states_of(self._ti, [link.upstream for link in links])
@@ -41,10 +43,6 @@ class Member:
                 if not is_met(link.kind, state):
                     said = f"{link.upstream}, which this was to follow ({link.kind}), is {state}"
                     raise (AirflowSkipException if link.kind == "afternotok" else AirflowFailException)(said)
-
-    def _is_dry(self) -> bool:
-        submits = states_of(self._ti, list(self._pipeline.submits))
-        return any(state == "skipped" for of_task in submits.values() for state in of_task.values())
 
     def job(self) -> AheadJob | None:
         """The job that was submitted ahead for this task."""
@@ -107,7 +105,7 @@ class Member:
             return
         try:
             with SlurmHook(task.slurm_conn_id).client() as client:
-                client.cancel_waiting(client.unfinished(read_keys(doomed)))
+                client.cancel_many(client.unfinished(read_keys(doomed)), waiting=True)
             task.log.info("Jobs %s, which can never run after this, are out of the queue", ", ".join(doomed))
         except ClusterError as error:
             # The pipeline's last task tries it again.

@@ -14,7 +14,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.pipelines.graph import Graph, Segment, states_of
+from airflow_provider_soperator.pipelines.graph import Graph, Segment, is_slurm_job, states_of
 from airflow_provider_soperator.pipelines.plan import (
     AHEAD,
     Ahead,
@@ -26,12 +26,12 @@ from airflow_provider_soperator.pipelines.plan import (
     plan,
 )
 from airflow_provider_soperator.pipelines.stages import option
-from airflow_provider_soperator.slurm import directives
-from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
+from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.errors import TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of, read_keys, submitted_since
+from airflow_provider_soperator.slurm.requests.submission import asked_for
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SubmitAheadOperator(BaseOperator):
             if is_dry:
                 script = as_shell({str(one): job for one, job in jobs.items()})
                 self.log.info("These stages would be submitted by\n%s", script)
-                raise AirflowSkipException("nothing was submitted, as this was a dry run")
+                raise AirflowSkipException("nothing was submitted: plan_only is set")
             return self._submit(context, jobs, made.running, stages.stale(jobs))
         except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
@@ -87,9 +87,19 @@ class SubmitAheadOperator(BaseOperator):
         made = plan(
             self.graph, self.segment, lambda name: stages.states(name, known[name]), lambda *of: _job_of(context, *of)
         )
-        for name, reason in made.left_out.items():
+        for name, reason in {**made.left_out, **self._for_airflow()}.items():
             self.log.info("%s is not submitted ahead: %s", name, reason)
         return made
+
+    def _for_airflow(self) -> dict[str, str]:
+        """The jobs that follow these stages and that only Airflow can start, with the reasons."""
+        dag: Any = self.dag
+        waited: dict[str, list[str]] = {}
+        for upstream in self.segment.stages:
+            for task in map(dag.get_task, sorted(dag.get_task(upstream).downstream_task_ids)):
+                if is_slurm_job(task) and task.task_group is self.task_group and task.task_id not in self.graph:
+                    waited.setdefault(task.task_id, []).append(upstream)
+        return {name: f"its task does that, after {' and '.join(stages)}" for name, stages in waited.items()}
 
     def _submit(
         self,
@@ -152,7 +162,7 @@ class CancelRestOperator(BaseOperator):
                 client = shared.patient(self.log)
                 left = client.unfinished(kept | others)
                 # A job that may outlive its task runs on; if it is pending, it can never run.
-                client.cancel_waiting([job for job in left if job in kept])
+                client.cancel_many([job for job in left if job in kept], waiting=True)
                 client.cancel_many([job for job in left if job in others])
             self.log.info("Of %d jobs whose tasks have not succeeded %d are left", len(kept | others), len(left))
             for job in left:
@@ -289,10 +299,8 @@ def _waiting(job: BatchJob, terms: list[Dependency]) -> BatchJob:
     """The job with the pipeline's dependencies added to its own."""
     if not terms:
         return job
-    # Options of the command line replace those of the script.
-    said = directives.read(job.script)[0].fields if job.script else {}
-    own = job.dependency or said.get("dependency")
-    if isinstance(own, AnyOf) or (isinstance(own, str) and "?" in own):
+    own = asked_for(job).dependency
+    if isinstance(own, str) and "?" in own:
         raise AirflowFailException(f"dependency={own!s} cannot be joined with the stages that the job is to follow")
     mine = [own] if isinstance(own, (str, Dependency)) else list(own or ())
     # A dependency that can never come true must not end the job: its stage may be granted another try.

@@ -47,6 +47,4 @@ class CapacityBlockSensor(WatchSensor):
     def watch(self) -> BlockWatch:
         from airflow_provider_soperator.work.watches import BlockWatch
 
-        return BlockWatch(
-            nebius_conn_id=self.nebius_conn_id, block=self.block, awaited=self.awaited, poll_interval=self.poke_interval
-        )
+        return BlockWatch(nebius_conn_id=self.nebius_conn_id, block=self.block, awaited=self.awaited)

@@ -55,8 +55,4 @@ class ClusterReadySensor(WatchSensor):
         where = ClusterConnections(
             self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None
         )
-        return ClusterWatch(
-            where=where,
-            nodesets=tuple(self.nodesets),
-            version=self.operator_version,
-        )
+        return ClusterWatch(where=where, nodesets=tuple(self.nodesets), version=self.operator_version)

@@ -74,7 +74,6 @@ class NodeHealthSensor(WatchSensor):
 
     def watch(self) -> Watch[Any]:
         from airflow_provider_soperator.health.assessment import HealthQuery
-        from airflow_provider_soperator.health.metrics import NODE_LABELS
         from airflow_provider_soperator.hooks.cluster_clients import HealthSources
         from airflow_provider_soperator.work.watches import HealthWatch
 
@@ -86,20 +85,7 @@ class NodeHealthSensor(WatchSensor):
             kinds=_check_kinds(self.kinds),
             ignore_own_drains=is_on(self.ignore_own_drains),
         )
-        witnesses = HealthSources(
-            kubernetes_conn_id=self.kubernetes_conn_id or None,
-            namespace=self.namespace,
-            prometheus_conn_id=self.prometheus_conn_id or None,
-            series=dict(self.series or {}),
-            node_labels=tuple(self.node_labels or NODE_LABELS),
-            checks=tuple(self.checks),
-            tolerance=self.tolerance,
-        )
-        return HealthWatch(
-            slurm_conn_id=self.slurm_conn_id,
-            watched=watched,
-            witnesses=witnesses,
-        )
+        return HealthWatch(slurm_conn_id=self.slurm_conn_id, watched=watched, witnesses=HealthSources.named_by(self))
 
 
 class ActiveCheckSensor(WatchSensor):

@@ -50,11 +50,7 @@ class SlurmJobSensor(WatchSensor):
         from airflow_provider_soperator.work.watches import JobWatch
 
         JobId.parse(self.job_id)
-        return JobWatch(
-            slurm_conn_id=self.slurm_conn_id,
-            job_id=str(self.job_id),
-            states=self.target_states,
-        )
+        return JobWatch(slurm_conn_id=self.slurm_conn_id, job_id=str(self.job_id), states=self.target_states)
 
 
 class SlurmQueueSensor(WatchSensor):

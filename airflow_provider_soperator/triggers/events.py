@@ -19,7 +19,6 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.finished_jobs import FinishedJobs
 from airflow_provider_soperator.health.assessment import Episodes, HealthQuery, told, unclear
 from airflow_provider_soperator.health.findings import kinds_of
-from airflow_provider_soperator.health.metrics import NODE_LABELS
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -43,6 +42,11 @@ _FURTHEST = timedelta(days=1)
 def _seconds(duration: timedelta | float) -> float:
     """Seconds of a duration, for serialization."""
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+
+
+def _conditions(trigger: SlurmEventTrigger) -> dict[str, Any]:
+    """The conditions of a ``QueueFilter`` that a trigger has as arguments."""
+    return {name: getattr(trigger, name) for name in ("name", "user", "account", "partition", "qos")}
 
 
 @dataclass(eq=False, repr=False)
@@ -84,10 +88,8 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
         self.states = list(self.states)
         self.look_back = look_back = _seconds(self.look_back)
         self._trouble = ""
-        self._finished = FinishedJobs(
-            QueueFilter(name=self.name, user=self.user, account=self.account, partition=self.partition, qos=self.qos),
-            datetime.now(timezone.utc) - timedelta(seconds=look_back),
-        )
+        since = datetime.now(timezone.utc) - timedelta(seconds=look_back)
+        self._finished = FinishedJobs(QueueFilter(**_conditions(self)), since)
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
         ends = {JobState.parse(state).base for state in self.states}
@@ -145,15 +147,7 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
         super().__post_init__()
         self.min_duration = min_duration = _seconds(self.min_duration)
         self.states = list(self.states)
-        self._jobs = QueueFilter(
-            states=tuple(self.states),
-            partition=self.partition,
-            user=self.user,
-            account=self.account,
-            qos=self.qos,
-            name=self.name,
-            reason=self.reason,
-        )
+        self._jobs = QueueFilter(states=tuple(self.states), reason=self.reason, **_conditions(self))
         self._episode = Lasting(timedelta(seconds=min_duration))
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
@@ -213,15 +207,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         self._watched = HealthQuery(
             nodes=names_of(self.nodes or None), partition=self.partition, kinds=tuple(self.kinds)
         )
-        self._witnesses = HealthSources(
-            kubernetes_conn_id=self.kubernetes_conn_id or None,
-            namespace=self.namespace,
-            prometheus_conn_id=self.prometheus_conn_id or None,
-            series=self.series,
-            node_labels=tuple(self.node_labels or NODE_LABELS),
-            checks=tuple(self.checks),
-            tolerance=self.tolerance,
-        )
+        self._witnesses = HealthSources.named_by(self)
         self.remember({})
         self._warned = ""
 

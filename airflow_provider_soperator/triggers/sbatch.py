@@ -173,7 +173,7 @@ class SbatchTrigger(KillableTrigger):
     def _run_with(self, client: AsyncSlurmClient) -> JobRun:
         # A trigger that is killed has begun, and its submission may be under way.
         if self._begun:
-            self._begun.use(client)
+            self._begun.client = client
             return self._begun
         self._begun = JobRun(
             client,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from airflow_provider_soperator.client.job_run import JobRun, NewestLine, Printe
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met
-from airflow_provider_soperator.slurm import directives, links
+from airflow_provider_soperator.slurm import links, sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import (
@@ -33,8 +34,7 @@ from airflow_provider_soperator.slurm.job_ids import (
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
 from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import Submitted
-from airflow_provider_soperator.work.polling import may_pass
+from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -56,15 +56,10 @@ def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
 
 def _named(job: BatchJob, ti: Any) -> BatchJob:
     # Names in the script's own lines win over those made here.
-    in_script = directives.read(job.script)[0].fields if job.script else {}
+    asked = asked_for(job)
     instance = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
-    is_array = job.array is not None or "array" in in_script
-    file = f"{output_path(*instance)}-{'%A_%a' if is_array else '%j'}.out"
-    return job.replace(
-        name=job.name or in_script.get("name") or readable_name(*instance),
-        output=job.output or in_script.get("output") or file,
-        error=job.error or in_script.get("error"),
-    )
+    file = f"{output_path(*instance)}-{'%j' if asked.array is None else '%A_%a'}.out"
+    return job.replace(name=asked.name or readable_name(*instance), output=asked.output or file, error=asked.error)
 
 
 def keys_of(context: Context, retries: int) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
@@ -133,13 +128,13 @@ async def follow(
 
     ``way`` says how the cluster is reached.
     """
-    log.info("Job%s: %s", way, run.command_line)
+    log.info("Job%s: %s", way, shlex.join(sbatch_arguments.command_line(run.job)))
     submitted = await run.submit()
     assert submitted.id is not None
     for job in run.ended:
         log.info("Job %s of an earlier try was still there: cancelled, as the task has been cleared since", job)
     log.info("%s", _begin(submitted, chain))
-    await chain.relink(run.client, submitted.id, run.earlier, log)
+    await chain.relink(run.client, submitted.id, run.keys[:-1], log)
     await published.begin(submitted.id)
     status: JobStatus | None = None
     said, is_placed = "", False
@@ -252,16 +247,15 @@ class Chain:
     def read(cls, said: dict[str, Any] | None) -> Chain:
         return cls(**said) if said else cls()
 
-    async def relink(self, client: AsyncSlurmClient, job: JobId, earlier: Sequence[str], log: Logger) -> None:
+    async def relink(self, client: AsyncSlurmClient, job: JobId, earlier: Sequence[SubmissionKey], log: Logger) -> None:
         """Make jobs that wait for an earlier try's job wait for this one; ``earlier`` has the keys of those jobs."""
         if not self.waiting or str(job) == self.ahead:
             return
         try:
-            keys = Keys(map(SubmissionKey, earlier))
+            keys = Keys(earlier)
             known = await client.ask(ListJobs(mine=True, name_suffixes=keys.suffixes)) if earlier else ()
-            before = {own for found in known for _, own in keys.of(found.name, found.id)} | (
-                {JobId.parse(self.ahead)} if self.ahead else set()
-            )
+            before = {own for found in known for _, own in keys.of(found.name, found.id)}
+            before |= {JobId.parse(self.ahead)} if self.ahead else set()
             for old in sorted(before - {job}):
                 for relinked in await client.relink(await client.unfinished(read_keys(self.waiting)), old, job):
                     log.info("Job %s waits for job %s now, and no longer for job %s", relinked, job, old)
@@ -289,36 +283,34 @@ class Chain:
             states = await states_of(names)
         left = {id: key for name, jobs in self.before.items() if _has_ended(states[name]) for id, key in jobs.items()}
         is_due = all(is_met(kind, state) for name, kind in early for state in states[name].values())
-        while True:
-            try:
-                await self._clear_way(run.client, left, job, log)
-                return await self._let_go(run, job, is_due, log)
-            except ClusterError as error:
-                log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
-                if not may_pass(error):
-                    return
-            await asyncio.sleep(_LOOK)
-
-    async def _clear_way(self, client: AsyncSlurmClient, left: Mapping[str, str], job: JobId, log: Logger) -> None:
-        """Cancel the jobs before this one that still wait, though their tasks have ended."""
-        waiting = await client.unfinished(read_keys(left)) if left else ()
-        if waiting:
-            await client.cancel_waiting(waiting)
-            names = ", ".join(map(str, waiting))
-            log.info("Job %s waits for %s, whose tasks have ended: what had not begun is cancelled", job, names)
-
-    async def _let_go(self, run: JobRun, job: JobId, is_due: bool, log: Logger) -> None:
-        if not await run.unfinished():
-            return
-        if not is_due:
-            await run.client.cancel_waiting([job])
-            log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
-        elif await run.client.let_go(job):
-            log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
+        # It waits while the cluster is away.
+        client = run.client.patient(log)
+        try:
+            if waiting := await _cancel_waiting(client, left):
+                those = ", ".join(map(str, waiting))
+                log.info("Job %s waits for %s, whose tasks have ended: what had not begun is cancelled", job, those)
+            assert run.submitted is not None
+            assert run.submitted.key is not None
+            if not await client.unfinished({job: run.submitted.key}):
+                return
+            if not is_due:
+                await client.cancel_many([job], waiting=True)
+                log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
+            elif await client.let_go(job):
+                log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
+        except ClusterError as error:
+            log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
 
     async def give_up(self, client: AsyncSlurmClient) -> None:
         """Cancel the jobs that can never run."""
-        await client.cancel_waiting(await client.unfinished(read_keys(self.doomed)))
+        await _cancel_waiting(client, self.doomed)
+
+
+async def _cancel_waiting(client: AsyncSlurmClient, jobs: Mapping[str, str]) -> Sequence[JobId]:
+    """Cancel those of these jobs that still wait; returns those that have not ended."""
+    left = await client.unfinished(read_keys(jobs))
+    await client.cancel_many(left, waiting=True)
+    return left
 
 
 def _has_ended(states: Mapping[int, str | None]) -> bool:

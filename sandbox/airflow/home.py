@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import os
 import secrets
 import sqlite3
@@ -122,8 +123,17 @@ class AirflowHome:
             write_private(file, secrets.token_hex(64).encode())
         return file.read_text()
 
+    def _write_settings(self) -> None:
+        """What commands of a person find who names no more than this home, among it the same DAGs."""
+        key = base64.urlsafe_b64encode(hashlib.sha256(self._secret().encode()).digest()).decode()
+        said = f"[core]\ndags_folder = {self.dags}\nload_examples = False\nfernet_key = {key}\n"
+        settings = self.folder / "airflow.cfg"
+        if not settings.exists() or settings.read_text() != said:
+            write_private(settings, said.encode())
+
     def make(self, environment: dict[str, str]) -> None:
         """The folder and the database, or what has to change of them for this version of Airflow."""
+        self._write_settings()
         installed = version("apache-airflow-core")
         stamp = self.folder / "database-version"
         if stamp.exists() and stamp.read_text() == installed:
@@ -132,10 +142,6 @@ class AirflowHome:
         self._python.mkdir(exist_ok=True)
         (self._python / "sitecustomize.py").write_text(_CUSTOMIZED)
         (self.folder / "config/airflow_local_settings.py").write_text(_PRELOADED)
-        if not (settings := self.folder / "airflow.cfg").exists():
-            # Else each of its processes would write one, all of them at once, with a key of its own.
-            key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-            write_private(settings, f"[core]\nfernet_key = {key}\n".encode())
         if stamp.exists():
             self._migrate(environment)
         else:

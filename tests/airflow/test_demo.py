@@ -104,6 +104,15 @@ def test_the_example_has_done_what_it_says(made: Sandbox) -> None:
     assert best["slope"] == pytest.approx(3, abs=0.1)
     assert best["offset"] == pytest.approx(2, abs=0.1)
 
+    # Commands that are told no more than its home have the same DAGs.
+    drawn = subprocess.run(
+        [sys.executable, "-m", "airflow_provider_soperator", "schedule", "--days", "1"],
+        env={**os.environ, "AIRFLOW_HOME": str(Airflow(made).home.folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert drawn.stdout.startswith("gpu_shifts: block capacityblockgroup-e00sandbox"), drawn.stderr
+
 
 def test_what_a_crash_has_ended_is_started_again(made: Sandbox) -> None:
     airflow = Airflow(made)

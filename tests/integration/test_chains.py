@@ -17,16 +17,17 @@ import pytest
 
 from airflow_provider_soperator.client import submissions
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.submissions import PendingSubmission
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.cluster_records import RateLimit
 from airflow_provider_soperator.slurm.dependencies import Dependency, Unmet
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
-from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.requests import ListJobs, Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Together
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Together
 from airflow_provider_soperator.transports.local import LocalTransport
 from tests.contract.transports import AsyncWay, Way, inside
 from tests.integration.cluster import Cluster
@@ -72,6 +73,16 @@ def nothing_starts(cluster: Cluster) -> None:
 
 def waiting(count: int) -> tuple[BatchJob, ...]:
     return new_jobs(count, nodelist=DRAINED)
+
+
+def submit(slurm: SlurmClient, jobs: Sequence[BatchJob]) -> tuple[Submitted, ...]:
+    """Submit jobs in one request; their names end in keys."""
+    batch = {number: PendingSubmission(job) for number, job in enumerate(jobs)}
+    return tuple(run_steps(submissions.submit(batch), slurm.ask).values())
+
+
+def status_of(slurm: SlurmClient, job: JobId) -> JobStatus:
+    return slurm.statuses([job])[job]
 
 
 def diamond(jobs: Sequence[BatchJob]) -> tuple[BatchJob, ...]:
@@ -267,8 +278,8 @@ def test_many_who_race_agree_on_one_chain(racers: list[Way]) -> None:
 @pytest.mark.usefixtures("nothing_starts")
 def test_a_key_names_a_job_that_is_in_the_queue(slurm: SlurmClient) -> None:
     first, second = waiting(2)
-    [before] = slurm.submit_many([first])
-    [submitted] = slurm.submit_many([after(second, first)])
+    [before] = submit(slurm, [first])
+    [submitted] = submit(slurm, [after(second, first)])
     assert submitted.error is None
     assert before.id is not None
     assert waits_for(queued(slurm, [second])[str(second.name)]) == {before.id.job}
@@ -277,7 +288,7 @@ def test_a_key_names_a_job_that_is_in_the_queue(slurm: SlurmClient) -> None:
 @pytest.mark.usefixtures("nothing_starts")
 def test_a_key_that_nobody_has_is_refused(slurm: SlurmClient) -> None:
     nobody, lost, other = waiting(3)
-    refused, submitted = slurm.submit_many([after(lost, nobody), other])
+    refused, submitted = submit(slurm, [after(lost, nobody), other])
     assert isinstance(refused.error, SubmitRefused)
     assert refused.error.option == "--dependency"
     assert str(key_of(nobody.name or "")) in str(refused.error)
@@ -294,8 +305,8 @@ def test_singleton_means_the_name_without_its_key(slurm: SlurmClient, cluster: C
     plain = cluster.sbatch(f"--job-name={name}", f"--nodelist={DRAINED}")
     ended = cluster.sbatch(f"--job-name={name}", "--hold")
     cluster.run("scancel", ended)
-    one, two = slurm.submit_many(single[:2])
-    slurm.submit_many(single[2:])
+    one, two = submit(slurm, single[:2])
+    submit(slurm, single[2:])
     found = queued(slurm, single)
     expected = [{int(plain)}]
     for before in (one, two):
@@ -305,7 +316,7 @@ def test_singleton_means_the_name_without_its_key(slurm: SlurmClient, cluster: C
     # Where no job has the name there is nothing to wait for, and what else is waited for stays.
     alone = BatchJob(command="true", name=keys[3].name(name + "-"), nodelist=DRAINED, dependency="singleton")
     with_more = alone.replace(name=keys[4].name(name + "+"), dependency=[Dependency("afterok", keys[0]), "singleton"])
-    assert not [one.error for one in slurm.submit_many([alone, with_more]) if one.error]
+    assert not [one.error for one in submit(slurm, [alone, with_more]) if one.error]
     found = queued(slurm, [alone, with_more])
     assert waits_for(found[str(alone.name)]) == set()
     assert waits_for(found[str(with_more.name)]) == {one.id.job}  # type: ignore[union-attr]
@@ -316,7 +327,7 @@ def test_singleton_means_the_name_without_its_key(slurm: SlurmClient, cluster: C
 
 def is_in_vain(slurm: SlurmClient, job: JobId) -> bool:
     """Whether a part of the job waits for what can never come."""
-    return any(part.reason == "DependencyNeverSatisfied" for part in slurm.status(job).parts)
+    return any(part.reason == "DependencyNeverSatisfied" for part in status_of(slurm, job).parts)
 
 
 @pytest.mark.each_slurm
@@ -333,8 +344,8 @@ def test_another_job_takes_the_place_of_one_that_failed(slurm: SlurmClient, clus
     new = cluster.sbatch("--array=1-2", wrap="true")
     assert sorted(slurm.relink(waits, JobId.parse(failed), JobId.parse(new))) == waits[:2]
     assert slurm.relink(waits, JobId.parse(failed), JobId.parse(new)) == ()
-    cluster.wait("both have run", lambda: all(slurm.status(job).succeeded for job in waits[:2]))
-    assert slurm.status(waits[2]).parts[0].dependency == f"afterany:{other}(unfulfilled)"
+    cluster.wait("both have run", lambda: all(status_of(slurm, job).succeeded for job in waits[:2]))
+    assert status_of(slurm, waits[2]).parts[0].dependency == f"afterany:{other}(unfulfilled)"
     cluster.let_go(other)
 
 
@@ -360,10 +371,10 @@ def test_a_job_that_waits_in_vain_can_be_let_go(slurm: SlurmClient, cluster: Clu
     cluster.run("scontrol", "release", failed)
     cluster.wait("it waits in vain", lambda: is_in_vain(slurm, one))
     assert slurm.let_go(one)
-    [part] = slurm.status(one).parts
+    [part] = status_of(slurm, one).parts
     assert part.dependency == f"afterany:{other}(unfulfilled)"
     cluster.let_go(other)
-    cluster.wait("it has run", lambda: slurm.status(one).succeeded)
+    cluster.wait("it has run", lambda: status_of(slurm, one).succeeded)
     assert not slurm.let_go(one)
 
 
@@ -373,7 +384,9 @@ def test_elements_whose_counterpart_failed_are_let_go_alone(slurm: SlurmClient, 
     array = cluster.sbatch("--array=0-2", f"--dependency=aftercorr:{source}")
 
     def states() -> list[str]:
-        return [str(part.state) for part in sorted(slurm.status(JobId.parse(array)).parts, key=lambda part: part.id)]
+        return [
+            str(part.state) for part in sorted(status_of(slurm, JobId.parse(array)).parts, key=lambda part: part.id)
+        ]
 
     cluster.wait("one element waits in vain", lambda: is_in_vain(slurm, JobId.parse(array)))
     assert slurm.let_go(JobId.parse(array))
@@ -387,7 +400,7 @@ def test_what_has_started_goes_on_when_the_waiting_is_cancelled(slurm: SlurmClie
     cluster.wait_job(running, "RUNNING")
     cluster.wait_job(ended, "COMPLETED")
     cluster.wait("an element runs", lambda: "RUNNING" in cluster.run("squeue", "-h", f"--jobs={array}", "--format=%T"))
-    slurm.cancel_waiting(map(JobId.parse, (array, running, waits, ended)))
+    slurm.cancel_many(map(JobId.parse, (array, running, waits, ended)), waiting=True)
     left = cluster.run("squeue", "--noheader", "--format=%i").split()
     assert sorted(left) == sorted([f"{array}_1", running])
 

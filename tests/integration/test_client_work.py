@@ -12,6 +12,7 @@ from airflow_provider_soperator.slurm.files import FileError, WritePiece
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import ListJobs, Submit
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from airflow_provider_soperator.transports.transport_errors import TransportError
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
@@ -61,8 +62,7 @@ def test_what_may_have_been_done_is_not_done_again(slurm: ClientUnderTest, clust
 
 def test_hundreds_of_jobs_in_one_go(slurm: ClientUnderTest, cluster: Cluster) -> None:
     jobs = [submissions.named(HELD, key()) for _ in range(300)]
-    submitted = slurm.do("submit_many", jobs)
-    ids = [one.id for one in submitted]
+    ids = [one.id for one in slurm.ask(SubmitOnce(jobs=tuple(jobs)))]
     assert len(set(ids)) == len(jobs)
     names = {job.id: job.name for job in slurm.ask(ListJobs(mine=True))}
     assert [names[job] for job in ids] == [job.name for job in jobs]
@@ -78,7 +78,8 @@ def test_hundreds_of_jobs_in_one_go(slurm: ClientUnderTest, cluster: Cluster) ->
 def test_where_jobs_stand(slurm: ClientUnderTest, cluster: Cluster) -> None:
     held, failed, array = cluster.sbatch("--hold"), cluster.sbatch(wrap="exit 1"), cluster.sbatch("--array=1-2")
     cluster.wait_job(failed, "FAILED")
-    cluster.wait("the array has ended", lambda: slurm.do("status", JobId.parse(array)).is_over)
+    whole_array = JobId.parse(array)
+    cluster.wait("the array has ended", lambda: slurm.do("statuses", [whole_array])[whole_array].is_over)
     asked = [JobId.parse(job) for job in (held, failed, array, f"{array}_2", f"{array}_5", "999999")]
     waits, fails, whole, element, no_element, unknown = slurm.do("statuses", asked).values()
     assert [str(one.state) for one in (waits, fails, whole, element)] == ["PENDING", "FAILED", "COMPLETED", "COMPLETED"]

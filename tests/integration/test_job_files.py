@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,20 +12,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.slurm.files import FileError
-from airflow_provider_soperator.slurm.job import job_of
+from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclass
-class Submitted:
-    """As a trigger says it."""
-
-    keys: list[str]
-    since: str | None = None
 
 
 def key(attempt: int = 1, run: str = "") -> SubmissionKey:
@@ -59,7 +50,7 @@ def test_paths_begin_where_the_job_runs(
     job: dict[str, str], remote: str, place: str, files: JobFiles, cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "input").write_text("x")
-    files.upload({"input": remote}, job)
+    files.upload({"input": remote}, job_of(job))
     assert cluster.run("cat", place) == "x"
     cluster.run("rm", "-r", place)
 
@@ -104,16 +95,16 @@ def test_files_of_a_job_that_goes_on_are_left_alone(
     (tmp_path / "input").write_text("x")
     run = uuid.uuid4().hex
     # One that failed is done anew, with the files of now.
-    job = {"command": "false", "name": "files", "output": "/dev/null", "hold": hold}
+    job = BatchJob(command="false", name="files", output="/dev/null", hold=hold)
     with hook.client() as slurm:
-        earlier = slurm.submit(job_of(job), key(1, run))
+        earlier = slurm.submit(job, key(1, run))
         if not hold:
             slurm.watch(earlier.id).end()
-    files.upload({"input": "input"}, job, Submitted([key(1, run).text, key(2, run).text]))
+    files.upload({"input": "input"}, job, earlier=[key(1, run)])
     assert (cluster.try_run("rm", "/root/input").returncode == 0) is is_sent
 
 
 def test_without_a_way_to_files_nothing_begins(connections: Connections, cluster: Cluster, tmp_path: Path) -> None:
     rest = connections.other(rest_url=cluster.access["rest"]["url"], jwt_token="a.b.c")
     with pytest.raises(AirflowFailException, match="name an SSH or Kubernetes connection"):
-        JobFiles(rest.slurm_conn_id, tmp_path, "owner", LOG).upload([], {"command": "true"})
+        JobFiles(rest.slurm_conn_id, tmp_path, "owner", LOG).upload([], BatchJob(command="true"))

@@ -97,7 +97,7 @@ MENDS = (
     Mend(
         "clocks may be apart by an hour",
         "slurm/job_ids.py",
-        (("_CLOCKS = timedelta(hours=1)", "_CLOCKS = timedelta(0)"),),
+        (("CLOCKS = timedelta(hours=1)", "CLOCKS = timedelta(0)"),),
     ),
     Mend(
         "a key belongs to one run",

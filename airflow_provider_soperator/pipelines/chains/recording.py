@@ -138,7 +138,6 @@ class Script:
                 process.wait()
 
     def _prelude(self, marks: Marks) -> list[str]:
-        """The lines that bash reads before the script."""
         calls = dict.fromkeys(_FILTERS, "_soperator_filter") | dict.fromkeys(("[", "test"), "_soperator_test")
         calls |= dict.fromkeys(_TELL, "_soperator_tell told")
         calls |= dict.fromkeys(_LOOK_UP, "_soperator_tell decide")
@@ -206,12 +205,10 @@ class Script:
 
 @cache
 def _filters() -> dict[str, str]:
-    """The text filters on this machine, by name."""
     return {program: path for program in _FILTERS if (path := shutil.which(program))}
 
 
 def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
-    """The two ends of a pipe, without buffers."""
     read, write = os.pipe()
     return stack.enter_context(FileIO(read)), stack.enter_context(FileIO(write, "w"))
 

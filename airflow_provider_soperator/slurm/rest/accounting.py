@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_soperator.slurm import job_description, notations, requests
+from airflow_provider_soperator.slurm import notations, requests
 from airflow_provider_soperator.slurm.cluster_records import Association, Share, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, SlurmError
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep
 from airflow_provider_soperator.slurm.requests.accounting import by_name, with_earlier_runs
 from airflow_provider_soperator.slurm.rest import calls
@@ -134,7 +134,7 @@ def _elements(array: Json) -> str:
     """
     bits = int(array["task"] or "0", 16)
     indices = [index for index in range(bits.bit_length()) if bits >> index & 1]
-    return job_description.array_text(indices, array["limits"]["max"]["running"]["tasks"] or None)
+    return array_text(indices, array["limits"]["max"]["running"]["tasks"] or None)
 
 
 def _step(said: Json, job_id: JobId) -> AccountingStep:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -129,8 +129,8 @@ class Hook:
     async def async_client(self) -> AsyncIterator[Hook]:
         yield self
 
-    async def status(self, job: JobId) -> JobStatus:
-        return JobStatus(id=job, parts=tuple(one for one in self.jobs if one.id == job))
+    async def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
+        return {job: JobStatus(id=job, parts=tuple(one for one in self.jobs if one.id == job)) for job in jobs}
 
     async def ask(self, request: Any) -> Any:
         raise SlurmError("not now", "scontrol")

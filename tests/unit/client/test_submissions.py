@@ -136,10 +136,14 @@ def test_slurmctld_is_waited_for_that_gives_no_answer_about_any_job(monkeypatch:
 
 
 def test_many_of_one_caller_are_all_answered_in_order() -> None:
-    jobs = [submissions.named(JOB, key) for key in keys(10)]
     transport = Submitting(reach=4)
-    answers = asyncio.run(client_of(transport).submit_many(jobs))
-    assert [one.id for one in answers] == [transport.ids[job.name or ""] for job in jobs]
+
+    async def submit() -> list[Submitted]:
+        client = client_of(transport)
+        return await asyncio.gather(*(client.submit(JOB, key) for key in keys(10)))
+
+    answers = asyncio.run(submit())
+    assert [one.id for one in answers] == [transport.ids[submissions.named(JOB, key).name or ""] for key in keys(10)]
 
 
 def test_one_request_is_under_way_at_a_time_and_the_next_has_what_came_meanwhile() -> None:

@@ -14,7 +14,7 @@ from airflow_provider_soperator.board.capacity_dags import ShiftSeen
 from airflow_provider_soperator.board.check_history import CheckLook, HealthLook
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.board.usage import UsageLook, UsedJob
-from airflow_provider_soperator.capacity.demand import KeptDecision
+from airflow_provider_soperator.capacity.demand import Decision
 from airflow_provider_soperator.capacity.overrides import Override
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.page import sections as page_sections
@@ -39,7 +39,7 @@ OVERRIDE = Override(
     by=HOSTILE,
     because=HOSTILE,
 )
-DEMAND = KeptDecision({"training": 2, "inference": 4}, (f"jobs wait {HOSTILE}",), since=NOW, at=NOW.timestamp())
+DEMAND = Decision({"training": 2, "inference": 4}, (f"jobs wait {HOSTILE}",), since=NOW, at=NOW.timestamp())
 MOVER = replace(DAG, demand=DEMAND, at_work=SHIFT, last=SHIFT, schedule=DAG.schedule.overridden([OVERRIDE]))
 CAPACITY = CapacityLook(
     taken=NOW,

@@ -84,11 +84,8 @@ class Cluster:
     def unfinished(self, jobs: Mapping[JobId, SubmissionKey]) -> list[JobId]:
         return list(jobs)
 
-    def cancel_many(self, jobs: Sequence[JobId]) -> None:
-        self.cancelled.update(map(str, jobs))
-
-    def cancel_waiting(self, jobs: Sequence[JobId]) -> None:
-        self.cancelled_if_waiting.update(map(str, jobs))
+    def cancel_many(self, jobs: Sequence[JobId], *, waiting: bool = False) -> None:
+        (self.cancelled_if_waiting if waiting else self.cancelled).update(map(str, jobs))
 
 
 def test_jobs_of_stages_that_have_left_the_dag_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:

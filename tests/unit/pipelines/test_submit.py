@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.operators.pipeline import SbatchPipeline
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.pipelines.plan import AHEAD
 from airflow_provider_soperator.slurm.job_ids import JobId, key_of
 from airflow_provider_soperator.slurm.requests.submission import Submitted
@@ -46,7 +46,9 @@ class Pipeline:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with DAG("d", schedule=None) as self.dag, SbatchPipeline("p"):
-            job("a", deferrable=True, retries=1) >> job("b", deferrable=True)
+            first = job("a", deferrable=True, retries=1)
+            first >> job("b", deferrable=True)
+            first >> afterany() >> job("late")
         self.cluster = Cluster()
 
         @contextmanager
@@ -75,6 +77,11 @@ class Pipeline:
 @pytest.fixture
 def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     return Pipeline(monkeypatch)
+
+
+def test_the_log_names_the_jobs_that_come_later(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline.submit(TaskRun("p.submit"))
+    assert "p.late is not submitted ahead: its task does that, after p.a" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("airflow", ["no state", "3.3", "3.4"])

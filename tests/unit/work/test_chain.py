@@ -44,7 +44,7 @@ def test_jobs_that_wait_are_told_of_the_new_job_by_their_numbers_and_keys(monkey
     waits = "afterok:5(unfulfilled)"
     slurm = Slurm(pending("8", OURS, waits), pending("9", THEIRS, waits), queued("5", "FAILED", EARLIER.name("fit")))
     chain = Chain(ahead="4", waiting={"8": OURS.text, "9": OURS.text})
-    relink = chain.relink(AsyncSlurmClient(slurm), JobId(7), [EARLIER.text], LOG)
+    relink = chain.relink(AsyncSlurmClient(slurm), JobId(7), [EARLIER], LOG)
     run_without_waiting(relink, monkeypatch)
     assert slurm.orders == [UpdateJob(JobId(8), {"Dependency": "afterok:7"})]
 
