@@ -18,7 +18,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sandbox import access, faults, lifecycle, preflight, status
 from sandbox.airflow import tables
 from sandbox.airflow.beside import Airflow
-from sandbox.demo import run as demo
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
 from sandbox.rootfs import RootCache, own_root
@@ -126,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
     show = command("demo", "run an example DAG in an Airflow on a sandbox, and watch it", _demo)
     _add_settings(show)
     executors = "where its tasks run: beside the scheduler, or as jobs on nodes (local)"
-    show.add_argument("--executor", choices=demo.SHOWN, default="local", help=executors)
+    show.add_argument("--executor", choices=("local", "slurm"), default="local", help=executors)
     down = command("down", "stop a sandbox and remove all it has written", _down)
     down.add_argument("--all", action="store_true", help="all sandboxes of this machine")
     down.add_argument("--purge", action="store_true", help="remove the cached roots and the tables of Airflow, too")
@@ -223,6 +222,9 @@ def _fault(options: argparse.Namespace) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
+    # What it asks Airflow with takes as long to import as all that other commands need.
+    from sandbox.demo import run as demo
+
     shown = demo.SHOWN[options.executor]
     if shown.on_nodes:
         options.visible = demo.visible(options.name)

@@ -25,7 +25,7 @@ PATIENCE = 600.0
 def run() -> list[Row]:
     home = str(Settings(name=NAME).paths.airflow)
     more = {"AIRFLOW__CORE__PARALLELISM": "200", "AIRFLOW__SCHEDULER__MAX_TIS_PER_QUERY": "200"}
-    visible = [sys.base_prefix, str(Path(__file__).parents[2]), home]
+    visible = [sys.prefix, str(Path(__file__).parents[2]), home]
     with airflow_beside(NAME, _DAGS, [DAG], more, user="root", visible=visible) as (sandbox, airflow):
         bare = []
         for _ in range(5):

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sandbox import access, daemons
-from sandbox.airflow.api import AirflowApi
+from sandbox.airflow import interpreter
 from sandbox.airflow.home import COMPONENTS, AirflowHome, airflow
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
+
+if TYPE_CHECKING:
+    from sandbox.airflow.api import AirflowApi
 
 #: The example DAGs.
 DAGS = Path(__file__).parents[2] / "dags"
@@ -34,7 +38,13 @@ class Airflow:
         self._sandbox = sandbox
         self._more = dict(more or {})
         self.home = AirflowHome(sandbox.paths.airflow, dags, sandbox.settings.ports.airflow)
-        self.api = AirflowApi(self.home.url)
+
+    @cached_property
+    def api(self) -> AirflowApi:
+        # Most commands have nothing to ask, and its client takes as long to import as all that they need.
+        from sandbox.airflow.api import AirflowApi
+
+        return AirflowApi(self.home.url)
 
     @property
     def exists(self) -> bool:
@@ -77,7 +87,7 @@ class Airflow:
         env = {"AIRFLOW_HOME": str(self.home.folder), "AIRFLOW__CORE__DAGS_FOLDER": str(self.home.dags)}
         return {
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor,SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor",
-            "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": sys.executable,
+            "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": interpreter.environment(self._sandbox.init.root()),
             "AIRFLOW__SOPERATOR__EXECUTOR_JOB": json.dumps({"env": env, "partition": "main"}),
         }
 

@@ -45,8 +45,8 @@ LAST_LINES = 30
 
 
 def visible(name: str) -> list[str]:
-    """The folders that nodes need to see for Airflow's tasks: Python, packages and DAGs, and Airflow's own."""
-    return [sys.base_prefix, str(DAGS.parent), str(Settings(name=name).paths.airflow)]
+    """The folders that nodes need to see for Airflow's tasks: packages and DAGs, and Airflow's own."""
+    return [sys.prefix, str(DAGS.parent), str(Settings(name=name).paths.airflow)]
 
 
 def check(settings: Settings, shown: Shown) -> None:
