@@ -141,7 +141,7 @@ TABLE = (
             "nebius.node_groups",
             "page.actions",
             "page.app",
-            "page.output",
+            "page.viewer",
         ),
     ),
 )
@@ -179,3 +179,13 @@ def test_nothing_is_imported_that_is_barred(row: Row, imported: dict[str, set[st
 def test_no_module_is_left_out(imported: dict[str, set[str]]) -> None:
     assert imported.keys() >= {f"import {ROOT}.hooks.slurm", f"import {ROOT}.transports.rest", f"import {ROOT}"}
     assert "airflow.sdk" in set().union(*imported.values())
+
+
+@pytest.mark.parametrize("module", ["operators.capacity", "operators.provisioning", "sensors.cluster", "sensors.jobs"])
+def test_a_dag_file_does_not_load_what_carries_out_its_tasks(module: str) -> None:
+    program = f"import sys, {ROOT}.{module}; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    loaded = said.stdout.splitlines()[-1].split()
+    late = ("slurm.requests", "slurm.node_conditions", "nebius.capacity_blocks", "transports", "client", "triggers")
+    assert f"{ROOT}.{module}" in loaded
+    assert [name for name in loaded if name.startswith(tuple(f"{ROOT}.{room}" for room in late))] == []

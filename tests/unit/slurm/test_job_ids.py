@@ -76,6 +76,7 @@ def test_an_argument_means_the_same_jobs_and_has_no_steps_in_it(job: JobId) -> N
 def test_elements_that_slurm_cut_short_are_not_guessed() -> None:
     with pytest.raises(ValueError, match="truncated the list"):
         list(parse("9_[1,3,5,...]").indices())
+    assert parse("9_[1,3,5,...]").covers(parse("9_3"))
 
 
 @pytest.mark.parametrize(
