@@ -150,7 +150,7 @@ def clairvoyant(needs: list[int], transfer: int, sight: int = 120) -> Way:
 
 
 class ByDemand:
-    """The provider's decision, each minute, within what is wished for then; ``needs`` of inference are by its metric."""
+    """The provider's decision, each minute, within what is wished for; ``needs`` are of inference, by its metric."""
 
     def __init__(
         self, block: Block, demand: Demand, needs: Sequence[int], wished: Callable[[int], Mapping[str, Units]]
@@ -175,16 +175,18 @@ class ByDemand:
         """The queue; jobs that count alike are elements of one array, which reads as quickly as one job."""
         if busy := sum(bool(node.jobs) for node in world.nodes):
             yield SlurmJob(id=JobId(1), state=RUNNING, tres=f"gres/gpu={world.running()}", nodelist=f"n[1-{busy}]")
+        soon, late = (int(some.total_seconds()) // 60 for some in (load.min_wait, load.max_wait))
         alike: dict[tuple[int, int], list[int]] = {}
         for job in world.pending():
-            since = now - job.since
-            waited = next(
-                (some for some in (load.max_wait, load.min_wait) if since >= some.total_seconds() / 60), timedelta(0)
-            )
-            seen = alike.setdefault((job.gpus, int(waited.total_seconds())), [0, 0])
-            seen[0] += 1
-            seen[1] += job.limit
-        for number, ((gpus, waited_for), (count, minutes)) in enumerate(alike.items(), 2):
+            waited = now - job.since
+            kind = (job.gpus, late if waited >= late else soon if waited >= soon else 0)
+            if kind in alike:
+                seen = alike[kind]
+                seen[0] += 1
+                seen[1] += job.limit
+            else:
+                alike[kind] = [1, job.limit]
+        for number, ((gpus, waited), (count, minutes)) in enumerate(alike.items(), 2):
             # Of whole minutes, so that their sum is exact.
             limit, longer = divmod(minutes, count)
             for elements, each in ((longer, limit + 1), (count - longer, limit)):
@@ -193,7 +195,7 @@ class ByDemand:
                         id=JobId(number, elements=f"1-{elements}"),
                         state=PENDING,
                         reason="Resources",
-                        submitted=_EPOCH + timedelta(minutes=now, seconds=-waited_for),
+                        submitted=_EPOCH + timedelta(minutes=now - waited),
                         time_limit=timedelta(minutes=each),
                         tres=f"gres/gpu={gpus}",
                     )
@@ -253,9 +255,14 @@ def run(seed: int = 1, days: int = 28, *, full: bool = False) -> list[Row]:
     rows: list[Row] = []
     for what, busy, boot, wrong in [_USUAL, *(_VARIED if full else [])]:
         loaded = month(seed, gpus=BLOCK.nodes * BLOCK.gpus, busy=busy, peak=PEAK, days=days)
-        found = ways(loaded, replace(BLOCK, boot=boot), wrong=wrong)
-        rows += [_row(f"{what}{name}", one, found, len(loaded.jobs)) for name, one in found.items()]
+        rows += compared(loaded, replace(BLOCK, boot=boot), what, wrong)
     return rows
+
+
+def compared(loaded: Month, block: Block, what: str = "", wrong: float = 0.0) -> list[Row]:
+    """A row for each way."""
+    found = ways(loaded, block, wrong=wrong)
+    return [_row(f"{what}{name}", one, found, len(loaded.jobs)) for name, one in found.items()]
 
 
 def _row(what: str, one: Outcome, found: Mapping[str, Outcome], jobs: int) -> Row:
