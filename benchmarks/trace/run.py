@@ -172,14 +172,16 @@ class ByDemand:
         return decide(self.demand, needs, wished, world.has, self.gpus, limit, self.state, at).units["inference"], 0
 
     def _queue(self, world: World, load: QueueLoad, now: int) -> Iterable[SlurmJob]:
-        """The queue; jobs that count alike are elements of one array, which reads as quickly as one job."""
+        """The jobs that count; those that count alike are elements of one array, which reads as quickly as one job."""
         if busy := sum(bool(node.jobs) for node in world.nodes):
             yield SlurmJob(id=JobId(1), state=RUNNING, tres=f"gres/gpu={world.running()}", nodelist=f"n[1-{busy}]")
         soon, late = (int(some.total_seconds()) // 60 for some in (load.min_wait, load.max_wait))
         alike: dict[tuple[int, int], list[int]] = {}
         for job in world.pending():
             waited = now - job.since
-            kind = (job.gpus, late if waited >= late else soon if waited >= soon else 0)
+            if waited < soon:
+                continue
+            kind = (job.gpus, late if waited >= late else soon)
             if kind in alike:
                 seen = alike[kind]
                 seen[0] += 1
