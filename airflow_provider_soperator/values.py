@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.errors import name_remedy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+T = TypeVar("T")
 
 #: Default namespace of a cluster in Soperator's Helm charts.
 NAMESPACE = "soperator"
@@ -46,6 +49,22 @@ class Plain:
         from pydantic import TypeAdapter
 
         return TypeAdapter(cls).validate_python(said)
+
+
+def kept(key: str, otherwise: T) -> T:
+    """What an Airflow Variable keeps, as JSON."""
+    from airflow.sdk import Variable
+
+    said = Variable.get(key, default=None)
+    found: T = json.loads(said) if said else otherwise
+    return found
+
+
+def keep(key: str, value: object) -> None:
+    """Keep a value in an Airflow Variable."""
+    from airflow.sdk import Variable
+
+    Variable.set(key, json.dumps(value))
 
 
 def is_template(said: object) -> bool:

@@ -91,7 +91,7 @@ def replace_sick_nodes() -> None:
         """Sort the nodes: replace the machine, power up again, or only log; and see whether too many are ill."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm import hostlist
-        from airflow_provider_soperator.slurm.node_conditions import is_off, refuse_unknown
+        from airflow_provider_soperator.slurm.node_conditions import refuse_unknown
         from airflow_provider_soperator.slurm.requests import ListNodes
         from airflow_provider_soperator.values import number_or_share
 
@@ -110,7 +110,7 @@ def replace_sick_nodes() -> None:
             if name not in [*broken, *stuck]:
                 heals = all(one["heals"] for one in found[name])
                 print(f"{name}: {'resolves itself' if heals else 'needs attention by a person'}")
-        on, ill = sum(not is_off(node) for node in known), {*broken, *stuck}
+        on, ill = sum(not node.is_off for node in known), {*broken, *stuck}
         return {
             "broken": [name for name in broken if name in meant],
             "stuck": [name for name in stuck if name in meant],

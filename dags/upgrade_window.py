@@ -93,7 +93,13 @@ def upgrade_window() -> None:
         comment="upgrade, expected to be over {{ ti.xcom_pull('window')['until'] }}",
     )
     before = SlurmStatsOperator(task_id="before")
-    begins = DateTimeSensorAsync(task_id="begins", target_time="{{ ti.xcom_pull('window')['starts'] }}")
+    begins = DateTimeSensorAsync(
+        task_id="begins",
+        target_time="{{ ti.xcom_pull('window')['starts'] }}",
+        # A window that begins at once would else bring the task back into its queue before the scheduler knows that it
+        # was deferred, which Airflow takes for a lost worker.
+        end_from_trigger=True,
+    )
     drain = DrainNodesOperator(
         task_id="drain",
         nodes=NODES,

@@ -11,12 +11,9 @@ from collections.abc import Mapping
 
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.soperator.conditions import Object
-from airflow_provider_soperator.soperator.kinds import Resource, serves
+from airflow_provider_soperator.soperator.kinds import Resource
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.workloads import MANAGER
-
-_SCALED_OBJECT = Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject")
-_HPA = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 
 _PAUSED = "autoscaling.keda.sh/paused"
 _PAUSED_REPLICAS = "autoscaling.keda.sh/paused-replicas"
@@ -31,12 +28,14 @@ _KEDA_MOST = 100
 class Keda:
     """A ScaledObject. (An ``Hpa`` has the same methods.)"""
 
-    resource = _SCALED_OBJECT
+    resource = Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject")
 
     def __init__(self, found: Object) -> None:
         self.name = str(found["metadata"]["name"])
         self._annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
         self._most = int(found["spec"].get("maxReplicaCount", _KEDA_MOST))
+        ours = self._annotations.get(_OUR_PAUSE)
+        self._is_ours = ours is not None and ours == self._annotations.get(_PAUSED_REPLICAS)
 
     def check(self) -> None:
         """Raise ``CapacityMistake`` if it cannot be paused."""
@@ -58,24 +57,19 @@ class Keda:
         said = str(replicas)
         if self._is_ours and self._annotations[_PAUSED_REPLICAS] == said:
             return None
-        return _annotated({_PAUSED_REPLICAS: said, _OUR_PAUSE: said})
+        return annotated({_PAUSED_REPLICAS: said, _OUR_PAUSE: said})
 
     def release(self, replicas: int) -> Object | None:
         """The patch that unpins it, if we have pinned it and it may never set more than this; else None."""
         if not self._is_ours or replicas < self._most:
             return None
-        return _annotated({_PAUSED_REPLICAS: None, _OUR_PAUSE: None})
-
-    @property
-    def _is_ours(self) -> bool:
-        ours = self._annotations.get(_OUR_PAUSE)
-        return ours is not None and ours == self._annotations.get(_PAUSED_REPLICAS)
+        return annotated({_PAUSED_REPLICAS: None, _OUR_PAUSE: None})
 
 
 class Hpa:
     """A HorizontalPodAutoscaler. It never scales a workload that has no replicas."""
 
-    resource = _HPA
+    resource = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 
     def __init__(self, found: Object, *, may_pin: bool) -> None:
         self.name = str(found["metadata"]["name"])
@@ -109,7 +103,7 @@ class Hpa:
 
     @staticmethod
     def _changed(bounds: tuple[int, int], noted: str | None) -> Object:
-        return _annotated({_BOUNDS: noted}) | {"spec": {"minReplicas": bounds[0], "maxReplicas": bounds[1]}}
+        return annotated({_BOUNDS: noted}) | {"spec": {"minReplicas": bounds[0], "maxReplicas": bounds[1]}}
 
 
 Autoscaler = Keda | Hpa
@@ -122,14 +116,14 @@ async def find(objects: Objects, workload: Resource, name: str, *, may_pin_hpa: 
         reference = found["spec"].get("scaleTargetRef") or {}
         return reference.get("name") == name and workload.is_meant_by(reference)
 
-    if await serves(objects.client, _SCALED_OBJECT.group, _SCALED_OBJECT.version):
-        for found in filter(scales, await objects.list_all(_SCALED_OBJECT)):
+    if await objects.serves(Keda.resource):
+        for found in filter(scales, await objects.list_all(Keda.resource)):
             return Keda(found)
-    for found in filter(scales, await objects.list_all(_HPA)):
+    for found in filter(scales, await objects.list_all(Hpa.resource)):
         return Hpa(found, may_pin=may_pin_hpa)
     return None
 
 
-def _annotated(annotations: Mapping[str, str | None]) -> Object:
+def annotated(annotations: Mapping[str, str | None]) -> Object:
     """A merge patch; None removes an annotation."""
     return {"metadata": {"annotations": dict(annotations)}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -107,16 +108,14 @@ def seconds(duration: timedelta | str) -> int:
     >>> seconds("1h30m"), seconds(timedelta(minutes=30))
     (5400, 1800)
     """
+    said = f"{duration!r} is not a duration"
     if isinstance(duration, timedelta):
-        if duration < timedelta(0) or duration.microseconds:
-            raise CapacityMistake(
-                f"a duration must be a whole number of seconds >= 0, got {duration}", 'write "30m", "1h" or "1h30m"'
-            )
-        return int(duration.total_seconds())
-    found = _DURATION.fullmatch(duration) if isinstance(duration, str) and duration else None
-    if found is None:
-        raise CapacityMistake(f"{duration!r} is not a duration", 'write "30m", "1h" or "1h30m"')
-    return sum(int(number or 0) * size for number, size in zip(found.groups(), _UNITS.values(), strict=True))
+        if duration >= timedelta(0) and not duration.microseconds:
+            return int(duration.total_seconds())
+        said = f"a duration must be a whole number of seconds >= 0, got {duration}"
+    elif isinstance(duration, str) and duration and (found := _DURATION.fullmatch(duration)):
+        return sum(int(number or 0) * size for number, size in zip(found.groups(), _UNITS.values(), strict=True))
+    raise CapacityMistake(said, 'write "30m", "1h" or "1h30m"')
 
 
 def duration_text(seconds: int) -> str:
@@ -244,13 +243,10 @@ class Window:
         return ((begins, begins + length + (WEEK if length <= 0 else 0)),)
 
     def _days(self, text: str) -> list[int]:
-        if text.lower() == "daily":
-            return list(range(7))
         found: set[int] = set()
-        for part in text.split(","):
+        for part in ("mon-sun" if text.lower() == "daily" else text).split(","):
             first, _, last = part.partition("-")
-            begin = self._day(first)
-            end = self._day(last) if last else begin
+            begin, end = self._day(first), self._day(last or first)
             found.update((begin + more) % 7 for more in range((end - begin) % 7 + 1))
         return sorted(found)
 
@@ -268,10 +264,10 @@ class Window:
 
 def overlaps(windows: Iterable[Window]) -> dict[tuple[str, str], list[Span]]:
     """Pairs of windows that overlap, and the times at which they do, also over the end of the week."""
-    found: dict[tuple[str, str], list[Span]] = {}
+    found = defaultdict[tuple[str, str], list[Span]](list)
     for (_, end, name), (begin, its_end, other) in _neighbours(windows):
         if begin < end:
-            found.setdefault((name, other), []).append((begin, min(end, its_end)))
+            found[name, other].append((begin, min(end, its_end)))
     return found
 
 
@@ -295,23 +291,21 @@ def in_words(spans: Sequence[Span]) -> str:
     >>> in_words([(5 * DAY + 480, WEEK + 480)])
     'from Saturdays 08:00 to Mondays 08:00'
     """
-    days: dict[tuple[str, str], list[int]] = {}
+    days: dict[str, list[int]] = {}
     said: list[str] = []
     for begin, end in sorted((begin % WEEK, begin % WEEK + end - begin) for begin, end in spans):
         day = begin // DAY
         if end <= (day + 1) * DAY:
-            days.setdefault((_clock(begin - day * DAY), _clock(end - day * DAY)), []).append(day)
+            days.setdefault(f"{_clock(begin - day * DAY)} to {_clock(end - day * DAY)}", []).append(day)
         else:
             said.append(f"from {_SPOKEN[day]} {_clock(begin % DAY)} to {_SPOKEN[end // DAY % 7]} {_clock(end % DAY)}")
-    same_day = [f"on {_days_in_words(which)} from {begin} to {end}" for (begin, end), which in days.items()]
+    same_day = []
+    for when, which in days.items():
+        *names, last = (_SPOKEN[day] for day in which)
+        is_row = len(which) > 2 and which[-1] - which[0] == len(which) - 1
+        on = f"{names[0]} to {last}" if is_row else " and ".join(filter(None, [", ".join(names), last]))
+        same_day.append(f"on {on} from {when}")
     return ", ".join(same_day + said)
-
-
-def _days_in_words(days: Sequence[int]) -> str:
-    names = [_SPOKEN[day] for day in days]
-    if len(days) > 2 and days[-1] - days[0] == len(days) - 1:
-        return f"{names[0]} to {names[-1]}"
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _clock(minutes: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.capacity.holdings import ProjectShare
@@ -36,28 +37,19 @@ class ShiftConnections:
 
     async def open(self) -> None:
         agreed = await self._open_agreed(self._opened)
-        sessions = await self._open_sessions(self._opened)
+        self.sessions = sessions = await self._open_sessions(self._opened)
         self.is_agreed = agreed is not None
         self.stores = [agreed] if agreed else [one for session in sessions.values() if (one := session.lease())]
-        self.sessions = sessions
 
     async def _open_agreed(self, opened: AsyncExitStack) -> LeaseStore | None:
-        """The place for leases that all who move the block have agreed on; None if they have not."""
         place = await opened.enter_async_context(self._clients.leases(self._order.nebius_conn_id))
         return KubernetesLease(place, self._order.block, self._order.key) if place else None
 
     async def _open_sessions(self, opened: AsyncExitStack) -> Mapping[str, Session]:
         order, found = self._order, dict[str, Session]()
+        shift = SessionContext(block=order.block, key=order.key, why=order.why, until=order.until, memory=self._memory)
         for one in order.targets:
-            context = SessionContext(
-                block=order.block,
-                key=order.key,
-                why=order.why,
-                until=order.until,
-                may_take=order.may_take(one.name),
-                may_end=order.may_end(one.name),
-                memory=self._memory,
-            )
+            context = replace(shift, may_take=order.may_take(one.name), may_end=order.may_end(one.name))
             found[one.name] = await opened.enter_async_context(one.open(context, self._clients, self._log))
         return found
 
@@ -92,8 +84,8 @@ class TargetMachines:
             try:
                 async with self._open() as sdk:
                     if groups := await self._find(sdk, name, clues):
-                        found = GroupMachines(sdk, sorted(groups))
-                        notes += await found.check_found(gpus[name] if clues.are_units else None, block)
+                        found = GroupMachines(sdk, sorted(groups), self._log)
+                        notes += await found.check(0, gpus[name] if clues.are_units else None, block)
                         continue
             except (NebiusDenied, NebiusMissing) as error:
                 why = error.what
@@ -119,16 +111,15 @@ class TargetMachines:
             self._log.info("It is unknown how much of the block each project may have: %s", error)
             self._is_unlimited = True
             return []
-        of = {
-            project: frozenset(one for one, its in self._projects.items() if its == project) for project in allowances
-        }
+        of = {one: frozenset(name for name, its in self._projects.items() if its == one) for one in allowances}
         return [ProjectShare(one, of[one], said.limit, said.usage) for one, said in allowances.items() if of[one]]
 
     async def notes(self, sessions: Mapping[str, Session]) -> list[str]:
         """What could not be checked, and what was bought, as lines for a plan."""
-        bought = await self.bought(sessions)
-        said = f"{bought} GPUs of the targets' machines were bought, and are not of the block"
-        return [*self._unchecked, *([said] if bought else [])]
+        notes = list(self._unchecked)
+        if bought := await self.bought(sessions):
+            notes.append(f"{bought} GPUs of the targets' machines were bought, and are not of the block")
+        return notes
 
     async def bought(self, sessions: Mapping[str, Session]) -> int | None:
         """Count the GPUs of the targets' machines that are not of the block; None if that is unknown."""
@@ -145,10 +136,11 @@ class TargetMachines:
         except FAILURES as error:
             self._log.warning("It is unknown if GPUs were bought: %s", error)
             return None
-        if known < there:
-            said = "It is unknown if GPUs were bought: the targets have %s machines, and the cloud knows %s in %s"
-            self._log.warning(said, there, known, ", ".join(sorted(groups)) or "no node group")
-        return bought if known >= there else None
+        if known >= there:
+            return bought
+        said = "It is unknown if GPUs were bought: the targets have %s machines, and the cloud knows %s in %s"
+        self._log.warning(said, there, known, ", ".join(sorted(groups)) or "no node group")
+        return None
 
     async def _find(self, sdk: SDK, name: str, clues: MachineClues) -> frozenset[str]:
         from airflow_provider_soperator.nebius.node_groups import find_groups

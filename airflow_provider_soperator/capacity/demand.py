@@ -7,7 +7,6 @@ of use, and never because they are not.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,9 +15,11 @@ from typing import Any
 
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, units_text
 from airflow_provider_soperator.capacity.holdings import World
-from airflow_provider_soperator.capacity.loads import Load, LoadClients, Need, refuse_no_loads
+from airflow_provider_soperator.capacity.loads import Load, Need
+from airflow_provider_soperator.capacity.targets import refuse_strangers
+from airflow_provider_soperator.capacity.targets.protocol import Clients
 from airflow_provider_soperator.errors import CapacityMistake, ClusterError, ConnectionMistake
-from airflow_provider_soperator.values import Plain
+from airflow_provider_soperator.values import Plain, keep, kept
 
 _DAY = 86400.0
 #: Seconds for which a decision holds without being made again, and after which it is kept again though it is the same.
@@ -55,7 +56,7 @@ class Demand(Plain):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loads", tuple(self.loads))
-        refuse_no_loads(self.loads)
+        refuse_strangers(self.loads, Load, "load")
         if not self.loads:
             raise CapacityMistake("demand needs at least one load", "give a ServiceLoad, a MetricLoad or a QueueLoad")
 
@@ -72,40 +73,45 @@ class Demand(Plain):
             )
 
     async def measure(
-        self, world: World, wished: Mapping[str, Units], clients: LoadClients, now: datetime
+        self, world: World, wished: Mapping[str, Units], clients: Clients, now: datetime
     ) -> dict[str, Need]:
         """The need of each target with a load, as of now. A load that gives no answer has an unknown need."""
         most = {name: bounds_of(units)[1] for name, units in wished.items()}
-        needs = await asyncio.gather(*(self._measured(load, world, most, clients, now) for load in self.loads))
+
+        async def measured(load: Load) -> Need:
+            name = load.target
+            try:
+                return await load.measure(clients, world.holdings[name], world.gpus[name], most[name], now)
+            except (ClusterError, ConnectionMistake) as error:
+                return Need(None, str(error))
+
         found: dict[str, Need] = {}
-        for load, need in zip(self.loads, needs, strict=True):
+        for load, need in zip(self.loads, await asyncio.gather(*map(measured, self.loads)), strict=True):
             known = found.setdefault(load.target, need)
             # Of several the highest counts, and one that is unknown might be that.
             if known.units is not None and (need.units is None or need.units > known.units):
                 found[load.target] = need
         return found
 
-    async def _measured(
-        self, load: Load, world: World, most: Mapping[str, int], clients: LoadClients, now: datetime
-    ) -> Need:
-        name = load.target
-        try:
-            return await load.measure(clients, world.holdings[name], world.gpus[name], most[name], now)
-        except (ClusterError, ConnectionMistake) as error:
-            return Need(None, str(error))
-
 
 @dataclass(frozen=True)
-class Decision(Plain):
+class Decision:
     """Units of each target by demand, and why, a line for each target with a load."""
 
     units: dict[str, int]
     because: tuple[str, ...]
     #: The first look at this allocation.
     is_new: bool = False
+    #: Of one that is kept: since when it is the same, and when it was last made.
+    since: datetime = datetime.min
+    at: float = 0.0
+    is_observed: bool = False
 
     def __str__(self) -> str:
         return f"{units_text(self.units)}: {'; '.join(self.because)}"
+
+    def holds(self, now: datetime) -> bool:
+        return now.timestamp() - self.at <= _HOLDS
 
 
 def decide(
@@ -126,18 +132,16 @@ def decide(
     state["at"] = at
     keeps = at - state["since"] < calm
     highest = {name: _highest(state["needs"].setdefault(name, []), needs[name], at, calm) for name in demand.targets}
-    wants = {
-        name: max(highest[name], has[name] if keeps or needs[name].units is None else 0) for name in demand.targets
-    }
-    rest = {name: bounds_of(wished[name])[1] for name in wished if name not in wants}
-    units = _shared(wants | rest, wished, has, gpus, limit)
+    wants = {one: max(high, has[one] if keeps or needs[one].units is None else 0) for one, high in highest.items()}
+    wants |= {name: bounds_of(wished[name])[1] for name in wished if name not in wants}
+    units = _shared(wants, wished, has, gpus, limit)
     moves = state["moves"] = [one for one in state.get("moves", []) if at - one < _DAY]
     is_over = len(moves) >= demand.max_moves
     if is_over:
         # Those who wait can wait, unless their units are on the way; the first cannot.
         first, given = demand.targets[0], state.get("units", {})
         most = {name: max(has[name], given.get(name, 0)) for name in has}
-        wants = {name: want if name == first else min(want, most[name]) for name, want in (wants | rest).items()}
+        wants = {name: want if name == first else min(want, most[name]) for name, want in wants.items()}
         units = _shared(wants, wished, has, gpus, limit)
     is_new = units != state.get("units") and units != {name: has[name] for name in units}
     if is_new:
@@ -168,11 +172,7 @@ def _said(need: Need, highest: int) -> str:
 
 
 def _shared(
-    wants: Mapping[str, int],
-    wished: Mapping[str, Units],
-    has: Mapping[str, int],
-    gpus: Mapping[str, int],
-    limit: int,
+    wants: Mapping[str, int], wished: Mapping[str, Units], has: Mapping[str, int], gpus: Mapping[str, int], limit: int
 ) -> dict[str, int]:
     """Units by what each target wants, in this order; what none wants stays where it is."""
     bounds = {name: bounds_of(units) for name, units in wished.items()}
@@ -188,39 +188,24 @@ def _shared(
 
 def keep_decision(key: str, decision: Decision, is_observed: bool, now: datetime) -> None:
     """Keep a decision in an Airflow Variable, for runs, for shifts under way and for people."""
-    from airflow.sdk import Variable
-
-    kept = _kept(key)
-    decisions = kept.get("decisions", [])
+    known = _known(key)
+    decisions = known.get("decisions", [])
     is_same = bool(decisions) and decisions[-1]["units"] == decision.units
-    if is_same and kept["observed"] == is_observed and now.timestamp() - kept["at"] < _REPEAT:
+    if is_same and known["observed"] == is_observed and now.timestamp() - known["at"] < _REPEAT:
         return
     since = decisions.pop()["since"] if is_same else now.isoformat(timespec="seconds")
     said = {"since": since, "units": decision.units, "because": list(decision.because)}
-    kept = {"at": now.timestamp(), "observed": is_observed, "decisions": [*decisions, said][-_KEPT:]}
-    Variable.set(key, json.dumps(kept))
+    keep(key, {"at": now.timestamp(), "observed": is_observed, "decisions": [*decisions, said][-_KEPT:]})
 
 
-@dataclass(frozen=True)
-class KeptDecision(Decision):
-    """The newest decision, since when it is the same, and when it was last made."""
-
-    since: datetime = datetime.min
-    at: float = 0.0
-    is_observed: bool = False
-
-    def holds(self, now: datetime) -> bool:
-        return now.timestamp() - self.at <= _HOLDS
-
-
-def newest_decision(key: str) -> KeptDecision | None:
+def newest_decision(key: str) -> Decision | None:
     """The newest decision of an Airflow Variable."""
-    kept = _kept(key)
+    known = _known(key)
     # One that was edited is none.
     with suppress(LookupError, TypeError, ValueError):
-        newest = kept["decisions"][-1]
+        newest = known["decisions"][-1]
         since, because = datetime.fromisoformat(newest["since"]), tuple(newest["because"])
-        return KeptDecision(newest["units"], because, since=since, at=kept["at"], is_observed=kept["observed"])
+        return Decision(newest["units"], because, since=since, at=known["at"], is_observed=known["observed"])
     return None
 
 
@@ -230,11 +215,9 @@ def kept_demand(key: str | None, now: datetime) -> dict[str, int] | None:
     return newest.units if newest and newest.holds(now) and not newest.is_observed else None
 
 
-def _kept(key: str) -> dict[str, Any]:
-    from airflow.sdk import Variable
-
+def _known(key: str) -> dict[str, Any]:
     found: Any = None
     # One that was edited is made anew with the next decision, and ends no shift.
     with suppress(ValueError):
-        found = json.loads(Variable.get(key, default=None) or "{}")
+        found = kept(key, {})
     return found if isinstance(found, dict) and found.keys() >= {"at", "observed", "decisions"} else {}

@@ -1,27 +1,29 @@
-"""What a shift costs: seconds of its parts, GPU-seconds that no target could use, lost jobs, and the report of it."""
+"""What a shift costs: seconds of its parts, GPU-seconds that no target could use, lost jobs; and a window's report."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from async_timeout import timeout
-
-from airflow_provider_soperator.capacity.connections import TargetMachines
+from airflow_provider_soperator.capacity.calendar import utc
 from airflow_provider_soperator.capacity.holdings import Allocation, World
-from airflow_provider_soperator.capacity.lease_store import ShiftRecord
-from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.targets.protocol import JobLosses, Session
-from airflow_provider_soperator.errors import CapacityError
-from airflow_provider_soperator.transports.transport_errors import FAILURES
+from airflow_provider_soperator.capacity.targets.protocol import JobLosses
+from airflow_provider_soperator.values import keep, kept
 
-#: Seconds in which a shift that has failed may find its last figures.
-_LAST_LOOK = 60.0
+if TYPE_CHECKING:
+    from airflow_provider_soperator.capacity.schedule import ScheduleSegment
+
+#: Seconds between two looks, after which it is unknown what has been between them.
+_GAP = 600.0
+#: Sums of a meter that are no target's.
+_SUMS = ("idle", "limbo", "unused")
+#: How jobs end.
+_ENDS = ("ended", "requeued", "killed")
+#: Reports that an Airflow Variable keeps.
+_KEPT = 20
 
 
 def in_words(report: Mapping[str, Any]) -> str:
@@ -72,16 +74,14 @@ class Figures:
     bought_gpus: int | None
 
     def describe(self) -> dict[str, Any]:
-        targets = {name: round(value, 1) for name, value in self.target_gpu_seconds.items()}
-        said = {name: round(value, 1) if isinstance(value, float) else value for name, value in asdict(self).items()}
-        return said | {"target_gpu_seconds": targets}
+        return {name: round(value, 1) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
     def report(self) -> dict[str, Any]:
         """GPU-hours, jobs and bought GPUs, as JSON for an XCom."""
-        named = ("idle", "limbo", "unused", "lost")
+        named = (*_SUMS, "lost")
         seconds = self.target_gpu_seconds | {name: getattr(self, f"{name}_gpu_seconds") for name in named}
         hours = {name: None if value is None else round(value / 3600, 2) for name, value in seconds.items()}
-        jobs = {name: getattr(self, f"jobs_{name}") for name in ("ended", "requeued", "killed")}
+        jobs = {name: getattr(self, f"jobs_{name}") for name in _ENDS}
         return {
             "seconds": round(self.total_seconds, 1),
             "gpu_hours": {name: hours[name] for name in self.target_gpu_seconds},
@@ -132,21 +132,18 @@ class Meter:
     ) -> Figures:
         """The figures of a shift until now; ``marks`` are the times at which its parts were over."""
         total = None if losses is None else sum(losses, JobLosses())
+        said: dict[str, Any] = {f"{name}_gpu_seconds": self.sums.get(name, 0.0) for name in _SUMS}
+        said |= {f"jobs_{name}": getattr(total, name, None) for name in _ENDS}
         marks = {"ended": marks.get("ready", now.timestamp()), **marks}
         return Figures(
             release_seconds=_between(marks, "leaving", "released"),
             arrive_seconds=_between(marks, "released", "ready"),
             total_seconds=_between(marks, "began", "ended") or 0.0,
             late_seconds=max(0.0, marks["ended"] - wanted_at.timestamp()),
-            limbo_gpu_seconds=self.sums.get("limbo", 0.0),
-            idle_gpu_seconds=self.sums.get("idle", 0.0),
-            unused_gpu_seconds=self.sums.get("unused", 0.0),
-            target_gpu_seconds={name: self.sums.get(f":{name}", 0.0) for name in self._gpus},
-            jobs_ended=total.ended if total else None,
-            jobs_requeued=total.requeued if total else None,
-            jobs_killed=total.killed if total else None,
+            target_gpu_seconds={name: round(self.sums.get(f":{name}", 0.0), 1) for name in self._gpus},
             lost_gpu_seconds=total.lost_gpu_seconds if total else None,
             bought_gpus=bought_gpus,
+            **said,
         )
 
 
@@ -154,41 +151,56 @@ def _between(marks: Mapping[str, float], start: str, end: str) -> float | None:
     return marks[end] - marks[start] if start in marks and end in marks else None
 
 
-class ShiftAccounts:
-    """The accounts of one shift, in one process."""
+def note_window(
+    state: dict[str, Any], world: World, window: ScheduleSegment, goal: Allocation, now: datetime
+) -> dict[str, Any] | None:
+    """Note an observation; the report of the window before, if this is the first look at another one.
 
-    def __init__(self, order: ShiftOrder, machines: TargetMachines) -> None:
-        self._order, self._machines = order, machines
-        self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
-        self._meter = Meter(self._gpus)
-        self._figures: Figures | None = None
+    ``state`` has plain values, from which another process goes on; it is empty at first.
+    """
+    at, since = now.timestamp(), utc(window.since).isoformat()
+    is_new = (state.get("window"), state.get("since")) != (window.name, since)
+    sums = dict(state.get("sums", {}))
+    passed = at - sums.get("at", at)
+    if passed > _GAP:
+        sums["at"], passed = at, 0.0
+    meter = Meter(world.gpus, sums)
+    meter.see(world, now, {} if is_new else goal)
+    state |= {"sums": meter.sums, "measured": state.get("measured", 0.0) + passed}
+    report = None
+    if is_new:
+        if "window" in state:
+            report = _window_report(state, min(state["until"], since))
+        state |= {"window": window.name, "since": since, "sums": {"at": at}, "measured": 0.0}
+    state["until"] = utc(window.until).isoformat()
+    return report
 
-    def resume(self, record: ShiftRecord) -> None:
-        """Continue with what other processes have summed up."""
-        self._meter = Meter(self._gpus, record.sums)
 
-    def see(self, world: World, record: ShiftRecord, now: datetime) -> Mapping[str, float]:
-        """Note an observation; returns the sums so far."""
-        due = record.before if record.undone else self._order.desired if now >= self._order.leaves_at else {}
-        self._meter.see(world, now, due)
-        return self._meter.sums
+def _window_report(state: Mapping[str, Any], until: str) -> dict[str, Any]:
+    hours = {name: round(seconds / 3600, 2) for name, seconds in state["sums"].items()}
+    return {
+        "window": state["window"],
+        "since": state["since"],
+        "until": until,
+        "measured_hours": round(state["measured"] / 3600, 2),
+        "gpu_hours": {name[1:]: value for name, value in hours.items() if name.startswith(":")},
+        **{f"{name}_gpu_hours": hours[name] for name in _SUMS},
+    }
 
-    async def settle(self, sessions: Mapping[str, Session], record: ShiftRecord, now: datetime) -> Figures:
-        """The figures of a shift that is over."""
-        losses = [await session.losses() for session in sessions.values()]
-        bought = await self._machines.bought(sessions)
-        self._figures = self._meter.figures(record.marks, self._order.wanted_at, now, losses, bought)
-        return self._figures
 
-    async def report(
-        self, state: str, record: ShiftRecord, sessions: Callable[[], Awaitable[Mapping[str, Session]]]
-    ) -> dict[str, Any]:
-        """The figures of a shift that has ended in this state, as JSON, as far as they can be had."""
-        now = datetime.now(timezone.utc)
-        figures = self._figures
-        if figures is None:
-            figures = self._meter.figures(record.marks, self._order.wanted_at, now)
-            with suppress(CapacityError, *FAILURES, asyncio.TimeoutError):
-                async with timeout(_LAST_LOOK):
-                    figures = await self.settle(await sessions(), record, now)
-        return {"state": state, "at": now.isoformat(), **figures.report(), "figures": figures.describe()}
+def gauges(report: Mapping[str, Any]) -> Iterable[tuple[str, float, Mapping[str, str]]]:
+    """The report as metrics: names, values and tags."""
+    tags = {"window": report["window"]}
+    for name in ("measured_hours", *(f"{name}_gpu_hours" for name in _SUMS)):
+        yield f"window.{name}", report[name], tags
+    for target, hours in report["gpu_hours"].items():
+        yield "window.target_gpu_hours", hours, {**tags, "target": target}
+
+
+def kept_reports(dag_id: str) -> list[dict[str, Any]]:
+    """The reports of the last windows, the newest last."""
+    return kept(f"{dag_id}_windows", [])
+
+
+def keep_report(dag_id: str, report: Mapping[str, Any]) -> None:
+    keep(f"{dag_id}_windows", [*kept_reports(dag_id), report][-_KEPT:])

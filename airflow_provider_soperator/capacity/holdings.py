@@ -151,12 +151,9 @@ class World:
 
     def receivers(self, desired: Allocation, ready: Allocation | None = None) -> list[str]:
         """Targets below their desired size, or with fewer units ready than ``ready`` (default: all)."""
-        desired_ready = desired if ready is None else ready
-        return [
-            name
-            for name, seen in self.holdings.items()
-            if seen.allowed < desired[name] or seen.ready < desired_ready[name]
-        ]
+        least = desired if ready is None else ready
+        seen = self.holdings.items()
+        return [name for name, one in seen if one.allowed < desired[name] or one.ready < least[name]]
 
     @property
     def allowed(self) -> dict[str, int]:
@@ -179,8 +176,8 @@ class World:
 
     def full(self, name: str) -> list[ProjectShare]:
         """The shares of a target's project that have no room for another unit of it."""
-        shares = [one for one in self.shares if name in one.targets]
-        return [one for one in shares if one.usage is None or one.limit - one.usage < self.gpus[name]]
+        has_no_room = (one for one in self.shares if one.usage is None or one.limit - one.usage < self.gpus[name])
+        return [one for one in has_no_room if name in one.targets]
 
     def goal(self, desired: Allocation) -> Goal:
         """What is possible of an allocation without the units that may not be touched.
@@ -205,13 +202,13 @@ class World:
         goal = self.goal(desired)
         back = {name: max(0, seen.held - goal.units[name]) for name, seen in self.holdings.items()}
         left = _Left(self, back, if_unknown=sum(goal.units[name] * self.gpus[name] for name in goal.units))
-        units = dict(goal.units)
+        units, ready = {}, {}
         for name, seen in self.holdings.items():
             more = min(max(0, goal.units[name] - seen.held), left.units(name))
             units[name] = min(goal.units[name], seen.held + more)
+            ready[name] = max(0, goal.ready[name] - goal.units[name] + units[name])
             left.take(name, more)
-        lacks = {name: goal.units[name] - units[name] for name in units}
-        return Goal(units, {name: max(0, count - lacks[name]) for name, count in goal.ready.items()})
+        return Goal(units, ready)
 
     def donors(self, desired: Allocation) -> list[str]:
         """Targets that hold, or may take, more than desired."""

@@ -35,12 +35,8 @@ class KubernetesLease(LeaseStore):
     async def write(
         self, record: ShiftRecord, now: datetime, term: timedelta, over: StoredLease | None
     ) -> StoredLease | None:
-        moment = now.astimezone(timezone.utc).strftime(_MICRO_TIME)
-        spec = {
-            "holderIdentity": f"{record.airflow}/{record.task}",
-            "leaseDurationSeconds": int(term.total_seconds()),
-            "renewTime": moment,
-        }
+        moment, holder = now.astimezone(timezone.utc).strftime(_MICRO_TIME), f"{record.airflow}/{record.task}"
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": int(term.total_seconds()), "renewTime": moment}
         if over is None or not (over.is_mine and over.is_held):
             spec["acquireTime"] = moment
         return await self._change({"metadata": {"annotations": {_RECORD: record.write()}}, "spec": spec}, over)
@@ -52,22 +48,20 @@ class KubernetesLease(LeaseStore):
             await self._change({"metadata": {}, "spec": {"holderIdentity": None}}, seen)
 
     async def _change(self, body: Object, over: StoredLease | None) -> StoredLease | None:
-        body = {"apiVersion": f"{LEASE.group}/{LEASE.version}", "kind": LEASE.kind, **body}
+        body = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, **body}
         body["metadata"] |= {"resourceVersion": over.version} if over else {"name": self._name}
         try:
             call = self._objects.patch(LEASE, self._name, body) if over else self._objects.create(LEASE, body)
             return self._stored(await call)
         except ObjectMissing as error:
             if over is None:
-                raise CapacityMistake(
-                    f"there is no namespace {self._objects.namespace} for the leases of blocks",
-                    "correct lease_namespace of the Nebius connection, or create it",
-                ) from error
-            return None
+                said = f"there is no namespace {self._objects.namespace} for the leases of blocks"
+                remedy = "correct lease_namespace of the Nebius connection, or create it"
+                raise CapacityMistake(said, remedy) from error
         except TransportError as error:
-            if is_conflict(error):
-                return None
-            raise
+            if not is_conflict(error):
+                raise
+        return None
 
     def _stored(self, found: Object) -> StoredLease:
         metadata, spec = found["metadata"], found.get("spec") or {}

@@ -47,8 +47,7 @@ class JointLease:
 
     def __init__(self, order: ShiftOrder, log: Logger) -> None:
         self.record = ShiftRecord(key=order.key, task=order.task, airflow=order.airflow, session=uuid4().hex[:8])
-        self._log = log
-        self._places = order.places
+        self._log, self._places = log, order.places
         self._term = max(TERM, timedelta(seconds=3 * order.poll_interval))
         #: The moment of the last look.
         self._now = datetime.now(timezone.utc)
@@ -126,13 +125,12 @@ class JointLease:
 
     def _next(self, seen: StoredLease | None) -> ShiftRecord:
         """The record of this shift after a lease: that of an earlier try, or a new one, and what former ones claim."""
-        former = seen.record if seen else None
         mine = self.record
-        if former is None:
+        if seen is None or seen.record is None:
             return self._moving(mine)
-        if seen and seen.is_held and seen.is_mine:
-            return replace(former, session=mine.session)
-        return self._moving(replace(mine, movers=former.movers, claims=self._foreign(former.claims)))
+        if seen.is_held and seen.is_mine:
+            return replace(seen.record, session=mine.session)
+        return self._moving(replace(mine, movers=seen.record.movers, claims=self._foreign(seen.record.claims)))
 
     def _foreign(self, claims: Mapping[str, Any]) -> dict[str, Any]:
         """The claims for targets that this shift does not see itself."""
@@ -151,7 +149,7 @@ class JointLease:
             return
         begun = replace(
             self.record,
-            before={name: seen.allowed for name, seen in world.holdings.items()},
+            before=world.allowed,
             ready={name: min(seen.ready, seen.allowed) for name, seen in world.holdings.items()},
             others=world.others,
         )
@@ -184,12 +182,13 @@ class JointLease:
         claimed = sum(self._foreign(self.record.owed(self._now)).values())
         return replace(world, block=_taken(world.block, claimed - came))
 
-    async def keep(self, record: ShiftRecord) -> None:
-        """Store the record, unless it is stored."""
+    async def keep(self, record: ShiftRecord) -> bool:
+        """Store the record, unless it is stored; returns once it is."""
         if record != self.record:
             for number in range(len(self._stores)):
                 await self._write(number, record)
             self.record = record
+        return True
 
     async def renew(self, now: datetime) -> None:
         """Raise ``LeaseLost`` if the lease is gone, and renew it in time."""
@@ -208,8 +207,8 @@ class JointLease:
                 f"another process goes on with this shift ({seen.name})", "see the log of the task's newest try"
             )
         # A write may have succeeded whose answer was lost. What others have beside it is not known to be over.
-        self._has[number] = replace(seen, others=())
-        return self._has[number]
+        self._has[number] = confirmed = replace(seen, others=())
+        return confirmed
 
     async def give_back(self) -> None:
         """Give up what this process has, or, if it has never taken the lease, what any process of the shift has."""
@@ -237,15 +236,13 @@ class JointLease:
         self._now, lines = now, list[str]()
         for store in self._stores:
             seen = await store.read()
-            if seen is None:
-                continue
-            if seen.is_held and not seen.is_mine:
+            if seen and seen.is_held and not seen.is_mine:
                 lines.append(f"{seen} is moving the block at present: this shift comes after it")
-            if seen.record and (gpus := sum(self._foreign(seen.record.owed(now)).values())):
-                lines.append(f"{gpus} GPUs of the block are claimed, which may still count as free")
-            for name, what in (seen.record.movers if seen.record else {}).items():
-                if name != self._me:
-                    lines.append(f"the block is also moved by {name}: {what}")
+            if seen and (record := seen.record):
+                if gpus := sum(self._foreign(record.owed(now)).values()):
+                    lines.append(f"{gpus} GPUs of the block are claimed, which may still count as free")
+                others = {name: what for name, what in record.movers.items() if name != self._me}
+                lines += [f"the block is also moved by {name}: {what}" for name, what in others.items()]
         return lines
 
     async def _write(self, number: int, record: ShiftRecord) -> None:

@@ -45,8 +45,12 @@ class ShiftRecord:
         """JSON of at most that many bytes: without what can be missed, if the whole is longer."""
         record, said = self, self._write()
         for name in ("movers", "sums", "undone", "before", "ready", "marks", "claims", "task"):
-            if len(said) > most:
-                record = replace(record, **{name: _shorter(getattr(record, name), len(said) - most)})
+            if (surplus := len(said) - most) > 0:
+                value = getattr(record, name)
+                # The end of a text that is too much, and all of anything else; in JSON the dots take six bytes.
+                is_text = isinstance(value, str) and value
+                less: Any = f"{value[: max(0, len(value) - surplus - 6)]}…" if is_text else type(value)()
+                record = replace(record, **{name: less})
                 said = record._write()
         return said
 
@@ -68,12 +72,6 @@ class ShiftRecord:
 
     def marked(self, mark: str, when: datetime) -> ShiftRecord:
         return self if mark in self.marks else replace(self, marks=self.marks | {mark: round(when.timestamp(), 1)})
-
-
-def _shorter(value: Any, surplus: int) -> Any:
-    """A text without the end that is too much, and anything else empty."""
-    # In JSON the dots take six bytes.
-    return (value and value[: max(0, len(value) - surplus - 6)] + "…") if isinstance(value, str) else {}
 
 
 @dataclass(frozen=True, kw_only=True)

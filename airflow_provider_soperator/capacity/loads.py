@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.slurm.hostlist import expand
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.client.client import AsyncSlurmClient
+    from airflow_provider_soperator.capacity.targets.protocol import Clients
 
 #: Reasons for which a job waits that another node may end. Those of limits, dependencies and holds are none.
 _NODES_HELP = frozenset(
@@ -36,16 +35,6 @@ class Need:
 
     units: int | None
     because: str
-
-
-class LoadClients(Protocol):
-    """Clients for the connections of loads, by their ids."""
-
-    def slurm(self, conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]: ...
-
-    async def metric(self, conn_id: str, query: str) -> float | None:
-        """The sum of the series of a query; None if it has none, or none that is a number."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +65,7 @@ class QueueLoad:
     max_wait: timedelta = timedelta(hours=2)
     slurm_conn_id: str = "soperator_default"
 
-    async def measure(self, clients: LoadClients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
+    async def measure(self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
         picked = QueueFilter(partition=self.partition, account=self.account, qos=self.qos)
         async with clients.slurm(self.slurm_conn_id) as slurm:
             jobs = await slurm.ask(picked.request())
@@ -86,18 +75,16 @@ class QueueLoad:
         """The need by these jobs, with up to ``most`` units of so many GPUs."""
         running = waiting = count = 0
         nodes: set[str] = set()
-        late, pending = timedelta(0), 0.0
-        overdue = 0
+        overdue, late, pending = 0, timedelta(0), 0.0
         for job in jobs:
-            number, has = job_count(job), count_gpus(job.tres)
+            number, has = job.count, job.gpus
             if not job.state.is_pending:
                 running += has
                 nodes |= {*expand(job.nodelist)} if has else set()
                 continue
             waited = now - job.submitted if job.submitted else timedelta(0)
-            if job.is_held or job.reason.split(",")[0] not in _NODES_HELP or waited < self.min_wait:
-                continue
-            if has > most * gpus:
+            is_helped = not job.is_held and job.reason.split(",")[0] in _NODES_HELP and has <= most * gpus
+            if not is_helped or waited < self.min_wait:
                 continue
             count, waiting, late = count + number, waiting + number * has, max(late, waited)
             # A job without a limit is worth a unit.
@@ -144,7 +131,7 @@ class MetricLoad:
                 "give per_unit for what adds up, as requests do, and keep_at for what does not",
             )
 
-    async def measure(self, clients: LoadClients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
+    async def measure(self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
         value = await clients.metric(self.prometheus_conn_id, self.query)
         if value is None or value < 0:
             return Need(None, f"{self.query} has no value")
@@ -193,15 +180,14 @@ class ServiceLoad:
         if not 0 < self.share < 1:
             raise CapacityMistake(f"share must be between 0 and 1, got {self.share}", "write 0.99 for 99 of 100")
 
-    async def measure(self, clients: LoadClients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
+    async def measure(self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
         rate = await clients.metric(self.prometheus_conn_id, self.arrivals)
-        seconds: float | None
-        if isinstance(self.service_time, str):
-            seconds = await clients.metric(self.prometheus_conn_id, self.service_time)
-            # Where nothing was served, nothing is known of how long it takes.
-            seconds = 0.0 if seconds is None and rate == 0 else seconds
-        else:
+        seconds: float | None = None
+        if not isinstance(self.service_time, str):
             seconds = self.service_time
+        # Where nothing was served, nothing is known of how long it takes.
+        elif (seconds := await clients.metric(self.prometheus_conn_id, self.service_time)) is None and rate == 0:
+            seconds = 0.0
         if rate is None or seconds is None or rate < 0 or seconds < 0:
             return Need(None, f"{self.arrivals if rate is None else self.service_time} has no value")
         return self.need(rate, seconds)
@@ -215,14 +201,6 @@ class ServiceLoad:
 
 #: What says how many units are of use. In JSON each kind is told by fields that it alone has, and needs.
 Load = ServiceLoad | MetricLoad | QueueLoad
-
-
-def refuse_no_loads(loads: Iterable[object]) -> None:
-    """Raise ``CapacityMistake`` if any of these is no load: another process could not read it."""
-    for load in loads:
-        if type(load) not in get_args(Load):
-            names = ", ".join(sorted(kind.__name__ for kind in get_args(Load)))
-            raise CapacityMistake(f"{load!r} is not a load", f"use {names}")
 
 
 def units_for(rate: float, seconds: float, max_requests: int, wait: float, share: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -11,18 +11,8 @@ from typing import Any, Literal
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus
-from airflow_provider_soperator.slurm.node_conditions import (
-    failed_to_resume,
-    is_busy,
-    is_coming_up,
-    is_going_off,
-    is_kept_off,
-    is_off,
-    is_up,
-    is_usable,
-    loss_rank,
-)
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.node_conditions import loss_rank
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.states import JobFlag, NodeFlag
 
@@ -49,7 +39,7 @@ class NodeLoad:
     @property
     def is_busy(self) -> bool:
         """True if a job runs on it that is not ending already."""
-        shown = is_busy(self.node) and not self.node.state.has(NodeFlag.COMPLETING)
+        shown = self.node.is_busy and not self.node.state.has(NodeFlag.COMPLETING)
         return shown or any(JobFlag.COMPLETING not in job.state.flags for job in self.jobs)
 
     @property
@@ -71,7 +61,7 @@ def _has_no_limit(job: Job) -> bool:
 def work_of(job: Job, now: datetime) -> float:
     """GPU-seconds that a job has used since it started; for a job without GPUs, seconds."""
     ran = (now - job.started).total_seconds() if job.started else 0.0
-    return max(0.0, ran) * (count_gpus(job.tres) or 1)
+    return max(0.0, ran) * (job.gpus or 1)
 
 
 def loads_of(nodes: Iterable[Node], jobs: Sequence[Job]) -> list[NodeLoad]:
@@ -105,72 +95,55 @@ def choose(
     due = max(now, leaves_at or now)
 
     def rank(load: NodeLoad) -> tuple[Any, ...]:
-        loses = bool(load.jobs) and load.free_at > due
-        place = loss_rank(load.node, has_jobs=bool(load.jobs))
-        if place == _GOING and load.is_busy:
-            place = _BUSY
-        if place == _BUSY and load.jobs and not loses:
-            place = _IDLE
+        has_jobs, loses = bool(load.jobs), bool(load.jobs) and load.free_at > due
+        place = loss_rank(load.node, has_jobs=has_jobs)
+        if place == _BUSY or (place == _GOING and load.is_busy):
+            place = _IDLE if has_jobs and not loses else _BUSY
         late = (load.free_at - now).total_seconds() if by == "end" else sum(work_of(job, now) for job in load.jobs)
-        return (
-            place,
-            bool(load.jobs) or is_up(load.node),
-            ends_jobs and not all(job.may_requeue for job in load.jobs),
-            late if loses else 0.0,
-            load.node.name not in reserved,
-            load.is_busy,
-        )
+        cannot_requeue = ends_jobs and not all(job.may_requeue for job in load.jobs)
+        works, is_kept = has_jobs or load.node.is_up, load.node.name in reserved
+        return place, works, cannot_requeue, late if loses else 0.0, not is_kept, load.is_busy
 
     # A stable sort: equal nodes go in the order of their numbers.
     ranked = sorted(loads, key=rank)
-    stay = [load for load in ranked if load.node.name in told]
+    chosen = [load for load in ranked if load.node.name in told]
     others = [load for load in ranked if load.node.name not in told]
-    if blocks:
-        others = _by_block(others, blocks, count - len(stay), rank)
-    return {load.node.name: _why(load, blocks) for load in (stay + others)[: max(0, count)]}
-
-
-def _by_block(
-    ranked: list[NodeLoad], blocks: Mapping[str, str], count: int, rank: Callable[[NodeLoad], Any]
-) -> list[NodeLoad]:
-    """The same nodes, block by block; first the block whose nodes lose least."""
+    # Block by block, first the one whose nodes lose least.
     groups: dict[str, list[NodeLoad]] = {}
-    for load in ranked:
+    for load in others if blocks else ():
         groups.setdefault(blocks.get(load.node.name, load.node.name), []).append(load)
-    ordered: list[NodeLoad] = []
-    while groups:
-        left = count - len(ordered)
+    chosen += [] if blocks else others
+    while groups and len(chosen) < count:
+        left = count - len(chosen)
         # Of two equal blocks, the smaller one: this leaves more blocks whole.
-        best = min(groups, key=lambda name: (rank(groups[name][: max(1, left)][-1]), len(groups[name])))
-        ordered += groups.pop(best)
-    return ordered
+        best = min(groups, key=lambda name: (rank(groups[name][:left][-1]), len(groups[name])))
+        chosen += groups.pop(best)
+    return {load.node.name: _why(load, blocks) for load in chosen[: max(0, count)]}
 
 
 def _why(load: NodeLoad, blocks: Mapping[str, str]) -> str:
+    if load.node.is_off:
+        why = "off"
+    elif load.node.is_going_off:
+        why = "already powering down"
+    elif load.jobs:
+        why = f"runs {load.runs}"
+    else:
+        why = "idle" if load.node.is_up else f"is {load.node.state}"
     block = blocks.get(load.node.name)
-    return _reason(load) + (f", in block {block}" if block else "")
-
-
-def _reason(load: NodeLoad) -> str:
-    if is_off(load.node):
-        return "off"
-    if is_going_off(load.node):
-        return "already powering down"
-    if load.jobs:
-        return f"runs {load.runs}"
-    return "idle" if is_up(load.node) else f"is {load.node.state}"
+    return f"{why}, in block {block}" if block else why
 
 
 def nearness(node: Node) -> int:
     """Rank of a node that is to come: the sooner it can be used, the lower."""
-    if is_usable(node):
+    if node.is_usable:
         return 0
-    if failed_to_resume(node):
+    if node.failed_to_resume:
         return 5
-    if is_coming_up(node):
+    if node.is_coming_up:
         return 1
     # A drained node ranks last: the drain may persist.
-    if is_kept_off(node):
+    if node.is_kept_off:
         return 4
     # A power-down cannot be revoked, but such a node still has its GPUs, unlike one that is off.
-    return 3 if is_off(node) else 2
+    return 3 if node.is_off else 2

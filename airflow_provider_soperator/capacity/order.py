@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_soperator.capacity.allocation import Units
+from airflow_provider_soperator.capacity.allocation import Units, one_of
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.targets import BoughtNodes, Target
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ClusterError, ConnectionMistake
@@ -73,18 +73,16 @@ def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at
     >>> requested_allocation({"training": "32 gpus"}, two, 64, datetime.now()).units
     {'training': 4, 'inference': 4}
     """
-    said = _mapping(desired)
-    names = [target.name for target in targets]
+    said, names = _mapping(desired), [target.name for target in targets]
     if unknown := sorted(set(said) - set(names)):
         raise CapacityMistake(f"unknown target {' and '.join(unknown)}", f"the targets are {', '.join(names)}")
-    units = {target.name: _units(said[target.name], target) for target in targets if _is_said(said.get(target.name))}
+    units = {one.name: _units(said[one.name], one) for one in targets if _is_said(said.get(one.name))}
     rest = [target for target in targets if target.name not in units]
     if len(rest) > 1 or not units:
-        names_left = " and ".join(target.name for target in rest)
-        raise CapacityMistake(f"no number for {names_left}", "give one for all targets but one")
-    for target in rest:
-        taken = sum(units[one.name] * one.gpus_per_unit for one in targets if one.name in units)
-        units[target.name] = max(0, limit - taken) // target.gpus_per_unit
+        said_none = " and ".join(target.name for target in rest)
+        raise CapacityMistake(f"no number for {said_none}", "give one for all targets but one")
+    taken = sum(units[one.name] * one.gpus_per_unit for one in targets if one.name in units)
+    units |= {target.name: max(0, limit - taken) // target.gpus_per_unit for target in rest}
     return DesiredAllocation({name: units[name] for name in names}, at, None, "requested manually")
 
 
@@ -113,14 +111,14 @@ def _units(value: Any, target: Target) -> int:
     found = _AMOUNT.fullmatch(str(value).strip())
     if not found:
         raise CapacityMistake(f"{target.name}: expected a number of {target.units} or GPUs ('32 gpus'), got {value!r}")
-    number, what = int(found[1]), (found[2] or "").lower()
+    number, what, each = int(found[1]), (found[2] or "").lower(), target.gpus_per_unit
     if what in ("gpu", "gpus"):
-        if number % target.gpus_per_unit:
+        if number % each:
             raise CapacityMistake(
-                f"{target.name}: {number} GPUs are not a multiple of the {target.gpus_per_unit} of its {target.units}"
+                f"{target.name}: {number} GPUs are not a multiple of the {each} of its {target.units}"
             )
-        return number // target.gpus_per_unit
-    if what and what not in (target.units.lower(), target.units.lower().removesuffix("s")):
+        return number // each
+    if what not in ("", target.units.lower(), one_of(target.units.lower())):
         raise CapacityMistake(f"{target.name}: expected {target.units} or GPUs, got {what}")
     return number
 
@@ -201,8 +199,7 @@ class ShiftOrder(Plain):
     @property
     def buys(self) -> dict[str, BoughtNodes]:
         """What targets may buy while the block lacks it."""
-        found = {one.name: getattr(one, "fallback", None) for one in self.targets}
-        return {name: said for name, said in found.items() if said}
+        return {one.name: said for one in self.targets if (said := getattr(one, "fallback", None))}
 
     @property
     def may_buy(self) -> bool:
@@ -260,8 +257,7 @@ class ShiftOrder(Plain):
     def ends_at(self) -> datetime | None:
         """When the shift stops where it is: as its window is over, or the approval."""
         end = (self.approved or {}).get("end")
-        ends = [self.stops_at, datetime.fromisoformat(end) if end else None]
-        return min((one for one in ends if one), default=None)
+        return min(filter(None, (self.stops_at, end and datetime.fromisoformat(end))), default=None)
 
     def check_block(self, block: CapacityBlock, now: datetime) -> None:
         """Raise ``CapacityMistake`` if the block has too few GPUs for it, or will have before its end."""
@@ -271,18 +267,21 @@ class ShiftOrder(Plain):
         if block.state != "active":
             raise CapacityMistake(f"block {block.id} is {block.state}, expected active", "use an active block")
         if wanted > block.limit:
-            raise CapacityMistake(
-                f"{wanted} GPUs are desired, but block {block.id} has {block.limit}",
-                "ask for less, or extend the block",
-            )
+            said = f"{wanted} GPUs are desired, but block {block.id} has {block.limit}"
+            raise CapacityMistake(said, "ask for less, or extend the block")
         # The next window begins at ``until``, so that moment itself does not count.
         last = self.until - datetime.resolution if self.until else self.wanted_at
-        later = block.limit_at(max(last, now))
-        if wanted > later:
+        if wanted > (later := block.limit_at(max(last, now))):
+            has = f"has only {later} from {block.next_change_at} on"
             raise CapacityMistake(
-                f"{wanted} GPUs are desired, but block {block.id} has only {later} from {block.next_change_at} on",
-                "extend the block, or ask for less",
+                f"{wanted} GPUs are desired, but block {block.id} {has}", "extend the block, or ask for less"
             )
+
+
+class ShiftFailed(CapacityError):
+    """A shift has failed; the message says why, what was moved back, and the present allocation."""
+
+    is_rolled_back = False
 
 
 class PartTookTooLong(CapacityError):
@@ -331,9 +330,8 @@ class ProgressTimer:
         if part != self._part or self._since is None or not started:
             self._part, self._since = part, now
         elif limit is not None and now - self._since > limit:
-            problems = [problem for seen in world.holdings.values() for problem in seen.problems]
-            said = f" ({'; '.join(problems)})" if problems else ""
-            raise PartTookTooLong(f"{what} after {limit}{said}")
+            problems = "; ".join(problem for seen in world.holdings.values() for problem in seen.problems)
+            raise PartTookTooLong(f"{what} after {limit}" + (f" ({problems})" if problems else ""))
 
     def wait_out(self, error: Exception, now: datetime, log: Logger) -> None:
         """Note that a step failed; raises ``PartTookTooLong`` if all steps have failed for too long."""
@@ -364,11 +362,10 @@ class ProgressTimer:
             return ("release", left, ready), self._patience, f"{names} still has more than desired"
         short = [name for name in receivers if world.block.free is None or world.block.free < world.gpus[name]]
         if short and not promised:
-            free = "the number of free GPUs of the block is unknown"
-            if world.block.free is not None:
-                free = f"only {world.block.free} GPUs of the block are free"
+            free, what = world.block.free, "the number of free GPUs of the block is unknown"
+            what = what if free is None else f"only {free} GPUs of the block are free"
             for_whom = " and ".join(short)
-            what = f"{free}, too few for {for_whom}: check that the machines are gone and their node group scales down"
+            what += f", too few for {for_whom}: check that the machines are gone and their node group scales down"
             return ("free", world.block.usage, ready), self._timeouts.free, what
         if receivers:
             return ("ready", ready), self._timeouts.ready, f"{' and '.join(receivers)} is not ready"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from pendulum import Timezone
 
 from airflow_provider_soperator.capacity.allocation import Units, checked_allocation
 from airflow_provider_soperator.capacity.calendar import Dates, instant
 from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.values import keep, kept
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,9 @@ class Override:
 
 def kept_overrides(key: str | None) -> list[Override]:
     """Those of an Airflow Variable: a JSON list of objects with the fields of an ``Override``."""
-    from airflow.sdk import Variable
-
-    text = (Variable.get(key, default=None) if key else None) or "[]"
+    found: list[dict[str, Any]] = []
     try:
-        return [Override(**one) for one in json.loads(text)]
+        return [Override(**one) for one in (kept(key, found) if key else found)]
     except (TypeError, ValueError) as error:
         raise CapacityMistake(
             f"the Airflow Variable {key} is no list of overrides ({error})",
@@ -65,12 +64,9 @@ def kept_overrides(key: str | None) -> list[Override]:
 
 def keep_override(key: str, made: Override, now: datetime, zone: Timezone) -> None:
     """Add one to an Airflow Variable, and remove what is over."""
-    from airflow.sdk import Variable
-
-    kept = [*(one for one in kept_overrides(key) if one != made), made]
-    Variable.set(key, written(kept, now, zone))
+    keep(key, written([*(one for one in kept_overrides(key) if one != made), made], now, zone))
 
 
-def written(kept: Iterable[Override], now: datetime, zone: Timezone) -> str:
-    """The text of the Variable for some overrides, without what is over."""
-    return json.dumps([asdict(one) for one in kept if instant(one.dates.end, zone) > now])
+def written(made: Iterable[Override], now: datetime, zone: Timezone) -> list[dict[str, Any]]:
+    """What the Variable has of some overrides, without what is over."""
+    return [asdict(one) for one in made if instant(one.dates.end, zone) > now]

@@ -59,27 +59,24 @@ async def begin(
     nebius_conn_id: str,
     clients: Clients,
     log: Logger,
-    *,
-    timeouts: Timeouts | None = None,
-    poll_interval: float = 10.0,
+    timeouts: Timeouts,
+    poll_interval: float,
 ) -> tuple[ShiftOrder, ShiftPlan]:
     """The order for a block, checked, and its plan; ``order_for`` makes it from the block's number of GPUs.
 
     An outage is waited out. Raises ``CapacityMistake`` if a retry cannot help, and otherwise ``CapacityError``.
     """
-    progress = ProgressTimer(timeouts or Timeouts())
+    progress = ProgressTimer(timeouts)
     while True:
         now = datetime.now(timezone.utc)
         try:
             order = await order_for((await clients.block(nebius_conn_id, block)).limit)
             async with Shift.open(order, clients, log) as shift:
                 return order, await shift.plan(await shift.check())
-        except ConnectionMistake as error:
-            raise CapacityMistake(str(error)) from error
-        except ClusterError as error:
+        except (ConnectionMistake, ClusterError) as error:
             if isinstance(error, LastingError):
                 raise CapacityError(str(error)) from error
-            if not is_waited_out(error):
+            if isinstance(error, ConnectionMistake) or not is_waited_out(error):
                 raise CapacityMistake(str(error)) from error
             progress.wait_out(error, now, log)
         await asyncio.sleep(poll_interval)
@@ -96,10 +93,9 @@ def goal_in(
 
 def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:
     """What is approved with a plan: its goal, the nodes that go, the jobs that may be ended, and its end."""
-    nodes = {**plan.get("back", {}), **plan["nodes"]}
     bounds = {
         "goal": dict(order.desired),
-        "nodes": nodes,
+        "nodes": {**plan.get("back", {}), **plan["nodes"]},
         "jobs": plan["jobs"],
         "buys": {name: str(one) for name, one in order.buys.items()},
         "end": order.stops_at and order.stops_at.isoformat(),

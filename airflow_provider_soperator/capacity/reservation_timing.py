@@ -157,16 +157,11 @@ def expected_to_go(
 def waiting_jobs(jobs: Iterable[Job], loads: Sequence[NodeLoad]) -> list[Job]:
     """The jobs that wait for nodes of the partitions of these, next ones first."""
     partitions = {partition for load in loads for partition in load.node.partitions}
-    waiting = [
-        job
-        for job in jobs
-        if job.state.is_pending
-        and not (job.is_held or job.reservation)
-        # Of a job that was submitted just now there is no reason yet.
-        and (not job.reason or job.reason.startswith(_WAITS_FOR_NODES))
-        and (not partitions or {*job.partition.split(",")} & partitions)
-    ]
-    return sorted(waiting, key=lambda job: -(job.priority or 0))
+    pending = [job for job in jobs if job.state.is_pending and not (job.is_held or job.reservation)]
+    # Of a job that was submitted just now there is no reason yet.
+    waiting = [job for job in pending if not job.reason or job.reason.startswith(_WAITS_FOR_NODES)]
+    there = [job for job in waiting if not partitions or {*job.partition.split(",")} & partitions]
+    return sorted(there, key=lambda job: -(job.priority or 0))
 
 
 def _busy_node(load: NodeLoad, history: JobHistory, now: datetime) -> BusyNode:

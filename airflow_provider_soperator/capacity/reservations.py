@@ -73,21 +73,21 @@ class HandoverReservation:
         """The nodes that are reserved for this shift, and for any; and those of others, until then, in words."""
         now, mine, ours, others = datetime.now(timezone.utc), frozenset[str](), frozenset[str](), dict[str, str]()
         for one in await self._ask(ListReservations()):
+            nodes = frozenset(hostlist.expand(one.nodelist))
             if one.name.startswith(_HANDOVER):
-                ours |= {*hostlist.expand(one.nodelist)}
-            if one.name == self._name:
-                mine = frozenset(hostlist.expand(one.nodelist))
+                ours |= nodes
+                mine = nodes if one.name == self._name else mine
             is_within = (one.start is None or one.start < until) and (one.end is None or one.end > now)
             if is_within and not one.name.startswith(OUR_RESERVATIONS):
                 when = f" from {one.start:%d %b %Y %H:%M} UTC on" if one.start and one.start > now else ""
-                others |= dict.fromkeys(hostlist.expand(one.nodelist), f"is reserved as {one.name}{when}")
+                others |= dict.fromkeys(nodes, f"is reserved as {one.name}{when}")
         return mine, ours, others
 
     async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> bool:
         """Reserve exactly these of the target's nodes from a moment on; True if there are new ones among them."""
         found = await self._find()
-        reserved = hostlist.expand(found.nodelist) if found else []
-        wanted = tuple(hostlist.expand(hostlist.fold([*nodes, *(set(reserved) - self._among)])))
+        reserved = set(hostlist.expand(found.nodelist) if found else ())
+        wanted = tuple(hostlist.expand(hostlist.fold([*nodes, *(reserved - self._among)])))
         if not wanted:
             if found:
                 await self.end()
@@ -108,10 +108,9 @@ class HandoverReservation:
                 if await self._find() is None:
                     raise
             return True
-        if set(reserved) == set(wanted):
-            return False
-        await self._ask(UpdateReservation(name=self._name, nodes=wanted))
-        return not set(wanted) <= set(reserved)
+        if reserved != set(wanted):
+            await self._ask(UpdateReservation(name=self._name, nodes=wanted))
+        return not reserved >= set(wanted)
 
     async def end(self) -> None:
         await self._ask(DeleteReservation(self._name))

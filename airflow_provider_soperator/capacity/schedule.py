@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pendulum
 from pendulum import DateTime, Timezone
 
 from airflow_provider_soperator.capacity import calendar
-from airflow_provider_soperator.capacity.allocation import Units, bounds_of, checked_allocation
+from airflow_provider_soperator.capacity.allocation import Units, bounds_of, checked_allocation, least_gpus
 from airflow_provider_soperator.capacity.calendar import Dates, gaps, in_words, instant, overlaps, refuse_overlap
 from airflow_provider_soperator.capacity.calendar import Window as Window
 from airflow_provider_soperator.capacity.overrides import Override as Override
@@ -130,8 +131,6 @@ class CapacitySchedule:
             refuse_overlap(what, [(dates, allocation) for dates, _, allocation in level])
         self._check_targets()
         self._check_lead()
-        if self.limit is not None:
-            self.refuse_over_commitment(self.gpus_per_unit, self.limit)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -167,23 +166,17 @@ class CapacitySchedule:
     def next_change(self, moment: datetime) -> ScheduleChange | None:
         """The first handover after a moment; None if there is none."""
         moment = calendar.utc(moment)
-        later = [bound for bound in self._bounds(moment) if bound > moment]
         # Without a bound of an exception, a time this long without a change means that there is none.
-        for start in (moment, *later):
-            for change in self.changes(start, start + _TWO_WEEKS):
-                if change.at > moment:
-                    return change
-        return None
+        starts = (moment, *(bound for bound in self._bounds(moment) if bound > moment))
+        found = (change for start in starts for change in self.changes(start, start + _TWO_WEEKS))
+        return next((change for change in found if change.at > moment), None)
 
     def last_change(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover up to a moment; None if there is none."""
         moment = calendar.utc(moment)
-        earlier = [bound for bound in self._bounds(moment) if bound < moment]
-        for end in (moment, *reversed(earlier)):
-            found = list(self.changes(end - _TWO_WEEKS, end + datetime.resolution))
-            if found:
-                return found[-1]
-        return None
+        ends = (moment, *(bound for bound in reversed(self._bounds(moment)) if bound < moment))
+        found = (list(self.changes(end - _TWO_WEEKS, end + datetime.resolution)) for end in ends)
+        return next((changes[-1] for changes in found if changes), None)
 
     def override(
         self, units: Mapping[str, Units], since: datetime, until: datetime | None, by: str, because: str
@@ -203,29 +196,25 @@ class CapacitySchedule:
     def refuse_over_commitment(self, gpus: Mapping[str, int], limit: int) -> None:
         """Raise ``CapacityMistake`` if an allocation needs more than ``limit``; ``gpus`` are the GPUs of one unit."""
         if missing := sorted(set(self.targets) - set(gpus)):
-            raise CapacityMistake(
-                f"the GPUs of one unit of {' and '.join(missing)} are unknown", "give gpus_per_unit= for each target"
-            )
+            said = f"the GPUs of one unit of {' and '.join(missing)} are unknown"
+            raise CapacityMistake(said, "give gpus_per_unit= for each target")
         for whose, allocation in self._allocations():
-            fewest = {target: bounds_of(units)[0] for target, units in allocation.items()}
-            needed = sum(units * gpus[target] for target, units in fewest.items())
+            needed = sum(least_gpus(allocation, gpus).values())
             if needed > limit:
-                terms = " + ".join(f"{target} {units} x {gpus[target]}" for target, units in fewest.items())
+                terms = " + ".join(f"{name} {bounds_of(units)[0]} x {gpus[name]}" for name, units in allocation.items())
                 raise CapacityMistake(
                     f"{whose} needs {needed} GPUs ({terms}), but the block has {limit}", "give fewer units to a target"
                 )
 
     def describe(self) -> dict[str, Any]:
         """Plain values, which JSON can carry."""
-        said = asdict(self)
-        return {**said, "windows": list(said["windows"]), "overrides": list(said["overrides"])}
+        return {name: list(said) if isinstance(said, tuple) else said for name, said in asdict(self).items()}
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> CapacitySchedule:
         """The schedule that ``describe`` has written."""
-        windows = [Window(**window) for window in said["windows"]]
-        # A schedule that was stored by an older version has no overrides.
-        return cls(**{**said, "windows": windows, "overrides": [Override(**one) for one in said.get("overrides", ())]})
+        windows, overrides = [Window(**one) for one in said["windows"]], [Override(**one) for one in said["overrides"]]
+        return cls(**{**said, "windows": windows, "overrides": overrides})
 
     def overridden(self, more: Iterable[Override]) -> CapacitySchedule:
         """This schedule with further overrides, of which the one that began last comes before all others.
@@ -237,8 +226,6 @@ class CapacitySchedule:
             del vars(made)[name]
         object.__setattr__(made, "overrides", (*self.overrides, *sorted(more, key=lambda one: one.dates)))
         made._check_targets()
-        if made.limit is not None:
-            made.refuse_over_commitment(made.gpus_per_unit, made.limit)
         return made
 
     @cached_property
@@ -257,28 +244,25 @@ class CapacitySchedule:
             named[OTHERWISE] = self.otherwise
         found: list[Dated] = []
         for text, holds in dated.items():
+            name, allocation = (holds, named.get(holds)) if isinstance(holds, str) else (text, holds)
             dates = Dates.parse(text, what)
-            if not isinstance(holds, str):
-                found.append((dates, text, holds))
-            elif holds in named:
-                found.append((dates, holds, named[holds]))
-            else:
+            if allocation is None:
                 raise CapacityMistake(
-                    f"the {what} {text!r} names an unknown window {holds!r}",
-                    name_remedy(holds, named, f"the windows are {', '.join(map(repr, named))}"),
+                    f"the {what} {text!r} names an unknown window {name!r}",
+                    name_remedy(name, named, f"the windows are {', '.join(map(repr, named))}"),
                 )
+            found.append((dates, name, allocation))
         return found
 
     def _dated(self, years: Iterable[int]) -> Iterator[ScheduleSegment]:
         """What is said for dates of these years, without what clocks jump over; what comes later comes before."""
-        for level in self._levels.values():
-            for said, name, allocation in level:
-                for dates in said.within(years):
-                    since, until = instant(dates.start, self.zone), instant(dates.end, self.zone)
-                    if since < until:
-                        yield ScheduleSegment(
-                            name=name, allocation=allocation, since=since, until=until, exception=said.text
-                        )
+        for said, name, allocation in chain(*self._levels.values()):
+            for dates in said.within(years):
+                since, until = instant(dates.start, self.zone), instant(dates.end, self.zone)
+                if since < until:
+                    yield ScheduleSegment(
+                        name=name, allocation=allocation, since=since, until=until, exception=said.text
+                    )
 
     def _bounds(self, moment: DateTime) -> list[DateTime]:
         """The moments at which dates begin and end, in order."""
@@ -304,10 +288,9 @@ class CapacitySchedule:
     def _check_windows(self) -> None:
         if not self.windows:
             raise CapacityMistake("a schedule needs at least one window", "add windows=")
-        names = [window.name for window in self.windows]
-        for name in names:
-            if names.count(name) > 1:
-                raise CapacityMistake(f"two windows have the name {name!r}", "give each its own name")
+        names = Counter(window.name for window in self.windows)
+        if names.total() > len(names):
+            raise CapacityMistake(f"two windows have the name {names.most_common(1)[0][0]!r}", "give each its own name")
         if OTHERWISE in names:
             raise CapacityMistake(
                 f"the window name {OTHERWISE!r} is reserved for times outside all windows", "rename it"
@@ -315,10 +298,9 @@ class CapacitySchedule:
         for (one, other), spans in overlaps(self.windows).items():
             both = f"{one!r} overlaps itself" if one == other else f"{one!r} and {other!r} overlap"
             raise CapacityMistake(f"{both} {in_words(spans)}", "end one before the other begins")
-        if self.otherwise is None and (uncovered := gaps(self.windows)):
-            raise CapacityMistake(
-                f"no window covers the time {in_words(uncovered)}", "add one, or set otherwise= for all such times"
-            )
+        if self.otherwise is None and (open_times := gaps(self.windows)):
+            remedy = "add one, or set otherwise= for all such times"
+            raise CapacityMistake(f"no window covers the time {in_words(open_times)}", remedy)
 
     def _check_targets(self) -> None:
         first = repr(self.windows[0].name)
@@ -330,18 +312,18 @@ class CapacitySchedule:
                     f"{has} names the target {target!r}, but {lacks} does not",
                     "name all targets everywhere, with 0 units where they have none",
                 )
+        if self.limit is not None:
+            self.refuse_over_commitment(self.gpus_per_unit, self.limit)
 
     def _check_lead(self) -> None:
         """Refuse a lead with which one shift would begin before the window of another ends."""
-        lengths = [((end - begin) * 60, repr(window.name)) for window in self.windows for begin, end in window.spans]
+        spans = [(span, repr(window.name)) for window in self.windows for span in window.spans]
         if self.otherwise is not None:
-            lengths += [
-                ((end - begin) * 60, f"{OTHERWISE} {in_words([(begin, end)])}") for begin, end in gaps(self.windows)
-            ]
-        shortest, whose = min(lengths, key=lambda one: one[0])
-        self._refuse_lead(timedelta(seconds=shortest), whose)
+            spans += [(span, f"{OTHERWISE} {in_words([span])}") for span in gaps(self.windows)]
+        (begin, end), whose = min(spans, key=lambda one: one[0][1] - one[0][0])
+        self._refuse_lead(timedelta(minutes=end - begin), whose)
         years = {_ANY_YEAR}
-        for dates in (dates for level in self._levels.values() for dates, _, _ in level):
+        for dates, _, _ in chain(*self._levels.values()):
             years.update(_ANY_YEARS if dates.is_yearly else (dates.start.year, dates.end.year))
         for year in sorted(years) if self.lead_time else ():
             self._check_lead_in(year)
@@ -357,11 +339,9 @@ class CapacitySchedule:
 
     def _refuse_lead(self, lasts: timedelta, whose: str) -> None:
         if self.lead_time > lasts:
-            raise CapacityMistake(
-                f"the lead of {self.lead} is longer than {whose}, which lasts "
-                f"{calendar.duration_text(int(lasts.total_seconds()))}",
-                "shorten the lead, or lengthen the window",
-            )
+            said = f"{whose}, which lasts {calendar.duration_text(int(lasts.total_seconds()))}"
+            remedy = "shorten the lead, or lengthen the window"
+            raise CapacityMistake(f"the lead of {self.lead} is longer than {said}", remedy)
 
 
 def _lay_out(

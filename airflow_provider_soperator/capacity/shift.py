@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.capacity.connections import ShiftConnections
-from airflow_provider_soperator.capacity.figures import ShiftAccounts
+from airflow_provider_soperator.capacity.figures import Figures, Meter
 from airflow_provider_soperator.capacity.holdings import Allocation, Goal, Release, World, may_have, may_leave
 from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import (
     PartTookTooLong,
     ProgressTimer,
+    ShiftFailed,
     ShiftOrder,
     Superseded,
     is_waited_out,
@@ -43,6 +46,8 @@ from airflow_provider_soperator.transports.transport_errors import FAILURES
 
 T = TypeVar("T")
 
+#: Seconds in which a shift that has failed may find its last figures.
+_LAST_LOOK = 60.0
 #: Reads a block from the cloud.
 BlockReader = Callable[[], Awaitable[CapacityBlock]]
 #: Characters of an error that a lease has room for.
@@ -51,21 +56,10 @@ _MOST_OF_A_CAUSE = 200
 _IN_TRANSIT, _LEAST_PAUSE = 0.25, 0.2
 
 
-class ShiftFailed(CapacityError):
-    """A shift has failed; the message says why, what was moved back, and the present allocation."""
-
-    is_rolled_back = False
-
-
 class Shift:
-    """A shift at work.
+    """A shift at work. Its sessions are opened at the first step, and again after each step that has failed.
 
-    async with Shift.open(order, clients, log) as shift:
-        print(await shift.plan(await shift.check()))
-        outcome = await shift.run()
-
-    Its sessions are opened at the first step, and again after each step that has failed: a connection may have been
-    mended in Airflow meanwhile.
+    A connection may have been mended in Airflow meanwhile.
     """
 
     def __init__(self, order: ShiftOrder, block: BlockReader, connections: ShiftConnections, log: Logger) -> None:
@@ -76,7 +70,9 @@ class Shift:
         self._commands: Sequence[SteeringCommand] = ()
         self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
         self._lease = JointLease(order, log)
-        self._accounts = ShiftAccounts(order, connections.machines)
+        self._meter = Meter(self._gpus)
+        #: Once it is over.
+        self._figures: Figures | None = None
         self._progress = self._timer()
         self._state: dict[str, Any] = {}
         self._is_in_transit = False
@@ -91,11 +87,10 @@ class Shift:
         finally:
             await connections.close()
 
-    async def _connect(self) -> Mapping[str, Session]:
+    async def _connect(self) -> None:
         if not self._sessions:
             await self._connections.open()
             self._lease.use(self._connections.stores)
-        return self._sessions
 
     @property
     def _sessions(self) -> Mapping[str, Session]:
@@ -147,60 +142,58 @@ class Shift:
     async def run(self, is_alive: IsAlive | None = None, steering: ShiftSteering | None = None) -> ShiftOutcome:
         """Move what is possible. Raises ``Superseded`` if the window is over before anything could be moved."""
         self._steering = steering
-        try:
-            outcome = await self._with_lease(is_alive)
-        # Not if this process is stopped: then another one continues.
-        except Exception:
-            await self.leave_if_possible()
-            raise
-        await self.leave_if_possible()
-        return outcome
-
-    async def _with_lease(self, is_alive: IsAlive | None) -> ShiftOutcome:
         while True:
             try:
                 await self._until(lambda now: self._take_lease(now, is_alive))
-                return await self._there_or_back()
+                outcome = await self._there_or_back()
+                break
             except ShiftDisplaced as error:
                 self._log.warning("This process waits: %s", error)
                 self._lease.step_aside()
                 self._progress = self._timer()
+            # Not if this process is stopped: then another one continues.
+            except Exception:
+                await self.leave_if_possible()
+                raise
+        await self.leave_if_possible()
+        return outcome
 
-    async def leave(self) -> None:
+    async def leave(self) -> bool:
         """Remove what existed only for the shift. What has been moved stays where it is."""
         if self._lease.is_displaced:
             # Another process goes on with it.
-            return
+            return True
         await self._connect()
         # A shift that has the block by now is at work with cordons and comments of the same name.
         is_anothers = await self._lease.is_anothers()
         ended = (one.forget(self._order.key) if is_anothers else one.finish() for one in self._sessions.values())
-        found = await asyncio.gather(*ended, return_exceptions=True)
-        errors = [error for error in found if error is not None]
+        errors = [error for error in await asyncio.gather(*ended, return_exceptions=True) if error is not None]
         for error in errors:
             if isinstance(error, Exception) and is_waited_out(error):
                 raise error
         await self._lease.give_back()
         for error in errors:
             raise error
+        return True
 
     async def _take_lease(self, now: datetime, is_alive: IsAlive | None) -> bool | None:
-        holder = await self._lease.take(now, is_alive, self._forget)
+        async def forget(key: str) -> None:
+            for session in self._sessions.values():
+                await session.forget(key)
+
+        holder = await self._lease.take(now, is_alive, forget)
         has_begun = self._lease.is_displaced or (holder is None and self._lease.record.before)
         if self._is_over(now) and not has_begun:
             raise Superseded(f"the time for {self._order.why or 'this shift'} was over before anything was moved")
         if holder is None:
             await self._lease.begin(await self.look(), now)
-            self._accounts.resume(self._lease.record)
+            # What other processes have summed up.
+            self._meter = Meter(self._gpus, self._lease.record.sums)
             return True
         if not self._order.wait_for_lease:
             raise self._lease.refuse(holder, self._order.block)
         self._lease.tell(holder)
         return None
-
-    async def _forget(self, key: str) -> None:
-        for session in self._sessions.values():
-            await session.forget(key)
 
     def _is_over(self, now: datetime) -> bool:
         return self._order.ends_at is not None and now >= self._order.ends_at
@@ -219,7 +212,7 @@ class Shift:
                 self._log.warning("The shift has failed, rolling back: %s", error)
                 record = replace(self._lease.record, undone=str(error)[:_MOST_OF_A_CAUSE])
                 self._progress = self._timer()
-                await self._until(lambda now: _done(self._lease.keep(record)))
+                await self._until(lambda now: self._lease.keep(record))
         try:
             await self._until(lambda now: self._back(now, record))
         except LeaseLost:
@@ -233,23 +226,24 @@ class Shift:
     async def _see(self, now: datetime) -> World:
         await self._lease.renew(now)
         world = await self.look()
-        self._lease.note(self._accounts.see(world, self._lease.record, now))
+        record, given = self._lease.record, self._given
+        due = record.before if record.undone else given.desired if now >= given.leaves_at else {}
+        self._meter.see(world, now, due)
+        self._lease.note(self._meter.sums)
         return world
 
     async def _forward(self, now: datetime) -> ShiftOutcome | None:
         """Observe, and do what is possible now; the outcome, once nothing more is, or the window is over."""
         stop = await self._heed()
         world, order = await self._see(now), self._order
-        if stop or self._is_over(now):
-            return await self._end(
-                world, now, stop or f"the window of the shift was over at {order.ends_at:%d %b %H:%M %Z}"
-            )
-        desired = {
-            name: order.allowed(name, order.desired[name], max(seen.held, seen.allowed))
-            for name, seen in world.holdings.items()
-        }
+        if self._is_over(now):
+            stop = stop or f"the window of the shift was over at {order.ends_at:%d %b %H:%M %Z}"
+        if stop:
+            return await self._end(world, now, stop)
+        has = {name: max(seen.held, seen.allowed) for name, seen in world.holdings.items()}
+        goal = world.goal({name: order.allowed(name, order.desired[name], units) for name, units in has.items()})
         try:
-            is_there = await self._move(now, world, world.goal(desired), order.release(now), {})
+            is_there = await self._move(now, world, goal, order.release(now), {})
         except PartTookTooLong as error:
             if order.rollback == "all":
                 raise
@@ -363,17 +357,29 @@ class Shift:
             await self._lease.mark("released", now)
         await self._lease.claim(world, {})
         await self._lease.mark("ready", now)
-        figures = await self._accounts.settle(self._sessions, self._lease.record, now)
+        figures = await self._settle(now)
         missing = missing_units(world, self._order, why)
         await self._tell(world, is_over=True)
-        allocation = {name: seen.allowed for name, seen in world.holdings.items()}
-        return ShiftOutcome(
-            "partial" if missing else "done", allocation, figures, missing, asked(self._commands, self._given, world)
-        )
+        different = asked(self._commands, self._given, world)
+        return ShiftOutcome("partial" if missing else "done", world.allowed, figures, missing, different)
 
     async def report(self, state: str) -> dict[str, Any]:
-        """Tell in JSON what the shift has cost, once it has ended in this state."""
-        return await self._accounts.report(state, self._lease.record, self._connect)
+        """Tell in JSON what the shift has cost, once it has ended in this state, as far as that is known."""
+        now = datetime.now(timezone.utc)
+        figures = self._figures or self._meter.figures(self._lease.record.marks, self._given.wanted_at, now)
+        if self._figures is None:
+            with suppress(CapacityError, *FAILURES, asyncio.TimeoutError):
+                async with timeout(_LAST_LOOK):
+                    await self._connect()
+                    figures = await self._settle(now)
+        return {"state": state, "at": now.isoformat(), **figures.report(), "figures": figures.describe()}
+
+    async def _settle(self, now: datetime) -> Figures:
+        losses = [await session.losses() for session in self._sessions.values()]
+        bought = await self._connections.machines.bought(self._sessions)
+        marks, wanted_at = self._lease.record.marks, self._given.wanted_at
+        self._figures = figures = self._meter.figures(marks, wanted_at, now, losses, bought)
+        return figures
 
     async def _failed(self, why: str, what: str) -> ShiftFailed:
         try:
@@ -391,7 +397,7 @@ class Shift:
         """Leave, and wait out an outage."""
         self._progress = self._timer()
         try:
-            await self._until(lambda now: _done(self.leave()))
+            await self._until(lambda now: self.leave())
         except CapacityError as error:
             self._log.warning("The reservations of the shift could not be removed: %s", error)
 
@@ -422,8 +428,3 @@ class Shift:
         interval = self._order.poll_interval * (_IN_TRANSIT if self._is_in_transit else 1.0)
         left = (self._order.leaves_at - now).total_seconds()
         return max(left - took, 0.0) if 0 < left < interval else max(interval - took, interval * _LEAST_PAUSE)
-
-
-async def _done(work: Awaitable[None]) -> bool:
-    await work
-    return True

@@ -120,39 +120,28 @@ def plan(
     back: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> ShiftPlan:
     """The plan for an order in the present world; ``goes`` has the units of each target that go, with reasons."""
-    possible = world.possible(order.desired)
-    moves = tuple(
-        TargetMove(
-            name,
-            order.units(name),
-            seen.allowed,
-            order.desired[name],
-            possible.units[name],
-            possible.ready[name],
-            goes.get(name, {}),
-            seen.reasons,
-        )
-        for name, seen in world.holdings.items()
-    )
-    donors = [move for move in moves if move.target in world.donors(possible.units)]
-    receivers = [move for move in moves if move.target in world.receivers(possible.units, possible.ready)]
+    then, possible = order.desired, world.possible(order.desired)
+    moves = {}
+    for name, seen in world.holdings.items():
+        units, ready, away = possible.units[name], possible.ready[name], goes.get(name, {})
+        moves[name] = TargetMove(name, order.units(name), seen.allowed, then[name], units, ready, away, seen.reasons)
+    donors = [moves[name] for name in world.donors(possible.units)]
+    receivers = [moves[name] for name in world.receivers(possible.units, possible.ready)]
     steps = tuple(_steps(order, donors, receivers))
-    lacking = {move.target for move in moves if move.possible < move.then}
+    lacking = {name for name, move in moves.items() if move.possible < move.then}
     shares = (str(one) for one in world.shares if one.targets & lacking)
-    return ShiftPlan(moves, steps, world.block.free, world.others, jobs, (*notes, *shares), back)
+    return ShiftPlan((*moves.values(),), steps, world.block.free, world.others, jobs, (*notes, *shares), back)
 
 
 def shift_state(world: World, record: ShiftRecord, order: ShiftOrder, more: Iterable[str]) -> dict[str, Any]:
     """How far a shift has come, as JSON: the units that have moved since it began, of how many, and in words."""
     seen, ready, before = world.holdings, record.ready, record.before
     goal = before if record.undone else order.desired
-    comes = {name: (goal[name] - ready.get(name, 0), one.ready - ready.get(name, 0)) for name, one in seen.items()}
-    goes = {
-        name: (before.get(name, 0) - goal[name], before.get(name, 0) - max(one.held, one.allowed))
-        for name, one in seen.items()
-    }
-    moves = comes if any(more > 0 for more, _ in comes.values()) else goes
-    moved, of = (sum(max(0, min(one)) for one in moves.values()), sum(max(0, lacks) for lacks, _ in moves.values()))
+    moves = {name: (goal[name] - ready.get(name, 0), one.ready - ready.get(name, 0)) for name, one in seen.items()}
+    if all(more <= 0 for more, _ in moves.values()):
+        had = {name: before.get(name, 0) for name in seen}
+        moves = {name: (had[name] - goal[name], had[name] - max(one.held, one.allowed)) for name, one in seen.items()}
+    moved, of = sum(max(0, min(one)) for one in moves.values()), sum(max(0, lacks) for lacks, _ in moves.values())
     names = " and ".join(dict.fromkeys(order.units(name) for name, (lacks, _) in moves.items() if lacks > 0))
     said = f"{moved} of {of} {names} moved" if of else "nothing to move"
     if record.undone:
@@ -170,10 +159,8 @@ def missing_units(world: World, order: ShiftOrder, why: str = "") -> tuple[str, 
         if (has := max(seen.held, seen.allowed)) > wanted:
             line, fixed = f"{name} still has {counted(has, units)}, not {wanted}", seen.stuck
         elif seen.ready < wanted:
-            line, fixed = (
-                f"{name} has {seen.ready} of {wanted} {units} ready",
-                seen.reasons if seen.broken else seen.away,
-            )
+            line = f"{name} has {seen.ready} of {wanted} {units} ready"
+            fixed = seen.reasons if seen.broken else seen.away
         else:
             continue
         bought = [f"{counted(seen.bought, units)} bought beside the block"] if seen.bought else []
@@ -185,11 +172,10 @@ def missing_units(world: World, order: ShiftOrder, why: str = "") -> tuple[str, 
 
 def present(world: World, order: ShiftOrder) -> str:
     """What targets have at present, as a sentence."""
-    lines = [
-        f"{name} may have {counted(seen.allowed, order.units(name))}, {seen.ready} ready"
-        + (f" ({', '.join(seen.problems)})" if seen.problems else "")
-        for name, seen in world.holdings.items()
-    ]
+    lines = []
+    for name, seen in world.holdings.items():
+        why = f" ({', '.join(seen.problems)})" if seen.problems else ""
+        lines.append(f"{name} may have {counted(seen.allowed, order.units(name))}, {seen.ready} ready{why}")
     free = "an unknown number of" if world.block.free is None else world.block.free
     return f"Now {'; '.join(lines)}; {free} GPUs of the block are free"
 
@@ -199,39 +185,34 @@ def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[
     leaves = "now" if is_late else f"at {_moment(order.leaves_at)}"
     steps = []
     if donors:
-        names, units = _names(donors), _units(donors)
+        units = _units(donors)
         if order.mode != "idle" and not is_late:
-            until = f"until {_moment(order.leaves_at)}"
-            kept_off = f"are kept off the {units} that {names} will release, where possible"
-            steps.append(f"{until}: jobs that would run longer {kept_off}")
-        steps.append(f"{leaves}: {names} {_verb(donors, 'release')} idle {units}, and busy ones as their work ends")
+            kept_off = f"are kept off the {units} that {' and '.join(one.target for one in donors)} will release"
+            steps.append(f"until {_moment(order.leaves_at)}: jobs that would run longer {kept_off}, where possible")
+        steps.append(f"{leaves}: {_do(donors, 'release')} idle {units}, and busy ones as their work ends")
         if order.mode == "force":
             forced = _moment(order.wanted_at + order.force_after)
             steps.append(f"at {forced}: busy {units} are taken, {order.grace} after their jobs got SIG{order.signal}")
     growing = [move for move in receivers if move.possible > move.now]
     if waking := [move for move in receivers if move not in growing]:
-        steps.append(f"{leaves}: {_names(waking)} {_verb(waking, 'start')} the {_units(waking)} that are not ready")
+        steps.append(f"{leaves}: {_do(waking, 'start')} the {_units(waking)} that are not ready")
     if donors and growing:
-        freed = "as each machine is gone and its GPUs are free in the block"
-        steps.append(f"{freed}: {_names(growing)} {_verb(growing, 'get')} one more")
+        steps.append(f"as each machine is gone and its GPUs are free in the block: {_do(growing, 'get')} one more")
     elif growing:
-        steps.append(f"{leaves}: {_names(growing)} {_verb(growing, 'get')} what is free in the block")
+        steps.append(f"{leaves}: {_do(growing, 'get')} what is free in the block")
     if receivers and not is_late:
         last = one_of(_units(receivers))
-        steps.append(f"by {_moment(order.wanted_at)}: {_names(receivers)} {_verb(receivers, 'get')} the last {last}")
+        steps.append(f"by {_moment(order.wanted_at)}: {_do(receivers, 'get')} the last {last}")
     return steps or ["nothing to do"]
 
 
-def _names(moves: Sequence[TargetMove]) -> str:
-    return " and ".join(move.target for move in moves)
+def _do(moves: Sequence[TargetMove], verb: str) -> str:
+    """The targets as a subject, with its verb."""
+    return f"{' and '.join(move.target for move in moves)} {verb if len(moves) > 1 else f'{verb}s'}"
 
 
 def _units(moves: Sequence[TargetMove]) -> str:
     return " and ".join(dict.fromkeys(move.units for move in moves))
-
-
-def _verb(moves: Sequence[TargetMove], verb: str) -> str:
-    return verb if len(moves) > 1 else f"{verb}s"
 
 
 def _moment(when: datetime) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -13,7 +12,7 @@ from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, patience
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.values import Plain
+from airflow_provider_soperator.values import Plain, keep, kept
 
 #: What a shift can be told while it runs.
 SteeringAction = Literal["stop", "force", "leave_out", "extend"]
@@ -59,21 +58,13 @@ def steered(order: ShiftOrder, commands: Iterable[SteeringCommand]) -> ShiftOrde
             transfer = max(order.transfer, order.wanted_at - command.at)
             order = replace(order, mode="force", transfer=transfer, force_after=min(early, late))
         elif command.action == "extend":
-            order = _extended(order, command.extend_by)
+            by, limit = command.extend_by, patience(order.timeouts, has_window=order.may_wait)
+            if order.approved and (end := order.approved.get("end")):
+                end = (datetime.fromisoformat(end) + by).isoformat()
+                order = replace(order, approved={**order.approved, "end": end})
+            timeouts = replace(order.timeouts, release=limit and limit + by)
+            order = replace(order, stops_at=order.stops_at and order.stops_at + by, timeouts=timeouts)
     return order
-
-
-def _extended(order: ShiftOrder, by: timedelta) -> ShiftOrder:
-    limit = patience(order.timeouts, has_window=order.may_wait)
-    approved = order.approved
-    if approved and approved.get("end"):
-        approved = {**approved, "end": (datetime.fromisoformat(approved["end"]) + by).isoformat()}
-    return replace(
-        order,
-        stops_at=order.stops_at and order.stops_at + by,
-        approved=approved,
-        timeouts=replace(order.timeouts, release=limit and limit + by),
-    )
 
 
 def left_out(commands: Iterable[SteeringCommand]) -> dict[str, str]:
@@ -88,7 +79,7 @@ def asked(commands: Iterable[SteeringCommand], order: ShiftOrder, world: World) 
     # A stop says more than what was left out before it.
     for command in sorted(commands, key=lambda one: one.action != "stop"):
         if command.action == "stop":
-            units = {name: seen.allowed for name, seen in world.holdings.items()}
+            units = world.allowed
         elif kept & {*command.nodes}:
             units = world.goal(order.desired).units
         else:
@@ -134,33 +125,31 @@ class ShiftAtWork(Plain):
             handover=handover,
             may_end_jobs=not order.approved or any(order.approved.get("jobs", {}).values()),
         )
-        begun._keep()
+        keep(_shift(order.block), begun.write())
         return begun
 
     @classmethod
     def find(cls, block: str) -> ShiftAtWork | None:
         """The shift that has or had the block last; None if none is known."""
-        said = _read(_shift(block))
+        said = kept(_shift(block), None)
         return cls.read(said) if said else None
 
     def end(self, how: str, now: datetime) -> None:
         """Write down that it is over, unless another one has the block by now."""
         known = self.find(self.block)
         if known and known.id == self.id and not known.ended:
-            replace(known, ended=f"{now:%d %b %Y %H:%M:%S %Z}: {how}")._keep()
+            keep(_shift(self.block), replace(known, ended=f"{now:%d %b %Y %H:%M:%S %Z}: {how}").write())
 
     def commands(self) -> tuple[SteeringCommand, ...]:
         """What was asked of this shift, and not of one before it."""
-        said = _read(_steering(self.block))
-        if said.get("shift") != self.id:
-            return ()
-        return tuple(map(SteeringCommand.read, said["commands"]))
+        said: dict[str, Any] = kept(_steering(self.block), {})
+        return tuple(map(SteeringCommand.read, said["commands"])) if said.get("shift") == self.id else ()
 
     def give(self, command: SteeringCommand) -> None:
         """Add a command, which the shift heeds at its next poll."""
         given = self.commands()
         self._check(command, given)
-        _write(_steering(self.block), {"shift": self.id, "commands": [one.write() for one in (*given, command)]})
+        keep(_steering(self.block), {"shift": self.id, "commands": [one.write() for one in (*given, command)]})
 
     def _check(self, command: SteeringCommand, given: Iterable[SteeringCommand]) -> None:
         """Refuse what the shift could not carry out."""
@@ -169,20 +158,14 @@ class ShiftAtWork(Plain):
             if node not in known:
                 raise CapacityMistake(f"no node {node} can be left out", name_remedy(node, known))
         if command.action == "force" and not self.may_end_jobs:
-            raise CapacityMistake(
-                "this shift was approved without the end of any job", 'let a plan with mode="force" be approved'
-            )
+            said = "this shift was approved without the end of any job"
+            raise CapacityMistake(said, 'let a plan with mode="force" be approved')
         if command.action == "extend" and self.ends_at and self.handover:
             end = self.ends_at + command.extend_by + sum((one.extend_by for one in given), timedelta(0))
             if end > self.handover:
-                raise CapacityMistake(
-                    f"the shift would end at {end:%d %b %H:%M %Z}, after the next handover at "
-                    f"{self.handover:%d %b %H:%M %Z}",
-                    "extend it by less, or override the schedule: trigger the DAG with sizes and until",
-                )
-
-    def _keep(self) -> None:
-        _write(_shift(self.block), self.write())
+                when = f"at {end:%d %b %H:%M %Z}, after the next handover at {self.handover:%d %b %H:%M %Z}"
+                remedy = "extend it by less, or override the schedule: trigger the DAG with sizes and until"
+                raise CapacityMistake(f"the shift would end {when}", remedy)
 
 
 def no_shift(block: str, last: ShiftAtWork | None) -> CapacityMistake:
@@ -200,16 +183,3 @@ def _shift(block: str) -> str:
 
 def _steering(block: str) -> str:
     return f"soperator_steering_{block}"
-
-
-def _read(key: str) -> dict[str, Any]:
-    from airflow.sdk import Variable
-
-    said: dict[str, Any] = json.loads(Variable.get(key, default=None) or "{}")
-    return said
-
-
-def _write(key: str, value: Mapping[str, Any]) -> None:
-    from airflow.sdk import Variable
-
-    Variable.set(key, json.dumps(value))

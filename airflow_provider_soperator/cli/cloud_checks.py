@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from airflow_provider_soperator.cli.verdicts import Verdict, judged
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius.api import whoami
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, read_block
-from airflow_provider_soperator.transports.transport_errors import kubernetes_errors, namespace_errors
+from airflow_provider_soperator.soperator.objects import Objects
 
+#: Where an account asks for its own rights.
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _READS = "slurmclusters.slurm.nebius.ai list; nodesets.slurm.nebius.ai list; nodesetpowerstates.slurm.nebius.ai list"
 _MAKES = "get list create patch delete"
 #: The rights of each feature: those of its file in docs/rbac, in whose terms a resource is in the namespace of the
@@ -69,17 +71,13 @@ async def kubernetes_checks(
 
 
 async def _kubernetes(hook: SoperatorClusterHook, needed: Collection[str], of_cluster: bool) -> AsyncIterator[Verdict]:
-    async with hook.async_client() as client:
-        import kubernetes_asyncio.client as api
-
-        with namespace_errors(hook.namespace):
-            await api.CoreV1Api(client).read_namespace(hook.namespace)
-        yield Verdict("kubernetes", f"the API answers at {client.configuration.host}")
+    async with hook.objects() as objects:
+        await objects.check_namespace()
+        yield Verdict("kubernetes", f"the API answers at {objects.client.configuration.host}")
         features = RIGHTS if of_cluster else needed
         wanted = {feature: list(rights_of_feature(feature, hook.namespace)) for feature in features}
-        reviews = api.AuthorizationV1Api(client)
         asked = list(dict.fromkeys(right for rights in wanted.values() for right in rights))
-        allowed = dict(zip(asked, await asyncio.gather(*(_may(reviews, right) for right in asked)), strict=True))
+        allowed = dict(zip(asked, await asyncio.gather(*(_may(objects, right) for right in asked)), strict=True))
     complete = []
     for feature, rights in wanted.items():
         missing = [right for right in rights if not allowed[right]]
@@ -96,14 +94,14 @@ async def _kubernetes(hook: SoperatorClusterHook, needed: Collection[str], of_cl
         yield Verdict("rbac", f"the account has the rights for {', '.join(complete)}")
 
 
-async def _may(reviews: Any, right: Right) -> bool:
+async def _may(objects: Objects, right: Right) -> bool:
     resource, _, subresource = right.resource.partition("/")
     asked = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource}
     if right.namespace != "*":
         asked["namespace"] = right.namespace
-    with kubernetes_errors("ask for its own rights"):
-        answer = await reviews.create_self_subject_access_review({"spec": {"resourceAttributes": asked}})
-    return bool(answer.status.allowed)
+    body = {"spec": {"resourceAttributes": asked}}
+    answer = await objects.ask("POST", _REVIEWS, "ask for its own rights", body=body)
+    return bool(answer["status"]["allowed"])
 
 
 async def _cluster(hook: SoperatorClusterHook, name: str | None) -> AsyncIterator[Verdict]:

@@ -269,7 +269,7 @@ def explained_refusal(
     elif option == "--qos":
         why = _about_qos(asked.qos or "", asked.account or "", rights)
     long = option.removeprefix("--")
-    if (typed := job_description.typed(long)) and typed.field != long.replace("-", "_"):
+    if (typed := job_description.BY_LONG.get(long)) and typed.field != long.replace("-", "_"):
         why = f"see the parameter {typed.field}"
     return SubmitRefused(refusal.said, refusal.command, why, option) if why else refusal
 

@@ -11,7 +11,7 @@ from airflow_provider_soperator.health.figures import Kept, slower
 from airflow_provider_soperator.health.findings import Finding, FindingKind, of_kubernetes, of_slurm
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import chosen, is_off
+from airflow_provider_soperator.slurm.node_conditions import chosen
 from airflow_provider_soperator.soperator.workloads import Pod
 
 #: Findings by the names of their nodes.
@@ -51,12 +51,9 @@ def assess(nodes: Sequence[Node], seen: Observations, *, ignore_own_drains: bool
     for name, metric, sample, what in seen.faults(nodes):
         if name:
             gpu = f"GPU {sample.labels['gpu']}: " if sample.labels.get("gpu") else ""
-            heals, takes_machine = metric.heals, metric.takes_machine
-            finding = Finding(
-                name, FindingKind.METRIC, gpu + what, "prometheus", heals=heals, takes_machine=takes_machine
-            )
-            found[name].append(finding)
-    on = {node.name for node in nodes if not is_off(node)}
+            does = metric.heals, metric.takes_machine
+            found[name].append(Finding(name, FindingKind.METRIC, gpu + what, "prometheus", None, *does))
+    on = {node.name for node in nodes if not node.is_off}
     for check, kept in seen.figures.items():
         for finding in slower(check, {name: runs for name, runs in kept.items() if name in on}, seen.tolerance):
             found[finding.node].append(finding)

@@ -64,8 +64,13 @@ def with_run(kept: Kept, at: datetime, run: Figures) -> Kept:
 def kept_figures(check: str) -> Kept:
     """What is known of a check, from an Airflow Variable, which Airflow workers and the triggerer can read."""
     from airflow.sdk import Variable
+    from pydantic import TypeAdapter
 
-    read: Kept = json.loads(Variable.get(_key(check), default=None) or "{}")
+    try:
+        read: Kept = json.loads(Variable.get(_key(check), default=None) or "{}")
+        TypeAdapter(Kept).validate_python(read)
+    except ValueError:
+        raise ValueError(f"the Airflow Variable {_key(check)} was edited, and has no figures: delete it") from None
     return read
 
 
@@ -109,25 +114,20 @@ def slower(check: str, kept: Kept, tolerance: float) -> Iterator[Finding]:
             usual = {f"in its {len(past)} runs before": past} if len(past) >= _LEAST else {}
             # Its own value among them moves a median little.
             usual |= {f"of {len(others)} nodes in this run": others} if len(others) > _LEAST else {}
-            said = [
-                _words(value, median(values), words)
-                for words, values in usual.items()
-                if _is_worse(figure, value, median(values), tolerance)
-            ]
-            if said:
+            losses = (_loss(figure, value, median(values), where, tolerance) for where, values in usual.items())
+            if said := ", ".join(filter(None, losses)):
                 since = datetime.fromtimestamp(second, timezone.utc)
-                what = f"{figure} of {check} was {value:g}: {', '.join(said)}"
+                what = f"{figure} of {check} was {value:g}: {said}"
                 yield Finding(node, FindingKind.SLOW, what, "checks", since)
 
 
-def _is_worse(figure: str, value: float, usual: float, tolerance: float) -> bool:
-    change = value - usual if figure.endswith(_TIMES) else usual - value
-    return change > tolerance * abs(usual)
-
-
-def _words(value: float, usual: float, words: str) -> str:
+def _loss(figure: str, value: float, usual: float, where: str, tolerance: float) -> str:
+    """By how much a figure is worse than usual; empty if it is not, or within a share."""
+    loss = value - usual if figure.endswith(_TIMES) else usual - value
+    if loss <= tolerance * abs(usual):
+        return ""
     change = f"{abs(value / usual - 1):.0%} " if usual else ""
-    return f"{change}{'more' if value > usual else 'less'} than {usual:g}, the median {words}"
+    return f"{change}{'more' if value > usual else 'less'} than {usual:g}, the median {where}"
 
 
 def _set(node: str) -> str:

@@ -11,14 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import (
-    explain,
-    failed_to_resume,
-    is_coming_up,
-    is_going_off,
-    is_off,
-    is_ours,
-)
+from airflow_provider_soperator.slurm.node_conditions import explain, is_ours
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.conditions import Condition
 from airflow_provider_soperator.soperator.workloads import Host, Pod
@@ -87,17 +80,17 @@ class Finding:
 
 def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]:
     """Findings about a node as slurmctld sees it."""
-    if failed_to_resume(node):
+    if node.failed_to_resume:
         yield _known(node, FindingKind.BOOT_FAILED)
         return
     # A node that is off is not faulty, and cannot answer.
-    if is_off(node) or is_going_off(node):
+    if node.is_off or node.is_going_off:
         return
     if node.state.has(NodeFlag.DRAIN):
         yield from _drained(node, ignore_own_drains)
-    elif node.state.base in (NodeBase.DOWN, NodeBase.ERROR) and not is_coming_up(node):
+    elif node.state.base in (NodeBase.DOWN, NodeBase.ERROR) and not node.is_coming_up:
         yield _known(node, FindingKind.OUT_OF_SERVICE)
-    if is_coming_up(node):
+    if node.is_coming_up:
         return
     if node.state.has(NodeFlag.NOT_RESPONDING) and "Not responding" not in node.reason:
         yield _by_slurm(node, "does not answer", FindingKind.NOT_RESPONDING, heals=True)
@@ -185,10 +178,10 @@ _by_kubernetes = partial(Finding, source="kubernetes")
 
 def of_kubernetes(node: Node, pod: Pod | None) -> Iterator[Finding]:
     """Findings about the Pod and machine of a node. A node that is off has no Pod; one that boots may have none yet."""
-    if is_off(node) or is_going_off(node):
+    if node.is_off or node.is_going_off:
         return
     if pod is None:
-        if not is_coming_up(node):
+        if not node.is_coming_up:
             yield _by_kubernetes(node.name, FindingKind.POD, "there is no Pod of its name", heals=True)
         return
     yield from _of_pod(node, pod)
@@ -214,11 +207,11 @@ def acted_upon(pod: Pod | None) -> str:
 def _of_pod(node: Node, pod: Pod) -> Iterator[Finding]:
     if pod.is_leaving:
         yield _by_kubernetes(node.name, FindingKind.POD, "its Pod is being deleted", since=pod.since, heals=True)
-    elif pod.problems and not (is_coming_up(node) and pod.host is None):
+    elif pod.problems and not (node.is_coming_up and pod.host is None):
         # While a node boots, its Pod waits for a machine.
         what = f"its Pod is {pod.phase}: {'; '.join(pod.problems)}"
         yield _by_kubernetes(node.name, FindingKind.POD, what, since=pod.since)
-    elif not pod.is_ready and not is_coming_up(node):
+    elif not pod.is_ready and not node.is_coming_up:
         yield _by_kubernetes(
             node.name, FindingKind.POD, f"its Pod is {pod.phase} and not ready", since=pod.since, heals=True
         )

@@ -8,23 +8,12 @@ Soperator undrains such a node unless the cloud has announced maintenance.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.health.findings import acted_upon
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import (
-    DrainReason,
-    failed_to_resume,
-    is_busy,
-    is_coming_up,
-    is_going_off,
-    is_off,
-    is_ours,
-    is_up,
-    is_usable,
-    refuse_orders,
-)
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_ours, refuse_orders
 from airflow_provider_soperator.slurm.node_orders import NodeStep, because, held
 from airflow_provider_soperator.slurm.requests import Drain, NodeOrder, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
@@ -76,7 +65,7 @@ def by_slurm(node: Node) -> NodeSnapshot:
 
 
 def _is_away(node: Node) -> str:
-    return "" if is_up(node) else f"is {node.state}"
+    return "" if node.is_up else f"is {node.state}"
 
 
 @dataclass(kw_only=True)
@@ -137,12 +126,8 @@ class Replacement:
     def undo(self, snapshot: NodeSnapshot) -> tuple[NodeOrder, ...]:
         """Revoke the drain if the replacement ends early, but not once the machine is being replaced."""
         node = snapshot.node
-        if (
-            not self.is_under_way
-            or not self._is_our_drain(node)
-            or snapshot.acted
-            or self._is_on_another(snapshot.machine)
-        ):
+        ours = is_ours(replace(node, reason=node.reason.removeprefix(f"{_HARDWARE} ")), self.options.owner)
+        if not (self.is_under_way and ours) or snapshot.acted or self._is_on_another(snapshot.machine):
             return ()
         if self._former:
             return (Drain((node.name,), self._former),)
@@ -152,9 +137,9 @@ class Replacement:
     def _begin(self, snapshot: NodeSnapshot, now: datetime, may_begin: bool) -> NodeStep | None:
         """None once it has begun."""
         node, machine = snapshot.node, snapshot.machine
-        if failed_to_resume(node):
+        if node.failed_to_resume:
             return NodeStep(lost=because(node, "did not boot") + ": power it down and up again to get another machine")
-        if is_off(node) or is_going_off(node):
+        if node.is_off or node.is_going_off:
             self.is_skipped = True
             return NodeStep()
         drained = node.state.has(NodeFlag.DRAIN)
@@ -169,7 +154,7 @@ class Replacement:
             # An earlier try has replaced the machine.
             self._started(snapshot, now)
             return None
-        if is_coming_up(node):
+        if node.is_coming_up:
             return NodeStep(waits="boots")
         if not may_begin:
             return NodeStep(waits="waits for other replacements")
@@ -197,7 +182,7 @@ class Replacement:
                 return NodeStep(lost=f"was undrained by others while still on {snapshot.machine.name}")
             return NodeStep((self._drain(node),), waits="is being drained")
         self._was_drained = True
-        if is_busy(node):
+        if node.is_busy:
             return NodeStep(waits="has jobs")
         if not self._is_overdue(now):
             return NodeStep(waits="is drained, waiting for Soperator")
@@ -211,11 +196,11 @@ class Replacement:
         assert machine
         if self.new != machine.name:
             self.new, self._its_turn = machine.name, None
-        if failed_to_resume(node):
+        if node.failed_to_resume:
             return NodeStep(lost=because(node, f"did not boot on {self.new}"))
-        if not snapshot.is_there or not is_up(node):
+        if not snapshot.is_there or not node.is_up:
             return NodeStep(waits=f"boots on {self.new}")
-        if is_usable(node):
+        if node.is_usable:
             self.ended = now
             return NodeStep()
         if not node.state.has(NodeFlag.DRAIN):
@@ -240,10 +225,6 @@ class Replacement:
 
     def _is_new(self, machine: Host | None) -> bool:
         return bool(machine and machine.created and machine.created > self.options.since)
-
-    def _is_our_drain(self, node: Node) -> bool:
-        reason = DrainReason.parse(node.reason.removeprefix(f"{_HARDWARE} "))
-        return node.state.has(NodeFlag.DRAIN) and reason is not None and reason.owner == self.options.owner
 
     def _drain(self, node: Node) -> Drain:
         had_one = node.state.has(NodeFlag.DRAIN) and node.reason

@@ -17,9 +17,9 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.hooks.connections import installed, known
 from airflow_provider_soperator.shared import SharedAnswers, SharedClients
+from airflow_provider_soperator.soperator import pod_events
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.objects import Objects
-from airflow_provider_soperator.soperator.pod_events import lines_about
 from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, TransportError, kubernetes_errors
 from airflow_provider_soperator.values import NAMESPACE
 
@@ -137,13 +137,9 @@ class SoperatorClusterHook(BaseHook):
     async def tell_of(self, workers: Sequence[str], within: float = API_TIMEOUT) -> list[str]:
         """Lines for people about some Slurm nodes as Kubernetes sees them, or why there are none."""
         try:
-            async with timeout(within), self.async_client() as client:
-                import kubernetes_asyncio.client
-
-                core, now = kubernetes_asyncio.client.CoreV1Api(client), datetime.now(timezone.utc)
-                found = await asyncio.gather(
-                    *(lines_about(core, self.namespace, worker, now) for worker in workers[:_MOST_WORKERS])
-                )
+            async with timeout(within), self.objects(rights=pod_events.RIGHTS) as objects:
+                now, told = datetime.now(timezone.utc), workers[:_MOST_WORKERS]
+                found = await asyncio.gather(*(pod_events.lines_about(objects, one, now) for one in told))
         except TransportError as error:
             return [f"Kubernetes was not asked: {error}"]
         except asyncio.TimeoutError:

@@ -29,6 +29,7 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
+from airflow_provider_soperator.soperator.kinds import NODE, POD
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.workloads import Pod, pods_on_hosts
 from airflow_provider_soperator.values import NAMESPACE
@@ -122,7 +123,7 @@ class HealthSources:
             return None
         hook = SoperatorClusterHook(self.kubernetes_conn_id, self.namespace)
         async with hook.objects(max_age, _HEALTH_RIGHTS) as objects:
-            return pods_on_hosts(*await asyncio.gather(objects.list_pods(), objects.list_nodes()))
+            return pods_on_hosts(*await asyncio.gather(objects.list_all(POD), objects.list_all(NODE)))
 
     async def _samples(self) -> dict[Metric, list[Sample]]:
         if not self.prometheus_conn_id:

@@ -28,6 +28,8 @@ class Field:
     choices: Mapping[str, str] = field(default_factory=dict)
     is_secret: bool = False
     is_flag: bool = False
+    #: Another field, only one of which may be set.
+    excludes: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ def _described(field: Field) -> dict[str, Any]:
 
 
 def filled(extra: Mapping[str, Any], form: ConnectionForm, others: Iterable[str] = ()) -> dict[str, Any]:
-    """The fields that are set: a form sends all of them, empty ones as null or as an empty text."""
+    """The fields that are set, checked: a form sends all of them, empty ones as null or as an empty text."""
     ours = {field.name: field for field in form.fields}
     for name in extra.keys() - {*ours, *others}:
         # Users keep notes of their own in an extra, but hardly under a name so close to a field's.
@@ -72,7 +74,12 @@ def filled(extra: Mapping[str, Any], form: ConnectionForm, others: Iterable[str]
     said = {name: value.strip() if isinstance(value, str) else value for name, value in extra.items()}
     # In a URI a flag is a text.
     is_off = {name for name in said if name in ours and ours[name].is_flag and str(said[name]).lower() != "true"}
-    return {name: value for name, value in said.items() if value and name not in is_off}
+    kept = {name: value for name, value in said.items() if value and name not in is_off}
+    for one in form.fields:
+        at_most_one({one.excludes: kept.get(one.excludes), one.name: kept.get(one.name)})
+        if one.choices and kept.get(one.name, "") not in ("", *one.choices):
+            raise ConnectionMistake(f"{one.name} is {kept[one.name]!r}, but can be {', '.join(one.choices)}")
+    return kept
 
 
 def at_most_one(said: Mapping[str, object]) -> None:

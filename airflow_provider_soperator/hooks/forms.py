@@ -53,6 +53,7 @@ _SOPERATOR_FIELDS = (
         "Private key",
         "The private key itself, in place of a file. It may be pasted with all its lines.",
         is_secret=True,
+        excludes="key_file",
     ),
     Field(
         "private_key_passphrase",
@@ -71,6 +72,7 @@ _SOPERATOR_FIELDS = (
         "Skip the host key check",
         "Trusts any server that answers, and sends it the commands. Only for networks safe from interception.",
         is_flag=True,
+        excludes="host_key",
     ),
     Field(
         "kubernetes_conn_id",
@@ -96,6 +98,7 @@ _SOPERATOR_FIELDS = (
         "In place of a token: the key in Secret CLUSTER-rest-jwt-key, in base64, from which tokens are made as needed. "
         "With neither, tokens are fetched over the SSH or the Kubernetes connection.",
         is_secret=True,
+        excludes="jwt_token",
     ),
     Field(
         "files_via",

@@ -14,7 +14,6 @@ from airflow_provider_soperator.hooks.connections import installed, read_connect
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectRefused,
-    TransportError,
     Unreachable,
 )
 
@@ -109,7 +108,11 @@ def vector_of(status: int, content: bytes, expression: str) -> list[Sample]:
     try:
         answer = json.loads(content)
         if answer["status"] != "success":
-            raise _refusal(answer, expression)
+            said = f"{answer.get('errorType', '')}: {answer.get('error', '')}"
+            words = f"Prometheus could not answer {expression} ({said})"
+            if answer.get("errorType") in ("bad_data", "not_acceptable"):
+                raise ConnectFailed(words, "see whether labels are named as Prometheus allows")
+            raise ConnectRefused(words, "see whether it is overloaded")
         data = answer["data"]
         if data["resultType"] != "vector":
             raise ConnectFailed(f"{expression} is a {data['resultType']}, not a vector", "ask for series")
@@ -117,10 +120,3 @@ def vector_of(status: int, content: bytes, expression: str) -> list[Sample]:
         return [Sample(dict(one["metric"]), float(one["value"][1])) for one in data["result"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ConnectFailed(f"the server that answered is not a Prometheus (HTTP {status})", _CHECK) from error
-
-
-def _refusal(answer: Mapping[str, Any], expression: str) -> TransportError:
-    said = f"Prometheus could not answer {expression} ({answer.get('errorType', '')}: {answer.get('error', '')})"
-    if answer.get("errorType") in ("bad_data", "not_acceptable"):
-        return ConnectFailed(said, "see whether labels are named as Prometheus allows")
-    return ConnectRefused(said, "see whether it is overloaded")

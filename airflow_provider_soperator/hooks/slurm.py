@@ -29,7 +29,7 @@ from airflow_provider_soperator.hooks.connections import (
     read_connection,
     straightened,
 )
-from airflow_provider_soperator.hooks.forms import FILE_WAYS, LINKS, SOPERATOR, SSH_EXTRAS, TRANSPORTS
+from airflow_provider_soperator.hooks.forms import LINKS, SOPERATOR, SSH_EXTRAS
 from airflow_provider_soperator.shared import SharedClients
 from airflow_provider_soperator.slurm.links import link_problem
 from airflow_provider_soperator.transports import SplitTransport, Transport
@@ -89,8 +89,6 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
     is_login_node = bool(host) and not is_address
     at_most_one({"rest_url": said.get("rest_url"), "an http(s) host": is_address})
     at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), "a login node as host": is_login_node})
-    for pair in (("jwt_token", "jwt_secret"), ("key_file", "private_key"), ("host_key", "no_host_key_check")):
-        at_most_one({name: said.get(name) for name in pair})
     address = f"{host.rstrip('/')}:{connection.port}" if connection.port else host
     url = said.get("rest_url") or (address if is_address else "")
     ssh = said.get("ssh_conn_id") or (connection.conn_id if is_login_node else "")
@@ -109,9 +107,7 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
     files_via = said.get("files_via") or ""
     if transport == "rest" and not files_via:
         files_via = "ssh" if ssh else "kubernetes" if kubernetes else ""
-    for name, way, choices in (("transport", transport, TRANSPORTS), ("files_via", files_via, ("", *FILE_WAYS))):
-        if way not in choices:
-            raise ConnectionMistake(f"{name} is {way!r}, but can be {', '.join(filter(None, choices))}")
+    for name, way in (("transport", transport), ("files_via", files_via)):
         if way in ways and not ways[way][0]:
             raise ConnectionMistake(f"{name} is {way}, which needs {ways[way][1]}")
     if transport == "rest" and not (said.get("jwt_token") or said.get("jwt_secret") or ssh or kubernetes):

@@ -14,7 +14,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.terraform.command import Terraform, environment, find
+from airflow_provider_soperator.terraform.runs import Terraform, environment, find
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
 

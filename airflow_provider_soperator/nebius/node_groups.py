@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -157,26 +157,18 @@ def problems(group: mk8s.NodeGroup, operation: Operation | None) -> tuple[str, .
     """Causes that keep a group from its size. A full block is not an error to Nebius: the operation just continues."""
     if is_settled(group, operation):
         return ()
+    found = list[str]()
+    if operation and operation.progress_data.type_url:
+        data = REGISTRY.unpack_any(operation.progress_data)
+        if isinstance(data, mk8s.ProgressData):
+            found += [problem.message or problem.stage for problem in data.problems]
     # The group also keeps events of earlier changes.
     since = operation.created_at if operation else group.metadata.updated_at
-    found = [*_of_operation(operation), *_of_events(group, since)]
-    return tuple(dict.fromkeys(found))
-
-
-def _of_operation(operation: Operation | None) -> Iterator[str]:
-    if operation is None or not operation.progress_data.type_url:
-        return
-    data = REGISTRY.unpack_any(operation.progress_data)
-    if isinstance(data, mk8s.ProgressData):
-        yield from (problem.message or problem.stage for problem in data.problems)
-
-
-def _of_events(group: mk8s.NodeGroup, since: datetime | None) -> Iterator[str]:
-    for event in group.status.events:
-        last = event.last_occurrence
+    for last in (event.last_occurrence for event in group.status.events):
         is_recent = since is None or last.occurred_at is None or last.occurred_at >= since
         if is_recent and last.level in (ResourceEvent.Level.WARN, ResourceEvent.Level.ERROR):
-            yield last.message or last.code
+            found.append(last.message or last.code)
+    return tuple(dict.fromkeys(found))
 
 
 async def find_groups(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk import DAG, Param
@@ -109,12 +108,6 @@ _FIELDS = {
 }
 
 
-def _params(action: _Action) -> dict[str, Param]:
-    how = "; ".join(f"{mode}: {_MODES[mode]}" for mode in action.modes)
-    mode = {"mode": _field("When", f"{how}.", enum=[*action.modes], default=action.modes[0])} if how else {}
-    return {name: (_FIELDS | mode)[name] for name in action.params}
-
-
 def action_dags(
     prefix: str = "cluster",
     *,
@@ -135,18 +128,21 @@ def action_dags(
     :param slurm_conn_id: Airflow connection to Slurm
     :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes; without it there is no DAG for checks
     """
-    made = partial(_dag, prefix, slurm_conn_id, kubernetes_conn_id, dag_options)
-    return {kind: made(kind) for kind in _ACTIONS if kind != "check" or kubernetes_conn_id}
+    kinds = [kind for kind in _ACTIONS if kind != "check" or kubernetes_conn_id]
+    return {kind: _dag(kind, prefix, slurm_conn_id, kubernetes_conn_id, dag_options) for kind in kinds}
 
 
-def _dag(prefix: str, slurm_conn_id: str, kubernetes_conn_id: str | None, more: dict[str, Any], kind: str) -> DAG:
-    action = _ACTIONS[kind]
+def _dag(kind: str, prefix: str, slurm_conn_id: str, kubernetes_conn_id: str | None, more: dict[str, Any]) -> DAG:
+    action, fields = _ACTIONS[kind], _FIELDS
+    if action.modes:
+        how = "; ".join(f"{mode}: {_MODES[mode]}" for mode in action.modes)
+        fields = _FIELDS | {"mode": _field("When", f"{how}.", enum=[*action.modes], default=action.modes[0])}
     options = {
         "schedule": None,
         "description": action.what,
         "doc_md": action.what,
         "is_paused_upon_creation": action.is_risky or None,
-        "params": _params(action),
+        "params": {name: fields[name] for name in action.params},
         **more,
         "tags": {"soperator", action_tag(kind, slurm_conn_id), *more.get("tags", ())},
     }

@@ -23,8 +23,10 @@ class ApproveShiftOperator(ApprovalOperator):
     """Approval of a plan, which ends at the handover at the latest. A plan that moves nothing is not asked about.
 
     A plan of the schedule that is not approved is not asked about again: an override in the Airflow Variable keeps all
-    as it is until the next handover.
+    as it is until the next handover. If demand wishes for it, and no approver has answered, the next run asks again.
     """
+
+    _asks_again = False
 
     def __init__(
         self, *, schedule: CapacitySchedule, overrides_variable: str, on_no_answer: OnNoAnswer, **kwargs: Any
@@ -46,7 +48,9 @@ class ApproveShiftOperator(ApprovalOperator):
         from airflow_provider_soperator.capacity.reconciliation import keep_as_is
 
         plan = context["ti"].xcom_pull(task_ids="plan")
-        if not plan["is_requested"] and ("error" in event or self.REJECT in event["chosen_options"]):
+        self._asks_again = plan["is_demanded"]
+        is_refused = not self._asks_again if "error" in event else self.REJECT in event["chosen_options"]
+        if is_refused and not plan["is_requested"]:
             now, units = datetime.now(timezone.utc), {target: move["now"] for target, move in plan["moves"].items()}
             keep_as_is(self.overrides_variable, units, "", "the plan was not approved", now, self.schedule)
         return super().execute_complete(context, event)
@@ -54,7 +58,9 @@ class ApproveShiftOperator(ApprovalOperator):
     def process_trigger_event_error(self, event: dict[str, Any]) -> None:
         if event["error_type"] != "timeout":
             super().process_trigger_event_error(event)
-        said = "No approver has answered in time, so this handover is skipped and all stays as it is"
+        asks_again = "nothing is moved, and the next run asks about what demand is by then"
+        skips = asks_again if self._asks_again else "this handover is skipped and all stays as it is"
+        said = f"No approver has answered in time, so {skips}"
         if self.on_no_answer == "stay":
             raise AirflowSkipException(said)
         # Another try would only ask again.

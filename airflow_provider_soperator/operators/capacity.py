@@ -15,6 +15,16 @@ from airflow.sdk import Asset, AssetAlias, conf
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
+from airflow_provider_soperator.capacity.order import (
+    DesiredAllocation,
+    ShiftOrder,
+    Superseded,
+    Timeouts,
+    is_requested,
+    patience,
+    requested_allocation,
+    scheduled_allocation,
+)
 from airflow_provider_soperator.capacity.targets import refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
@@ -24,12 +34,21 @@ from airflow_provider_soperator.work.protocols import count, emit
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, Rollback, ShiftOrder, Timeouts
+    from airflow_provider_soperator.capacity.order import ReleaseMode, Rollback
     from airflow_provider_soperator.capacity.overrides import Override
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
     from airflow_provider_soperator.work.protocols import End
     from airflow_provider_soperator.work.targets import TargetScaling
+
+
+#: Parameters that are fields of an order, as they are.
+_AS_IN_AN_ORDER = (
+    "block", "nebius_conn_id", "targets", "transfer", "mode", "force_after", "grace", "signal", "rollback",
+    "poll_interval",
+)  # fmt: skip
+#: Time within which a plan of demand is answered: no other begins before.
+_DEMAND_STANDS = timedelta(hours=1)
 
 
 class ScaleTargetOperator(WorkOperator):
@@ -236,29 +255,31 @@ class ShiftCapacityOperator(WaitingOperator):
             demanded = kept_demand(self.demand_variable, datetime.now(timezone.utc))
             return await ordered(self._order(context, wanted), wanted.units, most, clients, self.log, demanded)
 
-        waits: dict[str, Any] = {"timeouts": self.timeouts, "poll_interval": self.poll_interval}
+        place, waits = (self.block, self.nebius_conn_id), (self.timeouts or Timeouts(), self.poll_interval)
         try:
-            order, plan = asyncio.run(begin(order_for, self.block, self.nebius_conn_id, clients, self.log, **waits))
+            order, plan = asyncio.run(begin(order_for, *place, clients, self.log, *waits))
         except CapacityError as error:
             self._count("failed")
             failure = AirflowFailException if isinstance(error, CapacityMistake) else AirflowException
             raise failure(str(error)) from None
         said = plan.describe()
         self.log.info("The plan:\n%s", plan)
-        # An answer is of use until the handover, or else until the next shift begins.
-        answer = order.wanted_at if order.wanted_at > datetime.now(timezone.utc) else order.stops_at
+        now, is_requested = datetime.now(timezone.utc), self._requested is not None
+        is_demanded = order.wanted_at <= now and kept_demand(self.demand_variable, now) == order.desired
+        said |= {"is_requested": is_requested, "is_demanded": is_demanded and not is_requested}
+        # An answer is of use until the handover, or else until the next shift begins, or until demand may be another.
+        ends = (order.wanted_at if order.wanted_at > now else order.stops_at, now + _DEMAND_STANDS)
+        answer = min(filter(None, ends if said["is_demanded"] else ends[:1]), default=None)
         said |= {"approval": approval_of(order, said), "answer_by": answer and answer.isoformat()}
-        said["is_requested"] = self._requested is not None
         context["ti"].xcom_push("plan", said)
         if is_on(self.plan_only):
             return said
-        wish = None
-        if self.schedule is not None and self.overrides_variable:
-            wish = {"schedule": self.schedule.describe(), "overrides": self.overrides_variable}
-            wish |= {"demanded": self.demand_variable} if self.demand_variable else {}
+        wish, overrides = None, self.overrides_variable
+        if self.schedule is not None and overrides:
+            wish = {"schedule": self.schedule.describe(), "overrides": overrides, "demanded": self.demand_variable}
             if self._requested is not None:
                 # Later runs wish for it, too.
-                keep_override(self.overrides_variable, self._requested, datetime.now(timezone.utc), self.schedule.zone)
+                keep_override(overrides, self._requested, datetime.now(timezone.utc), self.schedule.zone)
         ti, limit = context["ti"], self.execution_timeout
         deadline = time.time() + limit.total_seconds() if limit else None
         callbacks = [{"path": one.path, "kwargs": one.kwargs} for one in self.on_jobs_in_the_way]
@@ -272,8 +293,8 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The shift is over, or cannot go on."""
+        from airflow_provider_soperator.capacity.figures import kept_reports
         from airflow_provider_soperator.capacity.reconciliation import keep_as_is
-        from airflow_provider_soperator.capacity.windows import kept_reports
         from airflow_provider_soperator.work.protocols import result_of
 
         if report := event.get("report"):
@@ -288,7 +309,8 @@ class ShiftCapacityOperator(WaitingOperator):
         if why := outcome.get("superseded"):
             self.log.info("The shift is over: %s", why)
             raise AirflowSkipException(why)
-        self.log.info("The shift is %s: %s", outcome["state"], _listed(outcome["allocation"]))
+        has = ", ".join(f"{name} {value}" for name, value in outcome["allocation"].items())
+        self.log.info("The shift is %s: %s", outcome["state"], has)
         for line in outcome["missing"]:
             self.log.warning("Not as desired: %s", line)
         if (asked := outcome.get("asked")) and self.schedule is not None and self.overrides_variable:
@@ -318,43 +340,25 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def _order(self, context: Context, wanted: DesiredAllocation) -> ShiftOrder:
         """The order of this task, without units."""
-        from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
-
-        ti = context["ti"]
-        task = task_name(ti)
+        task = task_name(context["ti"])
         return ShiftOrder(
             key=sha256(f"{self._airflow} {task}".encode()).hexdigest()[:16],
             task=task,
             airflow=self._airflow,
-            block=self.block,
-            nebius_conn_id=self.nebius_conn_id,
-            targets=self.targets,
             desired={},
             wanted_at=wanted.at,
             until=wanted.until,
             stops_at=wanted.stops_at,
-            transfer=self.transfer,
-            mode=self.mode,
-            force_after=self.force_after,
-            grace=self.grace,
-            signal=self.signal,
             timeouts=self.timeouts or Timeouts(),
-            rollback=self.rollback,
             wait_for_lease=self.if_running == "wait",
-            poll_interval=self.poll_interval,
             approved=self._approval,
-            why=f"{wanted.why} ({ti.dag_id})",
+            why=f"{wanted.why} ({self.dag_id})",
+            **{name: getattr(self, name) for name in _AS_IN_AN_ORDER},
         )
 
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
         from airflow_provider_soperator.capacity.calendar import moment_by_clocks
         from airflow_provider_soperator.capacity.demand import kept_demand
-        from airflow_provider_soperator.capacity.order import (
-            Superseded,
-            is_requested,
-            requested_allocation,
-            scheduled_allocation,
-        )
         from airflow_provider_soperator.capacity.overrides import kept_overrides
         from airflow_provider_soperator.capacity.reconciliation import approved
 
@@ -367,8 +371,7 @@ class ShiftCapacityOperator(WaitingOperator):
         if self.schedule is None:
             wanted = requested_allocation(self.desired, self.targets, limit, max(now, at or now))
             return replace(wanted, until=until, stops_at=until)
-        kept = kept_overrides(self.overrides_variable)
-        schedule = self.schedule.overridden(kept)
+        kept, schedule = kept_overrides(self.overrides_variable), self.schedule
         try:
             if is_requested(self.desired):
                 # What a schedule does not give away is not to be had through its DAG either.
@@ -377,14 +380,14 @@ class ShiftCapacityOperator(WaitingOperator):
                 at = at or run.run_after
                 units = requested_allocation(self.desired, self.targets, most, at).units
                 by, because = run.triggering_user_name or "", str(self.because or "")
-                self._requested = schedule.override(units, at, until, by, because)
-                schedule = self.schedule.overridden([*kept, self._requested])
+                self._requested = schedule.overridden(kept).override(units, at, until, by, because)
+                kept.append(self._requested)
             else:
                 at = at or run.data_interval_end or now
                 # A newer handover supersedes this run, and an override does not.
-                scheduled_allocation(self.schedule, at, now)
+                scheduled_allocation(schedule, at, now)
                 at = max(at, now)
-            wanted = scheduled_allocation(schedule, at, now)
+            wanted = scheduled_allocation(schedule.overridden(kept), at, now)
             if self.approved_plan:
                 self._approval = self.approved_plan["approval"]
                 wanted = approved(wanted, self._approval["goal"], kept_demand(self.demand_variable, now))
@@ -414,8 +417,6 @@ def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None)
 
 def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_window: bool) -> None:
     """Refuse to end jobs at a time at which the shift is over by then."""
-    from airflow_provider_soperator.capacity.order import Timeouts, patience
-
     limit = patience(timeouts or Timeouts(), has_window=has_window)
     if limit is not None and after >= limit:
         raise CapacityMistake(
@@ -423,7 +424,3 @@ def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_w
             f"waits only {limit} for a node",
             f"make force_after shorter, or timeouts.release longer than {after}",
         )
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)

@@ -111,7 +111,8 @@ def capacity_dag(
     :param block: id of the capacity block
     :param demand: what decides within the ranges of the schedule; without it targets keep what they have in these
     :param approve: let a person approve each plan, on Airflow's page *Required Actions*
-    :param response_timeout: time for the approval, which ends at the handover at the latest
+    :param response_timeout: time for the approval, which ends at the handover at the latest; of what demand wishes for
+        now after an hour
     :param on_no_answer: without an answer carry out the shift (``"go"``), skip it (``"stay"``), or fail (``"fail"``)
     :param nebius_conn_id: Airflow connection to the Nebius API
     :param shift_args: further parameters of ``ShiftCapacityOperator``
@@ -205,11 +206,11 @@ class _SteerInstead(SteerShiftOperator):
 
 def _refuse_conf(known: Iterable[str], moves: Iterable[str], context: Any) -> None:
     """Fail a run whose conf has keys that nothing would heed: unknown ones, or to move something while it steers."""
-    if unknown := sorted(set(context["dag_run"].conf or {}) - set(known)):
+    conf = context["dag_run"].conf or {}
+    if unknown := sorted(set(conf) - set(known)):
         names = ", ".join(sorted(known))
         wrong = "; ".join(f"{name!r}: {name_remedy(name, known, f'the keys are {names}')}" for name in unknown)
         raise AirflowFailException(f"the conf of this run has unknown keys, so nothing is moved: {wrong}")
-    conf = context["dag_run"].conf or {}
     if conf.get(_STEER) and (unheeded := sorted(name for name in moves if conf.get(name))):
         raise AirflowFailException(f"a run that steers moves nothing itself: leave {', '.join(unheeded)} empty")
     if conf.get(_NODES) and not conf.get(_STEER):

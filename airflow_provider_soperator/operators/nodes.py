@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
 from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
+from airflow_provider_soperator.slurm.node_conditions import refuse_orders
 from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, number_or_share
 
 if TYPE_CHECKING:
@@ -85,14 +86,13 @@ class _PowerNodesOperator(_MoveNodesOperator):
     def __init__(
         self,
         *,
-        nodes: str | Sequence[str] | None = None,
         count: int | str | None = None,
         partition: str | None = None,
         features: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
-        super().__init__(nodes=nodes, **kwargs)
-        if (nodes is None) == (count is None):
+        super().__init__(**kwargs)
+        if (self.nodes is None) == (count is None):
             raise ValueError("name the nodes or their number: nodes or count, and not both")
         if count is not None:
             check_count(count)
@@ -191,16 +191,10 @@ class DrainNodesOperator(_MoveNodesOperator):
         super().__init__(nodes=nodes, **kwargs)
         self.reason = reason
         self.wait_for_jobs = wait_for_jobs
-        self._refuse_orders()
-
-    def _refuse_orders(self) -> None:
-        from airflow_provider_soperator.slurm.node_conditions import refuse_orders
-
-        if not is_template(self.reason):
-            refuse_orders(self.reason)
+        if not is_template(reason):
+            refuse_orders(reason)
 
     def order(self) -> dict[str, Any]:
-        self._refuse_orders()
         return {"action": "drain", "reason": self.reason, "wait_for_jobs": is_on(self.wait_for_jobs)}
 
 

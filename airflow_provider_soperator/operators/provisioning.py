@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
-    from airflow_provider_soperator.terraform.workspace import Workspace
     from airflow_provider_soperator.work.clusters import ClusterStart
 
 
@@ -59,8 +58,7 @@ class ClusterOperator(StrictOperator):
             check_objects(said, source.installation)
         # Airflow renders templates in plain data.
         self.spec = said.write()
-        self.source = source
-        self.nebius_conn_id = nebius_conn_id
+        self.source, self.nebius_conn_id = source, nebius_conn_id
 
     def on_kill(self) -> None:
         """The worker is told to end the task: what has begun ends in good order, and stays."""
@@ -70,47 +68,39 @@ class ClusterOperator(StrictOperator):
 
     @contextmanager
     def _open(self, spec: ClusterSpec, context: Context) -> Iterator[Provisioner]:
-        opened: Provisioner
-        if isinstance(self.source, Recipe):
-            from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
-
-            workspace = self._workspace(self.source, spec.name, context)
-            opened = RecipeProvisioner(spec, workspace, self.log, self.source.unused_programs)
+        source = self.source
+        if isinstance(source, Recipe):
+            self._provisioner = self._by_recipe(source, spec, context)
         else:
             from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
             from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
 
-            hook = SoperatorClusterHook(self.source.kubernetes_conn_id, self.source.namespace)
-            opened = ObjectsProvisioner(self.source, spec, hook.objects, self.log)
-        self._provisioner = opened
+            hook = SoperatorClusterHook(source.kubernetes_conn_id, source.namespace)
+            self._provisioner = ObjectsProvisioner(source, spec, hook.objects, self.log)
         try:
-            yield opened
+            yield self._provisioner
         finally:
-            opened.close()
+            self._provisioner.close()
             self._provisioner = None
 
-    def _workspace(self, recipe: Recipe, cluster: str, context: Context) -> Workspace:
-        """The folder in which the recipe is planned and applied for a cluster."""
+    def _by_recipe(self, recipe: Recipe, spec: ClusterSpec, context: Context) -> Provisioner:
         from airflow_provider_soperator.hooks.terraform import TerraformHook
+        from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
 
-        hook = TerraformHook(
-            recipe.terraform,
-            self.nebius_conn_id,
-            # Templates are rendered here, so that secrets are not among the rendered fields of the task.
-            env=self.render_template(dict(recipe.env), context),
-            parallelism=recipe.parallelism,
-            lock_timeout=recipe.lock_timeout,
-        )
-        return hook.workspace(
+        # Templates are rendered here, so that secrets are not among the rendered fields of the task.
+        env = self.render_template(dict(recipe.env), context)
+        how = {"env": env, "parallelism": recipe.parallelism, "lock_timeout": recipe.lock_timeout}
+        workspace = TerraformHook(recipe.terraform, self.nebius_conn_id, **how).workspace(
             recipe.source,
-            cluster,
+            spec.name,
             subfolder=recipe.subfolder,
             ref=recipe.ref,
             home=recipe.home,
             backend=recipe.backend,
             # In a backend that clusters share, each has a state of its own.
-            terraform_workspace=recipe.workspace or cluster,
+            terraform_workspace=recipe.workspace or spec.name,
         )
+        return RecipeProvisioner(spec, workspace, self.log, recipe.unused_programs)
 
 
 @contextmanager
@@ -143,8 +133,7 @@ class _ProvisioningOperator(ClusterOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.connections = connections or Connections()
-        self.plan_only = plan_only
-        self.approved_plan = approved_plan
+        self.plan_only, self.approved_plan = plan_only, approved_plan
         # A missing plan of another task is not an approval.
         self._needs_consent = approved_plan is not None
 
@@ -166,10 +155,8 @@ class _ProvisioningOperator(ClusterOperator):
     def _planned(self, planned: ProvisioningPlan) -> ProvisioningPlan:
         return planned
 
-    def _refuse_jobs(self, provisioner: Provisioner, owner: str, remedy: str, *, waiting: bool = True) -> None:
-        """Raise if jobs run, or wait. An earlier try may have taken the login nodes away already."""
-        if provisioner.is_begun_by(owner):
-            return
+    def _refuse_jobs(self, remedy: str, *, waiting: bool = True) -> None:
+        """Raise if jobs run, or wait."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.requests import ListJobs
 
@@ -247,10 +234,8 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             except (TypeError, ValueError) as error:
                 raise SpecMistake(f"smoke_job cannot be submitted: {error}") from None
         self.allow_destroy = [allow_destroy] if isinstance(allow_destroy, str) else list(allow_destroy)
-        self.ready_timeout = ready_timeout
-        self.smoke_job = smoke_job
-        self.if_exists = if_exists
-        self.max_backup_age = max_backup_age
+        self.ready_timeout, self.smoke_job = ready_timeout, smoke_job
+        self.if_exists, self.max_backup_age = if_exists, max_backup_age
 
     def execute(self, context: Context) -> Any:
         with explained():
@@ -262,11 +247,11 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 result = self._carry_out(context, provisioner, task_name(context["ti"]))
         if is_on(self.plan_only) or self.ready_timeout is None:
             return result
-        if spec.is_taken_down:
-            self.log.warning("Not waiting for the cluster: maintenance=%r keeps it down", spec.maintenance)
-            return result
+        why = f"maintenance={spec.maintenance!r} keeps it down" if spec.is_taken_down else ""
         if not (self.connections.kubernetes or self.connections.slurm):
-            self.log.warning("Not waiting for the cluster: connections names neither kubernetes nor slurm")
+            why = why or "connections names neither kubernetes nor slurm"
+        if why:
+            self.log.warning("Not waiting for the cluster: %s", why)
             return result
         context["ti"].xcom_push("made", result)
         return self.carry_out(self.work(context), context)
@@ -287,25 +272,50 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         return replace(planned, summary=words, changes={**planned.changes, JAIL: "overwrite"})
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
+        maintenance = self.spec.get("maintenance")
+
+        def begins() -> bool:
+            return not is_on(self.plan_only) and not provisioner.is_begun_by(owner)
+
         if JAIL in planned.changes and JAIL not in self.allow_destroy:
             raise SpecMistake(
-                f"rejected, nothing was changed: maintenance={self.spec['maintenance']!r} deletes all that users have "
+                f"rejected, nothing was changed: maintenance={maintenance!r} deletes all that users have "
                 'put into the jail; use "downscale", or set allow_destroy=["jail"] after a backup'
             )
-        if JAIL in planned.changes and not is_on(self.plan_only) and not provisioner.is_begun_by(owner):
+        if JAIL in planned.changes and begins():
             source = self.source
             conn_id = self.connections.kubernetes if isinstance(source, Recipe) else source.kubernetes_conn_id
-            refuse_without_backup(conn_id, self._place[1], self.max_backup_age, str(self.spec["maintenance"]))
-        is_down = ClusterSpec.read(self.spec).is_taken_down and not is_on(self.plan_only)
-        if is_down and planned.exists and planned.changes and self.connections.slurm and JOBS not in self.allow_destroy:
-            remedy = f"set allow_destroy=[{JOBS!r}], as maintenance={self.spec['maintenance']!r} ends them"
-            self._refuse_jobs(provisioner, owner, remedy, waiting=False)
-        if planned.exists and self.if_exists == "fail" and not provisioner.is_begun_by(owner):
+            refuse_without_backup(conn_id, self._place[1], self.max_backup_age, str(maintenance))
+        ends_jobs = ClusterSpec.read(self.spec).is_taken_down and planned.exists and planned.changes
+        if ends_jobs and self.connections.slurm and JOBS not in self.allow_destroy and begins():
+            remedy = f"set allow_destroy=[{JOBS!r}], as maintenance={maintenance!r} ends them"
+            self._refuse_jobs(remedy, waiting=False)
+        must_be_new = self.if_exists == "fail" and not provisioner.is_begun_by(owner)
+        if must_be_new and (where := planned.summary if planned.exists else self._seen_by_kubernetes()):
             raise SpecMistake(
-                f"there is a cluster {self.spec['name']} already ({planned.summary}), and if_exists is 'fail': choose "
-                "another name, or set if_exists='update'"
+                f"there is a cluster {self.spec['name']} already ({where}), and if_exists is 'fail': choose another "
+                "name, or set if_exists='update'"
             )
         provisioner.guard(self.allow_destroy)
+
+    def _seen_by_kubernetes(self) -> str:
+        """Where the cluster is, if Kubernetes has it though the state of a recipe has not; else an empty text."""
+        from airflow_provider_soperator.client.sync import LOOP
+        from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+
+        conn_id, (name, namespace) = self.connections.kubernetes, self._place
+        if conn_id is None or not isinstance(self.source, Recipe):
+            return ""
+
+        async def look() -> None:
+            async with SoperatorClusterHook(conn_id, namespace).soperator(name) as soperator:
+                await soperator.cluster()
+
+        # A new cluster does not answer yet, and may have no connection.
+        with suppress(ClusterError, ConnectionMistake):
+            LOOP.run(look())
+            return f"behind {conn_id}, while Terraform's state knows none: set Recipe(backend=…) to its state"
+        return ""
 
     def _check_connections(self) -> None:
         """Raise, while nothing has been done yet, if a connection is missing, or cannot be written."""
@@ -390,10 +400,8 @@ class DestroyClusterOperator(_ProvisioningOperator):
         super().__init__(**kwargs)
         if remove_connections and not self.connections.airflow_conn_id:
             raise SpecMistake("remove_connections goes through Airflow's API: name its connection as airflow_conn_id")
-        self.confirm = confirm
-        self.keep_data = keep_data
-        self.end_jobs = end_jobs
-        self.remove_connections = remove_connections
+        self.confirm, self.keep_data = confirm, keep_data
+        self.end_jobs, self.remove_connections = end_jobs, remove_connections
 
     def execute(self, context: Context) -> Any:
         with explained():
@@ -409,8 +417,9 @@ class DestroyClusterOperator(_ProvisioningOperator):
                 return self._carry_out(context, provisioner, f"destroy {task_name(context['ti'])}", **how)
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
-        if planned.changes and not is_on(self.plan_only) and not is_on(self.end_jobs):
-            self._refuse_jobs(provisioner, owner, "set end_jobs=True")
+        # An earlier try may have taken the login nodes away already.
+        if planned.changes and not (is_on(self.plan_only) or is_on(self.end_jobs) or provisioner.is_begun_by(owner)):
+            self._refuse_jobs("set end_jobs=True")
 
     def _conclude(self, provisioner: Provisioner) -> None:
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
-from airflow_provider_soperator.slurm.node_conditions import is_busy, is_usable, refuse_unknown
+from airflow_provider_soperator.slurm.node_conditions import refuse_unknown
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     DeleteReservation,
@@ -152,10 +152,10 @@ class CreateReservationOperator(StrictOperator):
 
     def _choose(self, known: Sequence[Node]) -> tuple[str, ...]:
         count = int(self.count or 0)
-        fitting = [node for node in known if is_usable(node) and (self.partition or "") in ("", *node.partitions)]
+        fitting = [node for node in known if node.is_usable and (self.partition or "") in ("", *node.partitions)]
         if len(fitting) < count:
             raise InvalidRequest(f"{count} nodes are wanted, and {len(fitting)} are usable")
-        return tuple(node.name for node in sorted(fitting, key=is_busy)[:count])
+        return tuple(node.name for node in sorted(fitting, key=lambda node: node.is_busy)[:count])
 
     def _taken(self, there: Reservation) -> tuple[str, ...]:
         """The nodes that the first try has taken, if their number is the wanted one."""

@@ -16,7 +16,7 @@ from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.links import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
-from airflow_provider_soperator.slurm import job_description
+from airflow_provider_soperator.slurm import directives, job_description
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import Retry, failure, retry
@@ -146,8 +146,8 @@ class SbatchOperator(WaitingOperator):
     @classmethod
     def remedy_for(cls, name: str) -> str:
         """The parameter for an option of sbatch, or what to do without one."""
-        long, _ = job_description.resolve_long(name.replace("_", "-")) or ("", "")
-        if option := job_description.typed(long):
+        long, _ = directives.resolve_long(name.replace("_", "-")) or ("", "")
+        if option := job_description.BY_LONG.get(long):
             return f"did you mean {option.field!r}?"
         if long in job_description.REFUSED:
             return f"--{long} cannot be used: {job_description.REFUSED[long]}"

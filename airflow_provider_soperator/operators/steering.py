@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_soperator.capacity.calendar import seconds
+from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringAction, SteeringCommand, no_shift
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.operators.work import StrictOperator
 from airflow_provider_soperator.values import check_choice
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
 #: What a shift can be told while it runs.
-ACTIONS = ("stop", "force", "leave_out", "extend")
+ACTIONS = get_args(SteeringAction)
 
 
 class SteerShiftOperator(StrictOperator):
@@ -53,7 +55,6 @@ class SteerShiftOperator(StrictOperator):
         self.block, self.action, self.nodes, self.extend_by = block, action, nodes, extend_by
 
     def execute(self, context: Context) -> str | None:
-        from airflow_provider_soperator.capacity.steering import ShiftAtWork, no_shift
         from airflow_provider_soperator.triggers.shift import is_under_way
 
         if not self.action or self.action == "None":
@@ -69,9 +70,7 @@ class SteerShiftOperator(StrictOperator):
         self.log.info("Told task %s: %s", shift.task, command)
         return str(command)
 
-    def _command(self, context: Context) -> Any:
-        from airflow_provider_soperator.capacity.calendar import seconds
-        from airflow_provider_soperator.capacity.steering import SteeringCommand
+    def _command(self, context: Context) -> SteeringCommand:
         from airflow_provider_soperator.slurm import hostlist
 
         check_choice("action", self.action, ACTIONS)

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.dependencies import dependency_text
-from airflow_provider_soperator.slurm.job_description import array_text
+from airflow_provider_soperator.slurm.job_ids import array_text
 
 #: Kinds of dependency: on the success, the end, the failure or the start of another stage, or per element of an array
 #: on the success of the same element.

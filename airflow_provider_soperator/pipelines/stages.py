@@ -10,7 +10,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_provider_soperator.pipelines.graph import EARLY, KINDS, Link, PipelineError, Stage, is_slurm_job
 from airflow_provider_soperator.slurm import directives
-from airflow_provider_soperator.slurm.job_description import array_indices, array_text
+from airflow_provider_soperator.slurm.job_ids import array_indices, array_text
 from airflow_provider_soperator.values import is_template
 
 Task = BaseOperator | MappedOperator

@@ -26,7 +26,7 @@ from airflow_provider_soperator.pipelines.plan import (
     plan,
 )
 from airflow_provider_soperator.pipelines.stages import option
-from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
+from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.errors import TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
@@ -300,7 +300,7 @@ def _waiting(job: BatchJob, terms: list[Dependency]) -> BatchJob:
     if not terms:
         return job
     own = asked_for(job).dependency
-    if isinstance(own, AnyOf) or (isinstance(own, str) and "?" in own):
+    if isinstance(own, str) and "?" in own:
         raise AirflowFailException(f"dependency={own!s} cannot be joined with the stages that the job is to follow")
     mine = [own] if isinstance(own, (str, Dependency)) else list(own or ())
     # A dependency that can never come true must not end the job: its stage may be granted another try.

@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import reduce
 from operator import or_
@@ -52,8 +52,13 @@ def write(described: Any) -> Any:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The values that are not None."""
-    return {name: value for name, value in values.items() if value is not None}
+    """The values that are not None, also within dicts; of these, none that becomes empty.
+
+    >>> given(a=1, b=None, c={"d": None}, e={})
+    {'a': 1, 'e': {}}
+    """
+    kept = {name: (given(**one) or None) if isinstance(one, dict) and one else one for name, one in values.items()}
+    return {name: one for name, one in kept.items() if one is not None}
 
 
 def read(kind: type[T], said: Any, where: str) -> T:
@@ -149,9 +154,20 @@ def check_path(what: str, path: str) -> None:
         raise SpecMistake(f"{what} is mounted at /home, which is for home directories: use another path")
 
 
-def check_least(what: str, said: object, least: int) -> None:
-    if not is_template(said) and int(_number(said, what)) < least:
+def check_least(what: str, said: object, least: int, *, most: object = None) -> None:
+    """Raise ``SpecMistake`` for a number that is too small, or larger than the size of the node set."""
+    if said is None or is_template(said):
+        return
+    if (number := int(_number(said, what))) < least:
         raise SpecMistake(f"{what} must be >= {least}, got {said}")
+    if most is not None and not is_template(most) and number > int(str(most)):
+        raise SpecMistake(f"{what} must be <= its size {most}, got {said}")
+
+
+def check_one_of(what: str, said: object, known: Sequence[str]) -> None:
+    if said is not None and not is_template(said) and said not in known:
+        remedy = name_remedy(said, known, "")
+        raise SpecMistake(f"{what} must be one of {', '.join(known)}, got {said!r}" + (remedy and f": {remedy}"))
 
 
 def check_key(key: str) -> None:

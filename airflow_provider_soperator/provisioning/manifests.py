@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,18 +50,13 @@ class Manifest:
     body: Object
 
     @property
-    def name(self) -> str:
-        return str(self.body["metadata"]["name"])
-
-    @property
     def label(self) -> str:
-        return f"{self.resource.kind}/{self.name}"
+        return f"{self.resource.kind}/{self.body['metadata']['name']}"
 
-    @property
-    def config_maps(self) -> set[str]:
-        """The ConfigMaps that a node set mounts."""
+    def mounts(self, config_map: str) -> bool:
+        """True for a node set that mounts a ConfigMap."""
         mounts = self.body["spec"].get("slurmd", {}).get("volumes", {}).get("customVolumeMounts") or ()
-        return {str(((one.get("volumeSource") or {}).get("configMap") or {}).get("name", "")) for one in mounts}
+        return any(((one.get("volumeSource") or {}).get("configMap") or {}).get("name") == config_map for one in mounts)
 
 
 def objects_of(spec: ClusterSpec) -> dict[str, tuple[Resource, str]]:
@@ -78,8 +73,7 @@ def manifests_of(spec: ClusterSpec, installation: Installation, before: Mapping[
     apply has set are repeated, because server-side apply would remove them.
     """
     check_objects(spec, installation)
-    had = before.get(f"SlurmCluster/{spec.name}")
-    cluster = _merged({} if had else _new_cluster(spec, installation), _said_of_cluster(spec, installation, had))
+    cluster = _cluster(spec, installation, before.get(f"SlurmCluster/{spec.name}"))
     made = [(SLURM_CLUSTER, {"metadata": {"name": spec.name}, "spec": cluster})]
     for one in spec.nodesets:
         for rack, name in enumerate(one.slurm_names):
@@ -123,58 +117,99 @@ def _tag(spec: ClusterSpec, installation: Installation) -> str:
     return f"{version}-slurm{installation.slurm_version or known}"
 
 
-def _said_of_cluster(spec: ClusterSpec, installation: Installation, before: Object | None) -> Object:
-    """The fields that the description says, and the images of its release."""
+def _cluster(spec: ClusterSpec, installation: Installation, before: Object | None) -> Object:
+    """The fields that the description says, and the images of its release; for a new cluster also all defaults."""
+    is_new = before is None
 
-    def image(name: str, suffix: str = "") -> Object:
-        return {"image": f"{installation.registry}/{name}:{_tag(spec, installation)}{suffix}"}
+    def first(value: Any) -> Any:
+        return value if is_new else None
 
-    munge = {"munge": image("munge")}
+    def image(name: str, suffix: str = "") -> str:
+        return f"{installation.registry}/{name}:{_tag(spec, installation)}{suffix}"
+
     had = ((before or {}).get("spec") or {}).get("slurmNodes", {}).get("accounting") or {}
     has_database = had.get("enabled") or (had.get("externalDB") or {}).get("enabled")
+    # Without slurmrestd, which needs accounting, Soperator never has Slurm read what it has changed.
+    accounting = first(True) if spec.accounting is None else spec.accounting
+    rest = first(accounting) if spec.rest is None else spec.rest
+    partitions = [
+        {"name": one.name, "config": one.config, **({"nodeSetRefs": list(one.nodesets)} if one.nodesets else _ALL)}
+        for one in spec.partitions or first(_PARTITIONS) or ()
+    ]
+    place = {"k8sNodeFilterName": first("service")}
+    common = {**place, "munge": {"image": image("munge"), "resources": first(_MUNGE)}}
+    jail = first({"volumeSourceName": "jail"})
+    filters = {"name": "service", "nodeSelector": {installation.node_label: installation.service_node_set}}
     submounts = [
         {"name": one.name, "mountPath": one.mount_path, "volumeSourceName": one.name} for one in spec.submounts
     ]
-    return given(
-        crVersion=spec.operator_version,
-        maintenance=spec.maintenance,
-        volumeSources=_volumes(spec, installation) if spec.submounts else None,
-        populateJail=image("populate_jail", f"-cuda{installation.cuda_version}"),
-        sConfigController={
-            "container": {"image": f"{installation.registry}/sconfigcontroller:{spec.operator_version}"}
+    made: Object = {
+        "crVersion": spec.operator_version,
+        "maintenance": spec.maintenance or first("none"),
+        "k8sNodeFilters": first([filters]),
+        "volumeSources": _volumes(spec, installation) if is_new or spec.submounts else None,
+        "secrets": first({}),
+        "populateJail": {**place, "image": image("populate_jail", f"-cuda{installation.cuda_version}")},
+        "sConfigController": {
+            "container": {
+                "image": f"{installation.registry}/sconfigcontroller:{spec.operator_version}",
+                "resources": first(_SMALL),
+            },
+            "serviceAccountName": first(f"{spec.name}-sconfigcontroller"),
+            "node": {**place, "size": first(1)},
+            # The image's own user.
+            "runAsUid": first(1001),
+            "runAsGid": first(1001),
         },
-        partitionConfiguration=_partitions(spec.partitions) if spec.partitions else None,
-        slurmNodes={
+        # Of the only type with which the operator writes lines of nodes into slurm.conf.
+        "partitionConfiguration": {"configType": "structured", "partitions": partitions} if partitions else None,
+        "slurmNodes": {
             "accounting": {
-                **munge,
-                **given(enabled=spec.accounting),
-                **(_database(spec) if spec.accounting and not has_database else {}),
-                "slurmdbd": image("controller_slurmdbd"),
+                **common,
+                "enabled": accounting,
+                "slurmdbd": {"image": image("controller_slurmdbd"), "resources": first(_DAEMON)},
+                **(_database(spec) if accounting and not has_database else {}),
             },
-            "controller": {**munge, "slurmctld": image("controller_slurmctld")},
+            "controller": {
+                **common,
+                # Without it, the controller has no right to power nodes up and down.
+                "serviceAccountName": first(f"{spec.name}-slurm-controller"),
+                "slurmctld": {"image": image("controller_slurmctld"), "resources": first(_DAEMON)},
+                "volumes": {"spool": first({"volumeSourceName": "controller-spool"}), "jail": jail},
+            },
             "login": {
-                **munge,
-                "sshd": image("login_sshd"),
+                **common,
+                "size": (spec.login and spec.login.size) or first(1),
+                "sshd": {"image": image("login_sshd"), "resources": first(_DAEMON)},
                 "sshRootPublicKeys": list(spec.login_keys),
-                **given(
-                    size=spec.login.size if spec.login else None,
-                    sshdServiceType=_SERVICES.get(spec.public_login),
-                    volumes={"jailSubMounts": submounts} if submounts else None,
-                ),
+                "sshdServiceType": _SERVICES.get(spec.public_login, first("LoadBalancer")),
+                "volumes": {"jail": jail, "jailSubMounts": submounts or None},
             },
-            "exporter": {**given(enabled=installation.exporter), "exporterContainer": image("soperator-exporter")},
-            "rest": {**given(enabled=spec.rest), "rest": image("slurmrestd")},
+            "exporter": {
+                **place,
+                "enabled": first(rest) if installation.exporter is None else installation.exporter,
+                "size": first(1),
+                "exporterContainer": {"image": image("soperator-exporter"), "resources": first(_SMALL)},
+            },
+            "rest": {
+                **place,
+                "enabled": rest,
+                "size": first(1),
+                "rest": {"image": image("slurmrestd"), "resources": first(_DAEMON)},
+            },
         },
-    )
-
-
-def _partitions(said: Iterable[PartitionSpec]) -> Object:
-    """Of the only type with which the operator writes lines of nodes into slurm.conf."""
-    partitions = [
-        {"name": one.name, "config": one.config, **({"nodeSetRefs": list(one.nodesets)} if one.nodesets else _ALL)}
-        for one in said
-    ]
-    return {"configType": "structured", "partitions": partitions}
+    }
+    if is_new and installation.scripts:
+        programs = {"prolog": "prolog.sh", "epilog": "epilog.sh"}
+        if is_since(spec.operator_version, 5, 0):
+            programs["taskProlog"] = "task_prolog.sh"
+        made["slurmConfig"] = {name: f"/opt/slurm_scripts/{program}" for name, program in programs.items()}
+        made["healthCheckConfig"] = {
+            "healthCheckInterval": 120,
+            "healthCheckProgram": "/opt/slurm_scripts/hc_program.sh",
+            "healthCheckNodeState": [{"state": "ANY"}, {"state": "CYCLE"}],
+        }
+    return given(**made)
 
 
 def _volumes(spec: ClusterSpec, installation: Installation) -> list[Object]:
@@ -193,116 +228,74 @@ def _database(spec: ClusterSpec) -> Object:
     return {"mariadbOperator": {**mariadb, "resources": _DAEMON}}
 
 
-def _new_cluster(spec: ClusterSpec, installation: Installation) -> Object:
-    """Defaults of a new cluster."""
-    place = {"k8sNodeFilterName": "service"}
-    munge, daemon = {"munge": {"resources": _MUNGE}}, {"resources": _DAEMON}
-    jail = {"jail": {"volumeSourceName": "jail"}}
-    # Without slurmrestd, which needs accounting, Soperator never has Slurm read what it has changed.
-    has_accounting = spec.accounting is not False
-    has_rest = has_accounting and spec.rest is not False
-    made: Object = {
-        "maintenance": "none",
-        "k8sNodeFilters": [
-            {"name": "service", "nodeSelector": {installation.node_label: installation.service_node_set}}
-        ],
-        "volumeSources": _volumes(spec, installation),
-        "secrets": {},
-        "populateJail": place,
-        "partitionConfiguration": _partitions(_PARTITIONS),
-        "sConfigController": {
-            "serviceAccountName": f"{spec.name}-sconfigcontroller",
-            "node": {**place, "size": 1},
-            "container": {"resources": _SMALL},
-            # The image's own user.
-            "runAsUid": 1001,
-            "runAsGid": 1001,
-        },
-        "slurmNodes": {
-            "accounting": {
-                **place,
-                **munge,
-                "enabled": has_accounting,
-                "slurmdbd": daemon,
-                **(_database(spec) if has_accounting else {}),
-            },
-            "controller": {
-                **place,
-                **munge,
-                # Without it, the controller has no right to power nodes up and down.
-                "serviceAccountName": f"{spec.name}-slurm-controller",
-                "slurmctld": daemon,
-                "volumes": {"spool": {"volumeSourceName": "controller-spool"}, **jail},
-            },
-            "login": {
-                **place,
-                **munge,
-                "size": 1,
-                "sshd": daemon,
-                "sshdServiceType": "LoadBalancer",
-                "volumes": jail,
-            },
-            "exporter": {**place, "enabled": has_rest, "size": 1, "exporterContainer": {"resources": _SMALL}},
-            "rest": {**place, "enabled": has_rest, "size": 1, "rest": daemon},
-        },
-    }
-    if installation.scripts:
-        programs = {"prolog": "prolog.sh", "epilog": "epilog.sh"}
-        if is_since(spec.operator_version, 5, 0):
-            programs["taskProlog"] = "task_prolog.sh"
-        made["slurmConfig"] = {name: f"/opt/slurm_scripts/{program}" for name, program in programs.items()}
-        made["healthCheckConfig"] = {
-            "healthCheckInterval": 120,
-            "healthCheckProgram": "/opt/slurm_scripts/hc_program.sh",
-            "healthCheckNodeState": [{"state": "ANY"}, {"state": "CYCLE"}],
-        }
-    return made
-
-
 def _nodeset(
     one: NodeSet, name: str, rack: int, spec: ClusterSpec, installation: Installation, before: Object | None
 ) -> Object:
+    """A node set; one of a rack has its part of the nodes."""
     preset, version, tag = preset_of(one.preset), spec.operator_version, _tag(spec, installation)
     assert preset is not None, "the description was checked"
-    # A node set of one rack has its part of the nodes.
-    size = one.slurm_nodes[name]
-    initial = min(size, max(0, int(one.initial or 0) - rack * RACK))
+    size, is_new, has_gpus = one.slurm_nodes[name], before is None, bool(preset.gpus)
+
+    def first(value: Any) -> Any:
+        return value if is_new else None
+
     there: Object = (before or {}).get("spec") or {}
-    mounts = given(jailSubMounts=list(_submounts(one, spec)) or None)
-    slurmd: Object = {"image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag}, "volumes": mounts}
-    features = dict.fromkeys((_feature(one), *one.features)) if one.features else ()
-    node = given(features=list(features) or None, autoResume=one.auto_resume)
-    body = given(
-        clusterName=spec.name if is_since(version, 5, 0) else None,
-        replicas=size,
-        ephemeralNodes=bool(one.ephemeral),
-        initialNumberEphemeralNodes=None if one.initial is None else initial,
-        gpu={"enabled": bool(preset.gpus)},
-        nodeConfig=node,
-        nodeSelector={installation.node_label: name},
-        topology={"fabric": one.fabric} if one.fabric else None,
-        priorityClass=installation.priority_class,
-        slurmd=slurmd,
-        munge={"image": {"repository": f"{installation.registry}/munge", "tag": tag}},
-    )
-    if not is_of(str(there.get("nodeConfig", {}).get("static", "")), one.preset):
-        node["static"] = static_for(one, installation)
-        slurmd["resources"] = _resources(preset)
-    scripts = scripts_of(spec, installation)
-    if before is None:
-        body = _merged(_new_nodeset(one, preset, spec, installation, scripts), body)
-    elif scripts:
-        # The ConfigMap has another name in 5.0, and a Pod without its ConfigMap does not start.
-        had = there.get("slurmd", {}).get("volumes", {}).get("customVolumeMounts") or []
-        renamed = [_with_scripts(mount, scripts) for mount in had]
-        if renamed != had:
-            mounts["customVolumeMounts"] = renamed
+    is_same = is_of(str(there.get("nodeConfig", {}).get("static", "")), one.preset)
+    features = list(dict.fromkeys((one.platform.replace("-", "_"), *one.features)))
+    toleration = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    capabilities = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,graphics,utility,video"}
+    claim = claim_of("jail", spec.jail, installation.jail_claim)
+    body: Object = {
+        "clusterName": spec.name if is_since(version, 5, 0) else None,
+        "replicas": size,
+        "ephemeralNodes": bool(one.ephemeral),
+        "initialNumberEphemeralNodes": one.initial and min(size, max(0, int(one.initial) - rack * RACK)),
+        "gpu": {"enabled": has_gpus, "nvidia": first({"gdrCopyEnabled": True}) if has_gpus else None},
+        "tolerations": first([toleration]) if has_gpus else None,
+        "nodeConfig": {
+            "features": features if one.features else first(features),
+            "autoResume": one.auto_resume,
+            # gres.conf has AutoDetect=nvidia as soon as any node set has GPUs, so the node set adds nothing to it.
+            "static": None if is_same else static_for(one, installation),
+        },
+        "nodeSelector": {installation.node_label: name},
+        "topology": {"fabric": one.fabric},
+        "priorityClass": installation.priority_class,
+        "slurmd": {
+            "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
+            "resources": None if is_same else _resources(preset),
+            "customEnv": first([capabilities]) if has_gpus else None,
+            "volumes": {
+                "spool": first({"emptyDir": {"sizeLimit": "50Gi"}}),
+                "jail": first({"persistentVolumeClaim": {"claimName": claim}}),
+                "sharedMemorySize": first(f"{max(1, _memory(preset) * 2 // 3)}Gi"),
+                "jailSubMounts": list(_submounts(one, spec)) or None,
+                "customVolumeMounts": _mounts(scripts_of(spec, installation), before),
+            },
+        },
+        "munge": {
+            "image": {"repository": f"{installation.registry}/munge", "tag": tag},
+            "resources": first(_MUNGE),
+        },
+    }
     annotations = None if is_since(version, 5, 0) else {CLUSTER_ANNOTATION: spec.name}
-    return {"metadata": given(name=name, annotations=annotations), "spec": body}
+    return {"metadata": given(name=name, annotations=annotations), "spec": given(**body)}
 
 
-def _feature(one: NodeSet) -> str:
-    return one.platform.replace("-", "_")
+def _mounts(scripts: str | None, before: Object | None) -> list[Object] | None:
+    """The mounts of the scripts in a new node set, and with a new name, as in 5.0, those of one that exists.
+
+    A Pod without its ConfigMap does not start.
+    """
+    if scripts is None:
+        return None
+    if before is None:
+        source = {"configMap": {"name": scripts, "defaultMode": 0o755}}
+        places = {SCRIPTS: "/opt/slurm_scripts/", f"{SCRIPTS}-jail": "/mnt/jail.upper/opt/slurm_scripts/"}
+        return [{"name": name, "mountPath": path, "volumeSource": source} for name, path in places.items()]
+    had = before["spec"].get("slurmd", {}).get("volumes", {}).get("customVolumeMounts") or []
+    renamed = [_with_scripts(mount, scripts) for mount in had]
+    return renamed if renamed != had else None
 
 
 def _with_scripts(mount: Object, scripts: str) -> Object:
@@ -315,12 +308,8 @@ def _with_scripts(mount: Object, scripts: str) -> Object:
 
 def _resources(preset: Preset) -> Object:
     """slurmd gets most of the machine."""
-    return {
-        "cpu": str(preset.cpus - _KEPT_CPUS if preset.cpus > _KEPT_CPUS else 1),
-        "memory": f"{_memory(preset)}Gi",
-        "ephemeral-storage": "50Gi",
-        **({"nvidia.com/gpu": str(preset.gpus)} if preset.gpus else {}),
-    }
+    made = {"cpu": str(max(1, preset.cpus - _KEPT_CPUS)), "memory": f"{_memory(preset)}Gi", "ephemeral-storage": "50Gi"}
+    return {**made, "nvidia.com/gpu": str(preset.gpus)} if preset.gpus else made
 
 
 def _memory(preset: Preset) -> int:
@@ -335,32 +324,3 @@ def _submounts(one: NodeSet, spec: ClusterSpec) -> Iterator[Object]:
         path = one.local_nvme.mount_path
         source = {"hostPath": {"path": path, "type": "Directory"}}
         yield {"name": _LOCAL, "mountPath": path, "volumeSource": source}
-
-
-def _new_nodeset(
-    one: NodeSet, preset: Preset, spec: ClusterSpec, installation: Installation, scripts: str | None
-) -> Object:
-    """Defaults of a new node set."""
-    volumes: Object = {
-        "spool": {"emptyDir": {"sizeLimit": "50Gi"}},
-        "jail": {"persistentVolumeClaim": {"claimName": claim_of("jail", spec.jail, installation.jail_claim)}},
-        "sharedMemorySize": f"{max(1, _memory(preset) * 2 // 3)}Gi",
-    }
-    if scripts:
-        source = {"configMap": {"name": scripts, "defaultMode": 0o755}}
-        volumes["customVolumeMounts"] = [
-            {"name": SCRIPTS, "mountPath": "/opt/slurm_scripts/", "volumeSource": source},
-            {"name": f"{SCRIPTS}-jail", "mountPath": "/mnt/jail.upper/opt/slurm_scripts/", "volumeSource": source},
-        ]
-    made: Object = {
-        "nodeConfig": {"features": [_feature(one)]},
-        "slurmd": {"volumes": volumes},
-        "munge": {"resources": _MUNGE},
-    }
-    if preset.gpus:
-        # gres.conf has AutoDetect=nvidia as soon as any node set has GPUs, so the node set adds nothing to it.
-        made["gpu"] = {"nvidia": {"gdrCopyEnabled": True}}
-        made["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-        capabilities = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,graphics,utility,video"}
-        made["slurmd"]["customEnv"] = [capabilities]
-    return made

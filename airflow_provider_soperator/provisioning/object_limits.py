@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.provisioning.fields import SpecMistake, is_since, preset_of
@@ -61,13 +60,14 @@ _PLATFORMS = {
 def check_objects(spec: ClusterSpec, installation: Installation) -> None:
     """Raise ``SpecMistake`` for what objects cannot have."""
     said = spec.write()
-    _refuse("the spec", said, _NOT_OURS)
+    for name in _NOT_OURS:
+        if name in said:
+            raise _not_ours(f"the spec: {name}")
     if spec.login and spec.login != ServiceNodes(size=spec.login.size):
         raise _not_ours("login, but for its size,")
-    for name in ("jail", "controller_spool"):
-        claim_of(name, getattr(spec, name), "")
-    for submount in spec.submounts:
-        claim_of(f"submount {submount.name}", submount.filesystem, "")
+    submounts = {f"submount {one.name}": one.filesystem for one in spec.submounts}
+    for name, claim in {"jail": spec.jail, "controller_spool": spec.controller_spool, **submounts}.items():
+        claim_of(name, claim, "")
     database = spec.accounting_filesystem
     if database and (database.id or database != Filesystem(size_gib=database.size_gib)):
         raise _not_ours("accounting_filesystem, but for size_gib, the size of its database's volume,")
@@ -76,7 +76,9 @@ def check_objects(spec: ClusterSpec, installation: Installation) -> None:
             raise _not_ours(f"the topology of partition {partition.name}")
     for one, words in zip(spec.nodesets, said["nodesets"], strict=True):
         where = f"node set {one.name}"
-        _refuse(where, words, _NOT_OURS_OF_NODESETS)
+        for name in _NOT_OURS_OF_NODESETS:
+            if name in words:
+                raise _not_ours(f"{where}: {name}")
         if one.local_nvme and one.local_nvme.limit_gib is not None:
             raise _not_ours(f"{where}: limit_gib of local_nvme")
         if one.fabric and not is_template(spec.operator_version) and not is_since(spec.operator_version, 5, 0):
@@ -90,17 +92,11 @@ def check_objects(spec: ClusterSpec, installation: Installation) -> None:
                 f'slurm.conf, as Installation(overrides={{"NodeSet/{one.name}": {{"spec": {{"nodeConfig": {{"static": '
                 '"CPUs=… Boards=1 SocketsPerBoard=… CoresPerSocket=… ThreadsPerCore=… Gres=gpu:8"}}}})'
             )
-    names = [name for one in spec.nodesets for name in one.slurm_names]
-    known = {"SlurmCluster", "NodeSet", f"SlurmCluster/{spec.name}", *(f"NodeSet/{name}" for name in names)}
+    names = [f"NodeSet/{name}" for one in spec.nodesets for name in one.slurm_names]
+    known = {"SlurmCluster", "NodeSet", f"SlurmCluster/{spec.name}", *names}
     for name in installation.overrides:
         if name not in known and not any(map(is_template, known)):
             raise SpecMistake(f"unknown object {name!r} in overrides: {name_remedy(name, sorted(known))}")
-
-
-def _refuse(where: str, said: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    for name in names:
-        if name in said:
-            raise _not_ours(f"{where}: {name}")
 
 
 def _not_ours(what: str) -> SpecMistake:
@@ -148,12 +144,9 @@ def static_of(platform: str, preset: str) -> str:
     if known is None or size is None or preset not in known.presets:
         return ""
     sockets = 1 if size.cpus <= known.one_socket else 2
-    cores = size.cpus // sockets // known.threads
+    cores = f"SocketsPerBoard={sockets} CoresPerSocket={size.cpus // sockets // known.threads}"
     gres = f" Gres=gpu:{known.gpu}:{size.gpus}" if size.gpus else ""
-    return (
-        f"CPUs={size.cpus} Boards=1 SocketsPerBoard={sockets} CoresPerSocket={cores} "
-        f"ThreadsPerCore={known.threads}{gres}"
-    )
+    return f"CPUs={size.cpus} Boards=1 {cores} ThreadsPerCore={known.threads}{gres}"
 
 
 def is_of(static: str, preset: str) -> bool:

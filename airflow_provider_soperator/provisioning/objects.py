@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake, is_since
 from airflow_provider_soperator.provisioning.manifests import Manifest, manifests_of, objects_of
-from airflow_provider_soperator.provisioning.object_limits import check_objects, scripts_of
+from airflow_provider_soperator.provisioning.object_limits import scripts_of
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.slurm.hostlist import fold
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
@@ -42,7 +42,6 @@ class ObjectsProvisioner(Provisioner):
         """``opened`` opens the objects of the source's namespace, for the running event loop."""
         self._source, self._opened, self._log = source, opened, log
         self._spec = spec
-        check_objects(spec, source.installation)
         self._wanted: list[Manifest] = []
         self._is_destroy = False
         self._planned = ProvisioningPlan("nothing was planned")
@@ -60,14 +59,13 @@ class ObjectsProvisioner(Provisioner):
         return self._planned
 
     def guard(self, allowed: Sequence[str]) -> None:
-        refused = {name: how for name, how in self._shrunk.items() if name not in allowed}
-        if refused:
-            name, how = next(iter(refused.items()))
-            raise SpecMistake(
-                f"rejected, nothing was changed: {name} would {how}, which are on, and jobs on them are killed; use "
-                "ScaleNodeSetOperator, which drains them first, or power them down, or set "
-                f"allow_destroy=[{name!r}]"
-            )
+        for name, how in self._shrunk.items():
+            if name not in allowed:
+                raise SpecMistake(
+                    f"rejected, nothing was changed: {name} would {how}, which are on, and jobs on them are killed; "
+                    "use ScaleNodeSetOperator, which drains them first, or power them down, or set "
+                    f"allow_destroy=[{name!r}]"
+                )
 
     def apply(self) -> str:
         asyncio.run(self._apply())
@@ -90,13 +88,14 @@ class ObjectsProvisioner(Provisioner):
     async def _plan(self) -> ProvisioningPlan:
         async with self._opened() as objects:
             await objects.check_namespace()
-            before = await self._before(objects)
+            before: dict[str, Object] = {}
+            for label, (resource, name) in objects_of(self._spec).items():
+                with suppress(ObjectMissing):
+                    before[label] = await objects.read(resource, name)
             cluster = before.get(f"{SLURM_CLUSTER.kind}/{self._spec.name}")
             if cluster:
                 self._begun_by = cluster["metadata"].get("annotations", {}).get(_BEGUN_BY, "")
             if self._is_destroy:
-                for label in before:
-                    self._log.info("  - %s", label)
                 await self._tell_left(objects, before)
                 return _plan_of(dict.fromkeys(before, "delete"), cluster is not None)
             self._wanted = manifests_of(self._spec, self._source.installation, before)
@@ -109,27 +108,22 @@ class ObjectsProvisioner(Provisioner):
         return _plan_of(changes, cluster is not None)
 
     async def _tell_left(self, objects: Objects, before: Mapping[str, Object]) -> None:
+        for label in before:
+            self._log.info("  - %s", label)
         there = await objects.list_all(NODE_SET) if before else []
         names = [one["metadata"]["name"] for one in there if cluster_of(one) == self._spec.name]
         if left := [name for name in names if f"{NODE_SET.kind}/{name}" not in before]:
             self._log.warning("Node sets that are not in the spec stay: %s", ", ".join(left))
 
-    async def _before(self, objects: Objects) -> dict[str, Object]:
-        found: dict[str, Object] = {}
-        for label, (resource, name) in objects_of(self._spec).items():
-            with suppress(ObjectMissing):
-                found[label] = await objects.read(resource, name)
-        return found
-
     def _told(self, label: str, before: Object | None, after: Mapping[str, Object]) -> str:
         """Log what changes; returns the action."""
-        lines = list(differences(before["spec"], after[label]["spec"])) if before else []
-        if before is not None and not lines:
-            return ""
-        self._log.info("  %s %s", "~" if before else "+", label)
-        for line in lines:
-            self._log.info("      %s", line)
-        return "update" if before else "create"
+        if before is None:
+            self._log.info("  + %s", label)
+            return "create"
+        lines = list(differences(before["spec"], after[label]["spec"]))
+        for line in (f"  ~ {label}", *(f"      {line}" for line in lines)) if lines else ():
+            self._log.info("%s", line)
+        return "update" if lines else ""
 
     async def _refuse_foreign(self, objects: Objects, cluster: Object | None) -> None:
         """Raise if the operator is of another release, or the scripts to be mounted are missing."""
@@ -143,7 +137,7 @@ class ObjectsProvisioner(Provisioner):
                 "that release first, with its CRDs, or change operator_version"
             )
         scripts = scripts_of(self._spec, self._source.installation)
-        is_mounted = any(scripts in one.config_maps for one in self._wanted)
+        is_mounted = scripts and any(one.mounts(scripts) for one in self._wanted)
         if scripts and is_mounted and not await objects.has_config_map(scripts):
             raise SpecMistake(
                 f"there is no ConfigMap {scripts} in namespace {objects.namespace}, with the prolog, the epilog and "

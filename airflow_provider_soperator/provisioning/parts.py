@@ -14,6 +14,7 @@ from airflow_provider_soperator.provisioning.fields import (
     Switch,
     check_least,
     check_name,
+    check_one_of,
     check_path,
     preset_of,
 )
@@ -42,10 +43,8 @@ class Disk:
 
     def __post_init__(self) -> None:
         check_least("size_gib of a disk", self.size_gib, 1)
-        if not is_template(self.type) and self.type not in _DISKS:
-            raise SpecMistake(f"type of a disk must be one of {', '.join(_DISKS)}, got {self.type!r}")
-        pieces = self.type in _DISKS[1:] and not is_template(self.size_gib)
-        if pieces and int(self.size_gib) % _PIECE:
+        check_one_of("type of a disk", self.type, _DISKS)
+        if self.type in _DISKS[1:] and not is_template(self.size_gib) and int(self.size_gib) % _PIECE:
             raise SpecMistake(f"size_gib of a {self.type} disk must be a multiple of {_PIECE}, got {self.size_gib}")
 
 
@@ -63,8 +62,7 @@ class Filesystem:
     def __post_init__(self) -> None:
         if (self.size_gib is None) == (self.id is None):
             raise SpecMistake("a file system needs size_gib (a new one) or id (an existing one), and not both")
-        if self.size_gib is not None:
-            check_least("size_gib of a file system", self.size_gib, 1)
+        check_least("size_gib of a file system", self.size_gib, 1)
 
 
 @dataclass(frozen=True)
@@ -109,8 +107,7 @@ class ServiceNodes:
 
     def __post_init__(self) -> None:
         for name in ("size", "min_size", "max_size"):
-            if getattr(self, name) is not None:
-                check_least(name, getattr(self, name), 1)
+            check_least(name, getattr(self, name), 1)
 
 
 @dataclass(frozen=True)
@@ -169,11 +166,9 @@ class NodeSet:
             raise SpecMistake(f"{where}: preset must have the form 8gpu-128vcpu-1600gb, got {self.preset!r}")
         if bool(preset.gpus) != self.platform.startswith("gpu-"):
             raise SpecMistake(f"{where}: the platform {self.platform} has no preset {self.preset}; correct either")
-        if not (self.fabric or self.gpu_cluster):
-            return
         if self.fabric and self.gpu_cluster:
             raise SpecMistake(f"{where}: set fabric or gpu_cluster, not both; a gpu_cluster already has its fabric")
-        if preset.gpus != 8 and self.platform != RACKED:
+        if (self.fabric or self.gpu_cluster) and preset.gpus != 8 and self.platform != RACKED:
             raise SpecMistake(
                 f"{where}: a machine of preset {self.preset} cannot be on a fabric, only one with all 8 GPUs can; use "
                 "the 8gpu preset, or omit the fabric"
@@ -181,11 +176,8 @@ class NodeSet:
 
     def _check_numbers(self, where: str) -> None:
         for name, number in (("min_size", self.min_size), ("initial", self.initial)):
-            if number is None or number == "all":
-                continue
-            check_least(f"{where}: {name}", number, 0)
-            if not is_template(self.size) and not is_template(number) and int(number) > int(self.size):
-                raise SpecMistake(f"{where}: {name} must be <= its size {self.size}, got {number}")
+            if number not in (None, "all"):
+                check_least(f"{where}: {name}", number, 0, most=self.size)
         if self.min_size is not None and self.autoscaling is False:
             raise SpecMistake(f"{where}: min_size has no effect without autoscaling; omit one of them")
         if self.initial is not None and self.ephemeral is False:
@@ -193,8 +185,7 @@ class NodeSet:
 
     def _check_reservation(self, where: str) -> None:
         policy = self.reservation
-        if policy is not None and not is_template(policy) and policy not in POLICIES:
-            raise SpecMistake(f"{where}: reservation must be one of {', '.join(POLICIES)}, got {policy!r}")
+        check_one_of(f"{where}: reservation", policy, POLICIES)
         for block in self.blocks:
             if not is_template(block) and not block.startswith("capacityblockgroup-"):
                 raise SpecMistake(f"{where}: ids in blocks must begin with capacityblockgroup-, got {block!r}")

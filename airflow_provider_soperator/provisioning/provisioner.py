@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
+from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake, given
 from airflow_provider_soperator.provisioning.spec import Connections
 
 #: Actions that may be left of an approved action that was interrupted: an unfinished resource is replaced, and a
@@ -26,7 +26,7 @@ class ProvisioningPlan:
     exists: bool = False
 
     def write(self) -> dict[str, Any]:
-        return {"summary": self.summary, "changes": dict(self.changes), "exists": self.exists}
+        return asdict(self)
 
     def check_agreed(self, agreed: Any) -> None:
         """Raise ``SpecMistake`` if the plan has changes that were not approved.
@@ -88,8 +88,7 @@ class Reached:
             address = {"host": self.login, "login": wanted.ssh_login}
             made.append({"connection_id": wanted.ssh, "conn_type": "ssh", **address, "extra": dict(wanted.ssh_extra)})
         if wanted.slurm:
-            ways = {"ssh_conn_id": wanted.ssh, "kubernetes_conn_id": wanted.kubernetes}
-            extra = {**{name: way for name, way in ways.items() if way}, "namespace": namespace}
+            extra = given(ssh_conn_id=wanted.ssh, kubernetes_conn_id=wanted.kubernetes, namespace=namespace)
             made.append({"connection_id": wanted.slurm, "conn_type": "soperator", "extra": extra})
         return made
 

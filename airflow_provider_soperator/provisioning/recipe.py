@@ -8,19 +8,11 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake, given
-from airflow_provider_soperator.provisioning.parts import (
-    RACKED,
-    Disk,
-    Filesystem,
-    LocalNvme,
-    NodeSet,
-    PartitionSpec,
-    ServiceNodes,
-)
+from airflow_provider_soperator.provisioning.parts import RACKED, Filesystem, NodeSet, PartitionSpec, ServiceNodes
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.recipe_needs import RecipeNeeds
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
-from airflow_provider_soperator.terraform.failures import UNPREPARED, TerraformError
+from airflow_provider_soperator.terraform.failures import UNPREPARED
 from airflow_provider_soperator.terraform.plan import ResourceChange, TerraformPlan
 
 if TYPE_CHECKING:
@@ -77,13 +69,13 @@ class RecipeProvisioner(Provisioner):
             plan = self._planned_end(values, plan, keep_data)
         self._plan = plan
         changes = {one.address: one.action for one in plan.news if one.action not in ("no-op", "read")}
+        exists = any(one.action not in ("create", "read") for one in plan.changes)
+        if plan.is_empty:
+            return ProvisioningPlan(plan.summary, changes, exists)
         recipe = workspace.recipe
-        notes = (UNLOCKED * (not recipe.is_locked), NO_BUCKET * recipe.is_without_bucket)
-        return ProvisioningPlan(
-            plan.summary + "".join(notes) * (not plan.is_empty),
-            changes if changes or plan.is_empty else {f"output {name}": "update" for name in plan.outputs},
-            exists=any(one.action not in ("create", "read") for one in plan.changes),
-        )
+        notes = UNLOCKED * (not recipe.is_locked) + NO_BUCKET * recipe.is_without_bucket
+        outputs = {f"output {name}": "update" for name in plan.outputs}
+        return ProvisioningPlan(plan.summary + notes, changes or outputs, exists)
 
     def _check_needs(self) -> None:
         """Raise if something is missing that Terraform would name only one by one, or late, or wait for forever."""
@@ -110,15 +102,14 @@ class RecipeProvisioner(Provisioner):
 
     def _planned_end(self, values: Variables, there: TerraformPlan, keep_data: bool) -> TerraformPlan:
         """The plan of a destruction, of all that is there, or of all but the data."""
-        found = [one for one in there.changes if one.action not in ("create", "read")]
-        kept = [one.address for one in found if keep_data and one.type in _HOLD_DATA]
-        if not kept:
-            return self._workspace.plan(values, destroy=True)
-        self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
-        # What a target depends on stays, and data depends on nothing.
-        targets = [one.address for one in found if one.address not in kept]
-        if not targets:
+        found = {one.address: one.type for one in there.changes if one.action not in ("create", "read")}
+        kept = [address for address, kind in found.items() if keep_data and kind in _HOLD_DATA]
+        if kept:
+            self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
+        if kept == list(found):
             return TerraformPlan(())
+        # What a target depends on stays, and data depends on nothing.
+        targets = [address for address in found if address not in kept] if kept else []
         return self._workspace.plan(values, destroy=True, targets=targets)
 
     def guard(self, allowed: Sequence[str]) -> None:
@@ -139,28 +130,23 @@ class RecipeProvisioner(Provisioner):
     def reached(self) -> Reached:
         # The outputs by which a recipe can give the addresses directly.
         outputs = self._workspace.outputs()
+        login = outputs.get("login_address")
+        if not login:
+            seen = self._workspace.show_state_address(_LOGIN)
+            login = seen.get("output") or seen.get("input")
         # The recipe adds this context to the kubeconfig of the account that applies it.
         context = f"nebius-{self._spec.name}-slurm"
         return Reached(
-            login=str(outputs.get("login_address") or self._login()),
+            login=str(login or ""),
             kubeconfig=str(outputs.get("kubeconfig") or self._workspace.kubeconfig(context)),
             context=context,
         )
-
-    def _login(self) -> str:
-        try:
-            seen: dict[str, Any] = self._workspace.show_state_address(_LOGIN)
-        except TerraformError as error:
-            self._log.info("The address of the login nodes is not known: %s", error.what)
-            return ""
-        return str(seen.get("output") or seen.get("input") or "")
 
     def is_begun_by(self, owner: str) -> bool:
         note = self._workspace.folder / _NOTE
         return note.exists() and note.read_text() == owner
 
     def begin(self, owner: str) -> None:
-        self._workspace.folder.mkdir(parents=True, exist_ok=True)
         (self._workspace.folder / _NOTE).write_text(owner)
 
 
@@ -266,12 +252,12 @@ def _workers(one: NodeSet) -> Variables:
     rendered = given(
         name=one.name,
         size=one.size,
-        autoscaling=_autoscaling(one),
+        autoscaling={"enabled": one.autoscaling, "min_size": one.min_size},
         resource={"platform": one.platform, "preset": one.preset},
         boot_disk=_renamed(one.boot_disk),
-        gpu_cluster=given(id=one.gpu_cluster, infiniband_fabric=one.fabric) or None,
+        gpu_cluster={"id": one.gpu_cluster, "infiniband_fabric": one.fabric},
         preemptible={} if one.preemptible else None,
-        reservation_policy=given(policy=one.policy, reservation_ids=list(one.blocks) or None) or None,
+        reservation_policy={"policy": one.policy, "reservation_ids": list(one.blocks) or None},
         features=list(one.features) or None,
         ephemeral_nodes=True if one.ephemeral else None,
         initial_number_ephemeral_nodes=one.initial,
@@ -280,36 +266,23 @@ def _workers(one: NodeSet) -> Variables:
         max_pods=one.max_pods,
         local_nvme={"enabled": True, **_renamed(one.local_nvme)} if one.local_nvme else None,
     )
+    if one.min_size == "all":
+        # For the recipe, null is not the same as an omitted value.
+        rendered["autoscaling"] = {"enabled": True, "min_size": None}
     return {**always, **_merged(rendered, one.extra, f"node set {one.name}")}
 
 
-def _autoscaling(one: NodeSet) -> Variables | None:
-    if one.min_size == "all":
-        # For the recipe, null is not the same as an omitted value.
-        return {"enabled": True, "min_size": None}
-    return given(enabled=one.autoscaling, min_size=one.min_size) or None
-
-
-def _service(one: ServiceNodes | None, size: int | None = None) -> Variables | None:
+def _service(one: ServiceNodes | None, **default: int) -> Variables | None:
     if one is None:
         return None
-    return given(
-        size=one.size if one.size is not None else size,
-        min_size=one.min_size,
-        max_size=one.max_size,
-        resource=given(platform=one.platform, preset=one.preset),
-        boot_disk=_renamed(one.boot_disk),
-    )
+    resource = {"platform": one.platform, "preset": one.preset}
+    numbers = {"size": one.size, "min_size": one.min_size, "max_size": one.max_size}
+    return {**default, **given(**numbers, resource=resource, boot_disk=_renamed(one.boot_disk))}
 
 
 def _partition(one: PartitionSpec) -> Variables:
-    return {
-        "name": one.name,
-        "is_all": not one.nodesets,
-        "slurm_nodeset_refs": list(one.nodesets),
-        "topology": one.topology,
-        "config": one.config,
-    }
+    nodesets = {"is_all": not one.nodesets, "slurm_nodeset_refs": list(one.nodesets)}
+    return {"name": one.name, **nodesets, "topology": one.topology, "config": one.config}
 
 
 def _filesystem(one: Filesystem | None) -> Variables | None:
@@ -318,9 +291,10 @@ def _filesystem(one: Filesystem | None) -> Variables | None:
     return {"existing": {"id": one.id}} if one.id is not None else {"spec": _renamed(one)}
 
 
-def _renamed(one: Disk | Filesystem | LocalNvme) -> Variables:
-    """The fields that are set, by the recipe's names."""
-    return given(**{_NAMES.get(field.name, field.name): getattr(one, field.name) for field in fields(one)})
+def _renamed(one: Any) -> Variables:
+    """The fields of a part that are set, by the recipe's names."""
+    found = {_NAMES.get(field.name, field.name): getattr(one, field.name) for field in fields(one)}
+    return given(**found)
 
 
 def _merged(rendered: Variables, extra: Any, where: str) -> Variables:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.root_module import FILL_IN, RootModule, texts_of
+from airflow_provider_soperator.terraform.root_module import RootModule, texts_of
 
 #: Programs, beside a shell's own tools, that recipes for clusters call.
 _PROGRAMS = "nebius|kubectl|jq|yq|helm|flux|aws"
@@ -69,7 +69,7 @@ class RecipeNeeds:
                 f"there is no value for {', '.join(unset)}: set them in the spec (its extra takes any variable), or as "
                 f"TF_VAR_{unset[0]} in Recipe(env=…)"
             )
-        yield from (f"{one}: {FILL_IN}" for one in self.recipe.placeholders(self.values))
+        yield from self.recipe.placeholders(self.values)
         if self._lacks_keys:
             yield (
                 "there are no keys for the bucket with the state: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in "

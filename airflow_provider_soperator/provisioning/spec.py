@@ -11,7 +11,14 @@ from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.provisioning import fields
-from airflow_provider_soperator.provisioning.fields import SpecMistake, Switch, check_key, check_name, is_since
+from airflow_provider_soperator.provisioning.fields import (
+    SpecMistake,
+    Switch,
+    check_key,
+    check_name,
+    check_one_of,
+    is_since,
+)
 from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, PartitionSpec, ServiceNodes, Submount
 from airflow_provider_soperator.soperator.clusters import AT_WORK
 from airflow_provider_soperator.values import NAMESPACE, is_template
@@ -85,19 +92,16 @@ class ClusterSpec:
             said = getattr(self, name)
             if said and not is_template(said) and not said.startswith(beginning):
                 raise SpecMistake(f"{name} must be an id that begins with {beginning}, got {said!r}")
-        for name, known in (("maintenance", MAINTENANCE), ("active_checks_scope", ACTIVE_CHECKS)):
-            said = getattr(self, name)
-            if said is not None and not is_template(said) and said not in known:
-                raise SpecMistake(f"unknown {name} {said!r}: {name_remedy(said, known)}")
+        check_one_of("maintenance", self.maintenance, MAINTENANCE)
+        check_one_of("active_checks_scope", self.active_checks_scope, ACTIVE_CHECKS)
         if self.rest is True and self.accounting in (None, False):
             raise SpecMistake(
                 "rest needs accounting, without which slurmrestd is not started: also set accounting=True"
             )
         self._check_nodesets()
         self._check_partitions()
-        self._check_release()
 
-    def _check_release(self) -> None:
+    def _check_nodesets(self) -> None:
         for one in self.nodesets if not is_template(self.operator_version) else ():
             for name, since in _SINCE.items():
                 if getattr(one, name) is not None and not is_since(self.operator_version, *since):
@@ -106,8 +110,6 @@ class ClusterSpec:
                         f"node set {one.name}: {name} needs Soperator {release}, and this is {self.operator_version}; "
                         "omit it"
                     )
-
-    def _check_nodesets(self) -> None:
         if not self.nodesets:
             raise SpecMistake("nodesets is empty: a cluster needs at least one node set")
         for what, names in (
@@ -147,18 +149,16 @@ class ClusterSpec:
     @property
     def own_warnings(self) -> tuple[str, ...]:
         """Warnings that are not about machines."""
-        said = []
-        if self.partitions and all("hidden=yes" not in one.config.lower() for one in self.partitions):
-            said.append(
-                "no partition is hidden, and Soperator's checks run in the partition hidden: add "
-                'PartitionSpec("hidden", config="Hidden=YES State=UP")'
-            )
-        if self.accounting is False:
-            said.append(
-                "without accounting there is no slurmrestd, by which Soperator has Slurm read its changed files: new "
-                "nodes may be unknown to Slurm until `scontrol reconfigure`"
-            )
-        return tuple(said)
+        hidden = (
+            "no partition is hidden, and Soperator's checks run in the partition hidden: add "
+            'PartitionSpec("hidden", config="Hidden=YES State=UP")'
+        )
+        unread = (
+            "without accounting there is no slurmrestd, by which Soperator has Slurm read its changed files: new "
+            "nodes may be unknown to Slurm until `scontrol reconfigure`"
+        )
+        has_none = self.partitions and all("hidden=yes" not in one.config.lower() for one in self.partitions)
+        return (hidden,) * bool(has_none) + (unread,) * (self.accounting is False)
 
     def write(self) -> dict[str, Any]:
         return fields.write(self)  # type: ignore[no-any-return]

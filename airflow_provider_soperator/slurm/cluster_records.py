@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.slurm.job_records import count_gpus
-from airflow_provider_soperator.slurm.states import UNKNOWN_NODE, NodeState
+from airflow_provider_soperator.slurm.states import UNKNOWN_NODE, NodeBase, NodeFlag, NodeState
+
+#: slurmctld's reason for a node that did not boot in time.
+RESUME_FAILED = "ResumeTimeout reached"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,61 @@ class Node:
     @property
     def gpus_used(self) -> int:
         return count_gpus(self.gres_used)
+
+    @property
+    def is_off(self) -> bool:
+        """True if the node is powered down and stays so. Its machine may exist for some more minutes."""
+        return self.state.has(NodeFlag.POWERED_DOWN) and not self.is_going_off and not self.is_coming_up
+
+    @property
+    def is_kept_off(self) -> bool:
+        """True if the node is powered down and drained, so that no job powers it up."""
+        return self.is_off and self.state.has(NodeFlag.DRAIN)
+
+    @property
+    def is_going_off(self) -> bool:
+        """True if the node is powering down, or will after its jobs."""
+        return self.state.has(NodeFlag.POWER_DOWN, NodeFlag.POWERING_DOWN)
+
+    @property
+    def is_coming_up(self) -> bool:
+        """True if the node is to power up, or is booting."""
+        return self.state.has(NodeFlag.POWER_UP, NodeFlag.POWERING_UP)
+
+    @property
+    def is_up(self) -> bool:
+        """True if the node runs and responds, whether or not jobs may start on it."""
+        is_alive = self.state.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED)
+        away = (NodeFlag.POWERED_DOWN, NodeFlag.POWERING_DOWN, NodeFlag.NOT_RESPONDING)
+        return is_alive and not self.is_coming_up and not self.state.has(*away)
+
+    @property
+    def is_usable(self) -> bool:
+        """True if the node runs and jobs may start on it, now or after those on it."""
+        leaving = (NodeFlag.DRAIN, NodeFlag.POWER_DOWN, NodeFlag.POWER_DRAIN)
+        broken = (NodeFlag.BLOCKED, NodeFlag.FAIL, NodeFlag.INVALID_REG, NodeFlag.REBOOT_ISSUED)
+        return self.is_up and not self.state.has(*leaving, *broken)
+
+    @property
+    def is_busy(self) -> bool:
+        """True if jobs run on the node, or are completing."""
+        return self.state.base in (NodeBase.ALLOCATED, NodeBase.MIXED) or self.state.has(NodeFlag.COMPLETING)
+
+    @property
+    def failed_to_resume(self) -> bool:
+        """True if the node did not boot in time; ``power down`` or another ``power up`` ends this state."""
+        return self.state.base is NodeBase.DOWN and RESUME_FAILED in self.reason
+
+    @property
+    def is_draining(self) -> bool:
+        """True if no new job starts on the node, and it still has jobs."""
+        return self.state.has(NodeFlag.DRAIN) and not self.is_drained
+
+    @property
+    def is_drained(self) -> bool:
+        """True if no new job starts on the node, and it has none."""
+        is_empty = self.state.base in (NodeBase.IDLE, NodeBase.DOWN) and not self.is_busy
+        return self.state.has(NodeFlag.DRAIN) and is_empty
 
 
 @dataclass(frozen=True, kw_only=True)

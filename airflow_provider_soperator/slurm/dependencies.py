@@ -63,29 +63,14 @@ class Dependency:
         return found
 
 
-@dataclass(frozen=True)
-class AnyOf:
-    """Dependencies, one of which is enough."""
-
-    terms: tuple[Dependency, ...]
-
-    def __init__(self, *terms: Dependency) -> None:
-        object.__setattr__(self, "terms", terms)
-
-    def __str__(self) -> str:
-        return "?".join(map(str, self.terms))
-
-
-#: Dependencies as users write them; a sequence means all of them.
-Dependencies = Dependency | AnyOf | Sequence[Dependency | str] | str
+#: Dependencies as users write them; a sequence means all of them, as do commas in a text, and "?" one of them.
+Dependencies = Dependency | Sequence[Dependency | str] | str
 
 
 def dependency_terms(value: Dependencies) -> tuple[Dependency, ...]:
     """The single dependencies of a value; ValueError if it is not one."""
     if isinstance(value, Dependency):
         return (value,)
-    if isinstance(value, AnyOf):
-        return value.terms
     if not isinstance(value, str):
         return tuple(term for part in value for term in dependency_terms(part))
     if "," in value and "?" in value:
@@ -104,9 +89,7 @@ def dependency_terms(value: Dependencies) -> tuple[Dependency, ...]:
 
 
 def dependency_text(value: Dependencies) -> str:
-    if isinstance(value, (str, Dependency, AnyOf)):
-        return str(value)
-    return ",".join(map(str, value))
+    return str(value) if isinstance(value, (str, Dependency)) else ",".join(map(str, value))
 
 
 _TERM = re.compile(

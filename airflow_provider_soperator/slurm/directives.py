@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.slurm import job_description
-from airflow_provider_soperator.slurm.job_description import Option
+from airflow_provider_soperator.slurm.job_description import BY_LONG, OPTIONS, Option
 
 _SPACE = " \t\n\v\f\r"
 _MAGIC = ("#SBATCH", "#SLURM")
@@ -110,6 +109,39 @@ def _word(line: str, position: int, number: int) -> tuple[str | None, int]:
 
 # Options
 
+#: Options of sbatch without a field, for `extra_args`, and whether they take an argument.
+UNTYPED: Mapping[str, str] = {
+    **dict.fromkeys(("bbf", "cluster", "cluster-constraint", "context", "export-file", "extra-node-info"), "required"),
+    **dict.fromkeys(("autocomplete", "gid", "mem-bind", "ntasks-per-tres", "uid", "wrap"), "required"),
+    **dict.fromkeys(("get-user-env", "oom-kill-step", "propagate", "resv-ports", "x11"), "optional"),
+    **dict.fromkeys(("help", "ignore-pbs", "parsable", "quiet", "stepmgr", "test-only", "usage", "verbose"), "no"),
+    **dict.fromkeys(("version", "wait"), "no"),
+}
+
+_ALIASES = {"tasks-per-node": "ntasks-per-node", "jobname": "job-name"}
+_UNTYPED_SHORT = {"B": "extra-node-info", "Q": "quiet", "V": "version", "W": "wait", "h": "help", "v": "verbose"}
+
+_BY_SHORT = {option.short: option for option in OPTIONS if option.short}
+
+
+def resolve_long(name: str) -> tuple[str, str] | None:
+    """An option's full name, and whether it takes an argument, from its name or, as in getopt, a unique prefix."""
+    known = {long: option.takes_argument for long, option in BY_LONG.items()} | dict(UNTYPED)
+    known |= {alias: known[long] for alias, long in _ALIASES.items()}
+    candidates = [name] if name in known else [long for long in known if long.startswith(name)]
+    full = {_ALIASES.get(candidate, candidate) for candidate in candidates}
+    if not name or len(full) != 1:
+        return None
+    long = full.pop()
+    return long, known[long]
+
+
+def resolve_short(letter: str) -> tuple[str, str] | None:
+    if letter in _BY_SHORT:
+        return _BY_SHORT[letter].long, _BY_SHORT[letter].takes_argument
+    long = _UNTYPED_SHORT.get(letter)
+    return (long, UNTYPED[long]) if long else None
+
 
 def _read_options(words: Iterable[tuple[int, str]], into: Component) -> None:
     for number, word in _read_words(words, into):
@@ -152,7 +184,7 @@ def read_command(words: Sequence[str]) -> tuple[Component, list[str]]:
 
 def _read_long(number: int, word: str, rest: Iterator[tuple[int, str]], into: Component) -> None:
     name, equals, value = word.partition("=")
-    resolved = job_description.resolve_long(name)
+    resolved = resolve_long(name)
     if resolved is None:
         # From a SPANK plugin, or a newer Slurm. Whether it takes the next word as its value is unknown.
         into.extra_args.append(f"--{word}")
@@ -163,7 +195,7 @@ def _read_long(number: int, word: str, rest: Iterator[tuple[int, str]], into: Co
 
 def _read_short(number: int, letters: str, rest: Iterator[tuple[int, str]], into: Component) -> None:
     while letters:
-        resolved = job_description.resolve_short(letters[0])
+        resolved = resolve_short(letters[0])
         if resolved is None:
             raise DirectiveError(number, f"unknown option -{letters[0]}")
         letters = letters[1:]
@@ -184,7 +216,7 @@ def _keep(
         if following is None:
             raise DirectiveError(number, f"--{long} needs a value")
         value = following[1]
-    option = job_description.typed(long)
+    option = BY_LONG.get(long)
     if option is None:
         into.extra_args.append(f"--{long}" if value is None else f"--{long}={value}")
         into.lines[long] = number

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values, sbatch_arguments
 from airflow_provider_soperator.slurm.job_description import JobDescription, ScriptFile
+from airflow_provider_soperator.slurm.job_ids import array_indices, array_text
 from airflow_provider_soperator.slurm.sbatch_arguments import Submission
 
 #: Linux's limit on a single variable with its name.
@@ -107,7 +108,7 @@ def _plain_field(name: str, value: Any) -> Any:
     if name in ("command", "args", "extra_args"):
         return list(value)
     if name == "array":
-        return job_description.array_text(value)
+        return array_text(value)
     return job_description.by_field(name, value).kind.write(value)
 
 
@@ -274,10 +275,10 @@ def _extra_args(job: JobDescription) -> Iterator[str]:
     known = [word for word in job.extra_args if word.startswith("-")]
     for word in known:
         name = word[2:].partition("=")[0] if word.startswith("--") else ""
-        resolved = job_description.resolve_long(name) if name else job_description.resolve_short(word[1:2])
+        resolved = directives.resolve_long(name) if name else directives.resolve_short(word[1:2])
         if resolved is None:
             continue
-        option = job_description.typed(resolved[0])
+        option = job_description.BY_LONG.get(resolved[0])
         if option is not None and getattr(job, option.field) is not None:
             yield f"extra_args: {word!r} is also set by {option.field}"
         if resolved[0] in job_description.REFUSED:
@@ -289,7 +290,7 @@ def _array(value: str) -> Iterator[str]:
     try:
         if not indices:
             raise ValueError("must have elements")
-        job_description.array_indices(indices)
+        array_indices(indices)
     except ValueError as problem:
         yield str(problem)
     if percent and not (limit.isdecimal() and int(limit) > 0):

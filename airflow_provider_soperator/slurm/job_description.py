@@ -4,39 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from airflow_provider_soperator.slurm import option_values
+from airflow_provider_soperator.slurm import dependencies, option_values
 from airflow_provider_soperator.slurm.dependencies import Dependencies
-from airflow_provider_soperator.slurm.option_values import (
-    COUNT,
-    COUNTED,
-    DEPENDENCY,
-    DURATION,
-    EXCLUSIVE,
-    FLAG,
-    LIST,
-    MEMORY,
-    MOMENT,
-    NUMBER,
-    ONE_ZERO,
-    OPEN_MODE,
-    POSITIVE,
-    PRIORITY,
-    SIGNAL,
-    TEXT,
-    YES_NO,
-    Fields,
-    Json,
-    Signal,
-    ValueKind,
-    pyxis,
-)
+from airflow_provider_soperator.slurm.option_values import Fields, Json, Signal, pyxis
 
 #: A ``JobDescription`` or a subclass of it.
 Job = TypeVar("Job", bound="JobDescription")
@@ -52,6 +27,110 @@ class ScriptFile:
 
     name: str
     text: str
+
+
+@dataclass(frozen=True)
+class ValueKind:
+    """A type of values: written as an option's text, and read from it. Both raise ValueError with a message.
+
+    ``json`` makes slurmrestd's value of the text.
+    """
+
+    write: Callable[[Any], str]
+    read: Callable[[str], Any]
+    json: Callable[[str], Any] = str
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError(f"{value!r} is not a whole number")
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not a whole number") from None
+
+
+def _count(value: Any) -> int:
+    if (number := _number(value)) < 0:
+        raise ValueError(f"must be >= 0, got {number}")
+    return number
+
+
+def _positive(value: Any) -> int:
+    if (number := _count(value)) == 0:
+        raise ValueError("must be at least 1, got 0")
+    return number
+
+
+def _counted(value: Any) -> str:
+    """A count, or a text with counts in it such as "h100:8" or "2-4"."""
+    return value if isinstance(value, str) else str(_count(value))
+
+
+def _digits(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _boolean(no: str, yes: str) -> ValueKind:
+    def read(text: str) -> bool:
+        if text.lower() not in (no, yes):
+            raise ValueError(f"must be {no} or {yes}, got {text!r}")
+        return text.lower() == yes
+
+    return ValueKind(lambda value: yes if value else no, read)
+
+
+#: sbatch's value for "TOP".
+_TOP = 0xFFFF_FFFD
+
+
+def _priority(value: Any) -> str:
+    return "TOP" if isinstance(value, str) and value.upper() == "TOP" else str(_count(value))
+
+
+def _open_mode(value: str) -> str:
+    for mode in ("append", "truncate"):
+        if value.lower() in (mode, mode[0]):
+            return mode
+    raise ValueError(f"must be append or truncate, got {value!r}")
+
+
+def _exclusive(value: bool | str) -> str:
+    if value is True or str(value).lower() == "exclusive":
+        return ""
+    if str(value).lower() not in ("user", "mcs", "topo", "oversubscribe"):
+        raise ValueError(f"must be True, user, mcs or topo, got {value!r}")
+    return str(value).lower()
+
+
+def _minutes(written: str) -> Json:
+    if option_values.is_unlimited(written):
+        return {"set": True, "infinite": True, "number": 0}
+    return {"set": True, "number": option_values.in_minutes(written)}
+
+
+TEXT = ValueKind(str, str)
+LIST = ValueKind(lambda value: ",".join(option_values.as_words(value)), str)
+NUMBER = ValueKind(lambda value: str(_number(value)), _number, int)
+COUNT = ValueKind(lambda value: str(_count(value)), _count, int)
+POSITIVE = ValueKind(lambda value: str(_positive(value)), _positive, int)
+COUNTED = ValueKind(_counted, _digits)
+MEMORY = ValueKind(
+    option_values.memory_text, str, lambda written: {"set": True, "number": option_values.in_megabytes(written)}
+)
+DURATION = ValueKind(option_values.duration_text, str, _minutes)
+MOMENT = ValueKind(option_values.moment_text, str)
+DEPENDENCY = ValueKind(dependencies.dependency_text, str)
+SIGNAL = ValueKind(lambda value: str(Signal.parse(value) if isinstance(value, str) else value), Signal.parse)
+PRIORITY = ValueKind(
+    _priority, _digits, lambda written: {"set": True, "number": _TOP if written == "TOP" else int(written)}
+)
+OPEN_MODE = ValueKind(_open_mode, _open_mode)
+EXCLUSIVE = ValueKind(_exclusive, _exclusive)
+YES_NO = _boolean("no", "yes")
+ONE_ZERO = _boolean("0", "1")
+#: A flag without a value.
+FLAG = ValueKind(lambda value: "", str)
 
 
 @dataclass(frozen=True)
@@ -206,11 +285,13 @@ class JobDescription:
     begin: Moment | None = option(MOMENT, "b", "begin_time")
     deadline: Moment | None = option(MOMENT, rest="deadline")
     dependency: Dependencies | None = option(DEPENDENCY, "d", "dependency")
-    kill_on_invalid_dep: bool | None = option(YES_NO, rest=option_values.kill_on_invalid_dep)
+    kill_on_invalid_dep: bool | None = option(
+        YES_NO, rest=lambda written: {"flags": [f"{'' if written == 'yes' else 'NO_'}KILL_INVALID_DEPENDENCY"]}
+    )
     array: str | range | Sequence[int] | None = option(TEXT, "a", "array")
     #: How many elements of the array may run at once.
     array_limit: int | None = None
-    priority: int | str | None = option(PRIORITY, rest=option_values.priority)
+    priority: int | str | None = option(PRIORITY, rest="priority")
     nice: int | None = option(NUMBER, rest="nice", bare=100)
     hold: bool | None = option(FLAG, "H", {"hold": True}, constant=True)
 
@@ -281,18 +362,6 @@ OPTIONS: tuple[Option, ...] = tuple(
     for one in each.metadata.get("options", ())
 )
 
-#: Options of sbatch without a field, for `extra_args`, and whether they take an argument.
-UNTYPED: Mapping[str, str] = {
-    **dict.fromkeys(("bbf", "cluster", "cluster-constraint", "context", "export-file", "extra-node-info"), "required"),
-    **dict.fromkeys(("autocomplete", "gid", "mem-bind", "ntasks-per-tres", "uid", "wrap"), "required"),
-    **dict.fromkeys(("get-user-env", "oom-kill-step", "propagate", "resv-ports", "x11"), "optional"),
-    **dict.fromkeys(("help", "ignore-pbs", "parsable", "quiet", "stepmgr", "test-only", "usage", "verbose"), "no"),
-    **dict.fromkeys(("version", "wait"), "no"),
-}
-
-_ALIASES = {"tasks-per-node": "ntasks-per-node", "jobname": "job-name"}
-_UNTYPED_SHORT = {"B": "extra-node-info", "Q": "quiet", "V": "version", "W": "wait", "h": "help", "v": "verbose"}
-
 #: Options with which the submission would hang or be misread, and why.
 REFUSED: Mapping[str, str] = {
     "autocomplete": "it makes sbatch print instead of submit",
@@ -320,8 +389,7 @@ PER_COMPONENT = frozenset(
     }
 )
 
-_BY_LONG = {option.long: option for option in OPTIONS}
-_BY_SHORT = {option.short: option for option in OPTIONS if option.short}
+BY_LONG: Mapping[str, Option] = {option.long: option for option in OPTIONS}
 FIELDS: tuple[str, ...] = tuple(dict.fromkeys(option.field for option in OPTIONS))
 
 
@@ -329,29 +397,6 @@ def by_field(field: str, value: Any) -> Option:
     """The option for this value: a field may have one for true and one for false."""
     matching = [option for option in OPTIONS if option.field == field]
     return next((option for option in matching if option.constant == value), matching[0])
-
-
-def resolve_long(name: str) -> tuple[str, str] | None:
-    """An option's full name, and whether it takes an argument, from its name or, as in getopt, a unique prefix."""
-    known = {long: option.takes_argument for long, option in _BY_LONG.items()} | dict(UNTYPED)
-    known |= {alias: known[long] for alias, long in _ALIASES.items()}
-    candidates = [name] if name in known else [long for long in known if long.startswith(name)]
-    full = {_ALIASES.get(candidate, candidate) for candidate in candidates}
-    if not name or len(full) != 1:
-        return None
-    long = full.pop()
-    return long, known[long]
-
-
-def resolve_short(letter: str) -> tuple[str, str] | None:
-    if letter in _BY_SHORT:
-        return _BY_SHORT[letter].long, _BY_SHORT[letter].takes_argument
-    long = _UNTYPED_SHORT.get(letter)
-    return (long, UNTYPED[long]) if long else None
-
-
-def typed(long: str) -> Option | None:
-    return _BY_LONG.get(long)
 
 
 def said(values: Mapping[str, Any]) -> Iterator[tuple[Option, Any]]:
@@ -374,50 +419,3 @@ class InvalidJob(ValueError):
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
         super().__init__("; ".join(self.problems))
-
-
-def array_text(indices: str | range | Iterable[int], limit: int | None = None) -> str:
-    """The indices of an array, and the number of elements that may run at once, in Slurm's notation.
-
-    >>> array_text(range(0, 10, 2)), array_text([1, 2, 3, 7], limit=2), array_text("5-9")
-    ('0-8:2', '1-3,7%2', '5-9')
-    """
-    text = indices if isinstance(indices, str) else _compact(sorted(set(indices)))
-    return f"{text}%{limit}" if limit is not None else text
-
-
-def _compact(indices: list[int]) -> str:
-    """Neighbours as ranges; three or more evenly spaced indices as one range with a step."""
-    if len(indices) > 2:
-        steps = {after - before for before, after in itertools.pairwise(indices)}
-        if len(steps) == 1 and (step := steps.pop()) > 1:
-            return f"{indices[0]}-{indices[-1]}:{step}"
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and runs[-1][-1] == index - 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def array_indices(text: str) -> list[int]:
-    """The indices of an array in Slurm's notation; ValueError for anything else.
-
-    >>> array_indices("1-10:4,3%2")
-    [1, 3, 5, 9]
-    """
-    found: set[int] = set()
-    for part in text.partition("%")[0].split(","):
-        matched = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part)
-        if matched is None:
-            raise ValueError(f"{part!r} is not an index, a range or a range with a step (5, 0-9, 0-9:3)")
-        first, last, step = int(matched[1]), int(matched[2] or matched[1]), int(matched[3] or 1)
-        if last < first:
-            raise ValueError(f"{part!r} runs backwards")
-        if step < 1:
-            raise ValueError(f"{part!r} has a step of 0")
-        if (last - first) // step > 4_000_000:  # the largest MaxArraySize that Slurm allows is 4,000,001
-            raise ValueError(f"{part!r} has more elements than any Slurm allows")
-        found.update(range(first, last + 1, step))
-    return sorted(found)

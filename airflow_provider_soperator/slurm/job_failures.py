@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.job_description import FIELDS, InvalidJob
-from airflow_provider_soperator.slurm.job_records import (
-    Job,
-    JobRecord,
-    JobStatus,
-    count_by_state,
-    expand_filename,
-    resource,
-)
+from airflow_provider_soperator.slurm.job_records import Job, JobRecord, JobStatus, count_by_state, resource
 from airflow_provider_soperator.slurm.notations import parse_bytes
 from airflow_provider_soperator.slurm.option_values import in_megabytes, in_seconds, is_unlimited
 from airflow_provider_soperator.slurm.states import JobBase
@@ -64,7 +57,7 @@ class JobFailed(JobError):
     remedy = "see its output"
 
     def _remedy(self) -> str:
-        path = expand_filename(self.part.stdout, self.part) if self.part else ""
+        path = self.part.output if self.part else ""
         return f"{self.remedy}, {path}" if path else self.remedy
 
     def _said(self) -> str:

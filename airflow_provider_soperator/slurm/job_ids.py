@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import total_ordering
 
@@ -22,9 +23,10 @@ _ID = re.compile(
     r"(?:_(?:(?P<element>[0-9]+)|\[(?P<elements>[0-9,:%.-]+)\]))?"
     r"(?:\+(?P<part>[0-9]+))?"
     r"(?:\.(?P<step>[A-Za-z0-9_+]+))?"
-    r"(?:;(?P<cluster>[A-Za-z0-9_.-]+))?"
+    # ``sbatch --parsable`` adds the cluster if there are several.
+    r"(?:;[A-Za-z0-9_.-]+)?"
 )
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 
 
 @total_ordering
@@ -47,8 +49,6 @@ class JobId:
     part: int | None = None
     #: ``batch``, ``extern``, ``interactive`` or a number.
     step: str = ""
-    #: As ``sbatch --parsable`` adds it if there are several clusters. It does not count in comparisons.
-    cluster: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, text: str | int) -> JobId:
@@ -62,7 +62,6 @@ class JobId:
             elements=found["elements"] or "",
             part=None if found["part"] is None else int(found["part"]),
             step=found["step"] or "",
-            cluster=found["cluster"] or "",
         )
 
     def __str__(self) -> str:
@@ -94,7 +93,7 @@ class JobId:
     @property
     def whole(self) -> JobId:
         """The submitted job that this is an element, a part or a step of."""
-        return JobId(self.job, cluster=self.cluster)
+        return JobId(self.job)
 
     @property
     def without_step(self) -> JobId:
@@ -135,12 +134,62 @@ class JobId:
             return self.element == other.element
         return any(other.element in found for found in self._ranges())
 
-    def _ranges(self) -> Iterator[range]:
-        for piece in filter(None, self.elements.partition("%")[0].split(",")):
-            found = _RANGE.fullmatch(piece)
-            if not found:
-                raise ValueError(f"the elements of {self} are unknown: Slurm truncated the list")
-            yield range(int(found[1]), int(found[2] or found[1]) + 1, int(found[3] or 1))
+    def _ranges(self) -> list[range]:
+        try:
+            return _array_ranges(self.elements) if self.elements else []
+        except ValueError:
+            raise ValueError(f"the elements of {self} are unknown: Slurm truncated the list") from None
+
+
+def array_text(indices: str | range | Iterable[int], limit: int | None = None) -> str:
+    """The indices of an array, and the number of elements that may run at once, in Slurm's notation.
+
+    >>> array_text(range(0, 10, 2)), array_text([1, 2, 3, 7], limit=2), array_text("5-9")
+    ('0-8:2', '1-3,7%2', '5-9')
+    """
+    text = indices if isinstance(indices, str) else _compact(sorted(set(indices)))
+    return f"{text}%{limit}" if limit is not None else text
+
+
+def _compact(indices: list[int]) -> str:
+    """Neighbours as ranges; three or more evenly spaced indices as one range with a step."""
+    if len(indices) > 2:
+        steps = {after - before for before, after in itertools.pairwise(indices)}
+        if len(steps) == 1 and (step := steps.pop()) > 1:
+            return f"{indices[0]}-{indices[-1]}:{step}"
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and runs[-1][-1] == index - 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def array_indices(text: str) -> list[int]:
+    """The indices of an array in Slurm's notation; ValueError for anything else.
+
+    >>> array_indices("1-10:4,3%2")
+    [1, 3, 5, 9]
+    """
+    return sorted({index for some in _array_ranges(text) for index in some})
+
+
+def _array_ranges(text: str) -> list[range]:
+    found: list[range] = []
+    for part in text.partition("%")[0].split(","):
+        matched = _RANGE.fullmatch(part)
+        if matched is None:
+            raise ValueError(f"{part!r} is not an index, a range or a range with a step (5, 0-9, 0-9:3)")
+        first, last, step = int(matched[1]), int(matched[2] or matched[1]), int(matched[3] or 1)
+        if last < first:
+            raise ValueError(f"{part!r} runs backwards")
+        if step < 1:
+            raise ValueError(f"{part!r} has a step of 0")
+        if (last - first) // step > 4_000_000:  # the largest MaxArraySize that Slurm allows is 4,000,001
+            raise ValueError(f"{part!r} has more elements than any Slurm allows")
+        found.append(range(first, last + 1, step))
+    return found
 
 
 def ids_in(text: str) -> list[JobId]:

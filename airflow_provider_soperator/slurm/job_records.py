@@ -73,6 +73,10 @@ class JobRecord:
     #: Why the end of the job cannot be judged by this record; fields that could not be read have their defaults.
     unreadable: str = ""
 
+    @property
+    def gpus(self) -> int:
+        return count_gpus(self.tres)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job(JobRecord):
@@ -93,6 +97,16 @@ class Job(JobRecord):
     stdout: str = ""
     #: What operators have noted at it.
     admin_comment: str = ""
+
+    @property
+    def count(self) -> int:
+        """The number of jobs that it is: pending elements of an array are one entry of the queue."""
+        return max(1, sum(1 for _ in self.id.indices()))
+
+    @property
+    def output(self) -> str:
+        """The path of its output; empty if it is unknown (yet)."""
+        return expand_filename(self.stdout, self)
 
     @property
     def has_failed(self) -> bool:
@@ -154,16 +168,11 @@ class AccountingJob(JobRecord):
         return Job(**shared, ends=self.ended, time_used=elapsed, restarts=self.restarts)
 
 
-def job_count(job: Job) -> int:
-    """The number of jobs in an entry of the queue: pending elements of an array are one entry."""
-    return max(1, sum(1 for _ in job.id.indices()))
-
-
 def count_by_state(jobs: Iterable[Job]) -> dict[str, int]:
     """The number of jobs in each state, the most frequent first."""
     counts: Counter[str] = Counter()
     for job in jobs:
-        counts[str(job.state)] += job_count(job)
+        counts[str(job.state)] += job.count
     return dict(counts.most_common())
 
 

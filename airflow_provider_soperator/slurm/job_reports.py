@@ -18,15 +18,7 @@ from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import FileError, FilePiece, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import (
-    AccountingJob,
-    Job,
-    JobStatus,
-    Json,
-    count_gpus,
-    expand_filename,
-    resource,
-)
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus, Json, expand_filename, resource
 from airflow_provider_soperator.slurm.notations import ExitCode, parse_bytes
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.states import UNKNOWN_JOB, JobState
@@ -44,11 +36,8 @@ def report_of(status: JobStatus) -> Json:
     used = {job.id: usage_of(job) for job in status.accounted}
     if len(status.parts) == 1 and status.parts[0].id == status.id:
         [part] = status.parts
-        return _report(part, expand_filename(part.stdout, part), used.values()) | {"lost": status.lost, "parts": []}
-    parts = [
-        _report(part, expand_filename(part.stdout, part), [used[part.id]] if part.id in used else [])
-        for part in status.parts
-    ]
+        return _report(part, part.output, used.values()) | {"lost": status.lost, "parts": []}
+    parts = [_report(part, part.output, [used[part.id]] if part.id in used else []) for part in status.parts]
     return _report(_whole(status), _pattern(status), used.values()) | {"lost": status.lost, "parts": parts}
 
 
@@ -84,7 +73,7 @@ def _pattern(status: JobStatus) -> str:
     first = status.parts[0]
     if first.id.part is not None:
         # The batch script runs in the first component only.
-        return expand_filename(first.stdout, first)
+        return first.output
     # Before v0.0.43 slurmrestd has the files, and not their pattern.
     patterns = {str(PurePosixPath(part.workdir) / part.stdout) if part.stdout else "" for part in status.parts}
     return expand_filename(patterns.pop(), replace(first, id=status.id), _OF_ELEMENTS) if len(patterns) == 1 else ""
@@ -163,7 +152,7 @@ def usage_of(job: AccountingJob) -> Usage:
     cpu_times = [step.cpu_time for step in job.steps if step.cpu_time is not None]
     peaks = [step.total_rss for step in job.steps if step.total_rss]
     return Usage(
-        gpu_seconds=sum(count_gpus(run.tres) * (run.elapsed or _NOTHING).total_seconds() for run in runs),
+        gpu_seconds=sum(run.gpus * (run.elapsed or _NOTHING).total_seconds() for run in runs),
         core_seconds=int(resource(job.tres, "cpu") or 1) * (job.elapsed or _NOTHING).total_seconds(),
         cpu_seconds=sum(cpu_times, _NOTHING).total_seconds() if cpu_times else None,
         memory=parse_bytes(resource(job.tres, "mem")),

@@ -59,7 +59,6 @@ def xcom_key(field: str) -> str:
 def placeholder_values(status: JobStatus) -> dict[str, str]:
     """Values of placeholders, as far as they are known; for a job with parts, of all parts or of the first."""
     from airflow_provider_soperator.slurm import hostlist
-    from airflow_provider_soperator.slurm.job_records import expand_filename
 
     said = {"job_id": str(status.id)}
     if not status.parts:
@@ -75,7 +74,7 @@ def placeholder_values(status: JobStatus) -> dict[str, str]:
         "user": first.user,
         "node": first.batch_host or (nodes[0] if nodes else ""),
         "nodes": "|".join(nodes),
-        "output": expand_filename(first.stdout, first),
+        "output": first.output,
         "start_ms": _milliseconds(min(started or submitted, default=None)),
         "end_ms": _milliseconds(max(ended, default=None)) if status.is_finished else "now",
     }

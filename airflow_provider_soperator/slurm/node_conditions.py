@@ -1,4 +1,4 @@
-"""Conditions of nodes from their Slurm states, words for them, and reasons of drains."""
+"""Words for the conditions of nodes, and reasons of drains."""
 
 from __future__ import annotations
 
@@ -6,85 +6,18 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from operator import attrgetter
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import RESUME_FAILED, Node
 from airflow_provider_soperator.slurm.errors import UnknownNode, UnknownPartition
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.slurm.cluster_records import Node
 
 #: Prefix of this provider's reasons. Soperator's own do not have it, so its health checks leave such a node alone.
 OUR_PREFIX = "airflow:"
 _OWNER = re.compile(r"[A-Za-z0-9._/@+-]+")
 _OUR_REASON = re.compile(rf"{OUR_PREFIX}({_OWNER.pattern})(?:: (.*))?", re.DOTALL)
-
-#: slurmctld's reason for a node that did not boot in time.
-RESUME_FAILED = "ResumeTimeout reached"
-
-
-def is_off(node: Node) -> bool:
-    """True if the node is powered down and stays so. Its machine may exist for some more minutes."""
-    return node.state.has(NodeFlag.POWERED_DOWN) and not is_going_off(node) and not is_coming_up(node)
-
-
-def is_kept_off(node: Node) -> bool:
-    """True if the node is powered down and drained, so that no job powers it up."""
-    return is_off(node) and node.state.has(NodeFlag.DRAIN)
-
-
-def is_going_off(node: Node) -> bool:
-    """True if the node is powering down, or will after its jobs."""
-    return node.state.has(NodeFlag.POWER_DOWN, NodeFlag.POWERING_DOWN)
-
-
-def is_coming_up(node: Node) -> bool:
-    """True if the node is to power up, or is booting."""
-    return node.state.has(NodeFlag.POWER_UP, NodeFlag.POWERING_UP)
-
-
-def is_up(node: Node) -> bool:
-    """True if the node runs and responds, whether or not jobs may start on it."""
-    off = (NodeFlag.POWERED_DOWN, NodeFlag.POWERING_DOWN, NodeFlag.POWERING_UP, NodeFlag.POWER_UP)
-    is_alive = node.state.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED)
-    return is_alive and not node.state.has(*off, NodeFlag.NOT_RESPONDING)
-
-
-def is_usable(node: Node) -> bool:
-    """True if the node runs and jobs may start on it, now or after those on it."""
-    in_the_way = (
-        NodeFlag.BLOCKED,
-        NodeFlag.DRAIN,
-        NodeFlag.FAIL,
-        NodeFlag.INVALID_REG,
-        NodeFlag.POWER_DOWN,
-        NodeFlag.POWER_DRAIN,
-        NodeFlag.REBOOT_ISSUED,
-    )
-    return is_up(node) and not node.state.has(*in_the_way)
-
-
-def is_busy(node: Node) -> bool:
-    """True if jobs run on the node, or are completing."""
-    working = node.state.base in (NodeBase.ALLOCATED, NodeBase.MIXED)
-    return working or node.state.has(NodeFlag.COMPLETING)
-
-
-def failed_to_resume(node: Node) -> bool:
-    """True if the node did not boot in time; ``power down`` or another ``power up`` ends this state."""
-    return node.state.base is NodeBase.DOWN and RESUME_FAILED in node.reason
-
-
-def is_draining(node: Node) -> bool:
-    """True if no new job starts on the node, and it still has jobs."""
-    return node.state.has(NodeFlag.DRAIN) and not is_drained(node)
-
-
-def is_drained(node: Node) -> bool:
-    """True if no new job starts on the node, and it has none."""
-    return node.state.has(NodeFlag.DRAIN) and node.state.base in (NodeBase.IDLE, NodeBase.DOWN) and not is_busy(node)
 
 
 @dataclass(frozen=True)
@@ -121,7 +54,7 @@ def is_ours(node: Node, owner: str = "") -> bool:
 
 def is_anothers(node: Node, owner: str) -> bool:
     """True if the node was drained by another owner; a drain that came with a power down has none."""
-    return node.state.has(NodeFlag.DRAIN) and not is_going_off(node) and not is_ours(node, owner)
+    return node.state.has(NodeFlag.DRAIN) and not node.is_going_off and not is_ours(node, owner)
 
 
 def loss_rank(node: Node, *, has_jobs: bool = False) -> int:
@@ -129,7 +62,7 @@ def loss_rank(node: Node, *, has_jobs: bool = False) -> int:
 
     ``has_jobs``: it has jobs that its state may not show yet.
     """
-    return 0 if is_off(node) else 1 if is_going_off(node) else 3 if has_jobs or is_busy(node) else 2
+    return 0 if node.is_off else 1 if node.is_going_off else 3 if has_jobs or node.is_busy else 2
 
 
 @dataclass(frozen=True)
@@ -162,11 +95,6 @@ KNOWN_REASONS = (
     ),
     _by_machine("[compute_maintenance]", "maintenance", "Soperator maintains the machine under the node"),
     _by_machine(
-        "[hardware_problem]",
-        "hardware_problem",
-        "a health check has failed for good; Soperator has the machine replaced once the node has drained",
-    ),
-    _by_machine(
         "[node_problem]",
         "node_problem",
         "a health check has failed; Soperator tests the node further or has its machine replaced",
@@ -177,6 +105,11 @@ KNOWN_REASONS = (
         "a job has left something behind (processes on GPUs, a full disk, used memory); the check that has drained "
         "the node undrains it once that is gone",
         heals=True,
+    ),
+    _by_machine(
+        "[hardware_problem]",
+        "hardware_problem",
+        "a health check has failed for good; Soperator has the machine replaced once the node has drained",
     ),
     KnownReason(
         "[software_problem]", "software_problem", "a check of the node's software has failed; it needs manual repair"
@@ -233,18 +166,18 @@ def is_faulty(node: Node, reason: str = "") -> bool:
 
 #: States of nodes by their names. A node can be in several of them at once.
 WORDS: dict[str, Callable[[Node], bool]] = {
-    "usable": is_usable,
-    "up": is_up,
-    "off": is_off,
-    "idle": lambda node: is_usable(node) and not is_busy(node),
-    "busy": is_busy,
-    "drained": is_drained,
-    "draining": is_draining,
-    "booting": is_coming_up,
-    "going off": is_going_off,
-    "failed to boot": failed_to_resume,
+    "usable": attrgetter("is_usable"),
+    "up": attrgetter("is_up"),
+    "off": attrgetter("is_off"),
+    "idle": lambda node: node.is_usable and not node.is_busy,
+    "busy": attrgetter("is_busy"),
+    "drained": attrgetter("is_drained"),
+    "draining": attrgetter("is_draining"),
+    "booting": attrgetter("is_coming_up"),
+    "going off": attrgetter("is_going_off"),
+    "failed to boot": attrgetter("failed_to_resume"),
     "down": lambda node: node.state.base is NodeBase.DOWN,
-    "not responding": lambda node: node.state.has(NodeFlag.NOT_RESPONDING) and not is_coming_up(node),
+    "not responding": lambda node: node.state.has(NodeFlag.NOT_RESPONDING) and not node.is_coming_up,
     "reserved": lambda node: node.state.has(NodeFlag.RESERVED, NodeFlag.MAINTENANCE),
 }
 

@@ -20,17 +20,7 @@ from datetime import datetime
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.node_conditions import (
-    DrainReason,
-    explain,
-    failed_to_resume,
-    is_busy,
-    is_coming_up,
-    is_going_off,
-    is_off,
-    is_ours,
-    is_usable,
-)
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, explain, is_ours
 from airflow_provider_soperator.slurm.requests import (
     Drain,
     NodeOrder,
@@ -102,7 +92,11 @@ def kept_off(nodes: Iterable[Node], mode: PowerDownMode, *, reason: DrainReason)
 
 
 def move_each(nodes: Iterable[Node], step: Callable[[Node], NodeStep]) -> NodeMove:
-    steps = {node.name: step(node) for node in nodes}
+    return move_of({node.name: step(node) for node in nodes})
+
+
+def move_of(steps: Mapping[str, NodeStep]) -> NodeMove:
+    """The move that the steps of nodes make together, by their names."""
     return NodeMove(
         orders=_together(order for one in steps.values() for order in one.orders),
         there=tuple(name for name, one in steps.items() if one == THERE),
@@ -126,7 +120,7 @@ def _place(order: NodeOrder) -> tuple[int, int]:
 
 
 def _up(node: Node, owner: str, since: datetime | None) -> NodeStep:
-    if is_usable(node):
+    if node.is_usable:
         return THERE
     drained, ours = node.state.has(NodeFlag.DRAIN), is_ours(node, owner)
     if node.state.has(NodeFlag.POWER_DOWN):
@@ -138,11 +132,11 @@ def _up(node: Node, owner: str, since: datetime | None) -> NodeStep:
         return NodeStep(waits="is powering down and can be powered up only after that")
     # Soperator 4.1 ends a drain when the node's Pod starts, 5.0 does not.
     undrain = (Undrain((node.name,)),) if drained else ()
-    if is_coming_up(node):
+    if node.is_coming_up:
         return NodeStep(undrain, waits="boots")
-    if failed_to_resume(node) and since and node.reason_since and node.reason_since > since:
+    if node.failed_to_resume and since and node.reason_since and node.reason_since > since:
         return NodeStep(lost=because(node, "did not boot"))
-    if is_off(node):
+    if node.is_off:
         return NodeStep((PowerUp((node.name,)), *undrain), waits="is being powered up")
     if undrain:
         return NodeStep(undrain, waits="is being undrained")
@@ -158,7 +152,7 @@ def _down(node: Node, mode: PowerDownMode, reason: str) -> NodeStep:
     if node.state.has(NodeFlag.POWERING_DOWN):
         return NodeStep(waits="is powering down")
     # Up to Soperator 4.1 the Pod of a node that did not boot in time stays, and keeps its machine.
-    if is_off(node) and not failed_to_resume(node):
+    if node.is_off and not node.failed_to_resume:
         return THERE
     needed = _to_order(node, mode)
     return NodeStep(tuple(PowerDown((node.name,), one, reason) for one in needed), waits=_told_to_go(node))
@@ -170,7 +164,7 @@ def _to_order(node: Node, mode: PowerDownMode) -> tuple[PowerDownMode, ...]:
         return () if ordered else (mode,)
     first = () if ordered and drained else (PowerDownMode.ASAP,)
     # Its jobs are ending, by an earlier order or by themselves.
-    ends = node.state.has(NodeFlag.COMPLETING) or not is_busy(node)
+    ends = node.state.has(NodeFlag.COMPLETING) or not node.is_busy
     if mode is PowerDownMode.ASAP or (ordered and ends):
         return first
     return (*first, PowerDownMode.FORCE)
@@ -185,16 +179,16 @@ def _kept_off(node: Node, mode: PowerDownMode, reason: DrainReason) -> NodeStep:
 
 
 def _told_to_go(node: Node) -> str:
-    if is_coming_up(node):
+    if node.is_coming_up:
         return "powers down once it has booted"
-    return "powers down after its jobs" if is_busy(node) else "is about to power down"
+    return "powers down after its jobs" if node.is_busy else "is about to power down"
 
 
 def held(node: Node, how: str) -> NodeStep:
     """Step of a faulty node that this provider must not repair: it recovers by itself, or is lost."""
     known = explain(node.reason)
     # The recovery needs the machine.
-    if known and known.heals and not is_off(node) and not is_going_off(node):
+    if known and known.heals and not node.is_off and not node.is_going_off:
         return NodeStep(waits=because(node, how))
     return NodeStep(lost=because(node, how))
 
@@ -238,7 +232,7 @@ def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: 
             return NodeStep((Drain((node.name,), str(reason)),), waits="is being drained")
         if node.state.has(NodeFlag.POWER_DOWN):
             return NodeStep(waits="powers down, which ends its drain, and is drained after that")
-        return NodeStep(waits="has jobs") if wait_for_jobs and is_busy(node) else THERE
+        return NodeStep(waits="has jobs") if wait_for_jobs and node.is_busy else THERE
 
     return move_each(nodes, step)
 

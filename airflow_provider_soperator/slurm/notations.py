@@ -64,6 +64,23 @@ def parse_seconds(text: str) -> timedelta | None:
     return timedelta(seconds=int(text)) if text.isdecimal() else None
 
 
+def duration_in_words(seconds: float) -> str:
+    """A duration with its two largest units.
+
+    >>> duration_in_words(59), duration_in_words(93780)
+    ('59 s', '1 d 2 h')
+    """
+    left = max(0, int(seconds))
+    said: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        number, left = divmod(left, size)
+        if number or (unit == "s" and not said):
+            said.append(f"{number} {unit}")
+        elif said:
+            break
+    return " ".join(said[:2])
+
+
 _BYTES = re.compile(r"([0-9.]+)([KMGTPE]?)")
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_provider_soperator.slurm import dependencies
-
 #: Slurm's words for "no limit".
 UNLIMITED = frozenset({"unlimited", "infinite", "-1"})
 
@@ -164,105 +162,9 @@ class Signal:
         return found
 
 
-@dataclass(frozen=True)
-class ValueKind:
-    """A type of values: written as an option's text, and read from it. Both raise ValueError with a message.
-
-    ``json`` makes slurmrestd's value of the text.
-    """
-
-    write: Callable[[Any], str]
-    read: Callable[[str], Any]
-    json: Callable[[str], Any] = str
-
-
 def as_words(value: Any) -> list[str]:
     """A list, which may be given as one text with commas."""
     return value.split(",") if isinstance(value, str) else [str(part) for part in value]
-
-
-def _number(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f"{value!r} is not a whole number")
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError(f"{value!r} is not a whole number") from None
-
-
-def _count(value: Any) -> int:
-    if (number := _number(value)) < 0:
-        raise ValueError(f"must be >= 0, got {number}")
-    return number
-
-
-def _positive(value: Any) -> int:
-    if (number := _count(value)) == 0:
-        raise ValueError("must be at least 1, got 0")
-    return number
-
-
-def _counted(value: Any) -> str:
-    """A count, or a text with counts in it such as "h100:8" or "2-4"."""
-    return value if isinstance(value, str) else str(_count(value))
-
-
-def _digits(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
-
-
-def _boolean(no: str, yes: str) -> ValueKind:
-    def read(text: str) -> bool:
-        if text.lower() not in (no, yes):
-            raise ValueError(f"must be {no} or {yes}, got {text!r}")
-        return text.lower() == yes
-
-    return ValueKind(lambda value: yes if value else no, read)
-
-
-def _priority(value: Any) -> str:
-    return "TOP" if isinstance(value, str) and value.upper() == "TOP" else str(_count(value))
-
-
-def _open_mode(value: str) -> str:
-    for mode in ("append", "truncate"):
-        if value.lower() in (mode, mode[0]):
-            return mode
-    raise ValueError(f"must be append or truncate, got {value!r}")
-
-
-def _exclusive(value: bool | str) -> str:
-    if value is True or str(value).lower() == "exclusive":
-        return ""
-    if str(value).lower() not in ("user", "mcs", "topo", "oversubscribe"):
-        raise ValueError(f"must be True, user, mcs or topo, got {value!r}")
-    return str(value).lower()
-
-
-def _minutes(written: str) -> Json:
-    if is_unlimited(written):
-        return {"set": True, "infinite": True, "number": 0}
-    return {"set": True, "number": in_minutes(written)}
-
-
-TEXT = ValueKind(str, str)
-LIST = ValueKind(lambda value: ",".join(as_words(value)), str)
-NUMBER = ValueKind(lambda value: str(_number(value)), _number, int)
-COUNT = ValueKind(lambda value: str(_count(value)), _count, int)
-POSITIVE = ValueKind(lambda value: str(_positive(value)), _positive, int)
-COUNTED = ValueKind(_counted, _digits)
-MEMORY = ValueKind(memory_text, str, lambda written: {"set": True, "number": in_megabytes(written)})
-DURATION = ValueKind(duration_text, str, _minutes)
-MOMENT = ValueKind(moment_text, str)
-DEPENDENCY = ValueKind(dependencies.dependency_text, str)
-SIGNAL = ValueKind(lambda value: str(Signal.parse(value) if isinstance(value, str) else value), Signal.parse)
-PRIORITY = ValueKind(_priority, _digits)
-OPEN_MODE = ValueKind(_open_mode, _open_mode)
-EXCLUSIVE = ValueKind(_exclusive, _exclusive)
-YES_NO = _boolean("no", "yes")
-ONE_ZERO = _boolean("0", "1")
-#: A flag without a value.
-FLAG = ValueKind(lambda value: "", str)
 
 
 # Fields of slurmrestd that do not have the option's own value, from its text.
@@ -327,15 +229,6 @@ def switches(written: str) -> Json:
     count, _, wait = written.partition("@")
     said: Json = {"required_switches": {"set": True, "number": int(count)}}
     return said | ({"wait_for_switch": in_seconds(wait)} if wait else {})
-
-
-def priority(written: str) -> Json:
-    top = 0xFFFF_FFFD  # sbatch's value for "TOP"
-    return {"priority": {"set": True, "number": top if written == "TOP" else int(written)}}
-
-
-def kill_on_invalid_dep(written: str) -> Json:
-    return {"flags": ["KILL_INVALID_DEPENDENCY" if written == "yes" else "NO_KILL_INVALID_DEPENDENCY"]}
 
 
 def pyxis(name: str) -> Fields:

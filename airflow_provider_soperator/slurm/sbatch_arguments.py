@@ -22,6 +22,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm import directives, job_description, option_values
 from airflow_provider_soperator.slurm.job_description import FIELDS, PER_COMPONENT, Job, JobDescription
+from airflow_provider_soperator.slurm.job_ids import array_text
 
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
 
@@ -49,7 +50,7 @@ def values(job: JobDescription) -> Mapping[str, Any]:
             if isinstance(found[field], int):
                 found[field] = f"{job.gpu_type}:{found[field]}"
     if job.array is not None:
-        found["array"] = job_description.array_text(job.array, job.array_limit)
+        found["array"] = array_text(job.array, job.array_limit)
     return found
 
 

@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.slurm.cluster_records import Node, Share
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count, resource
-from airflow_provider_soperator.slurm.node_conditions import WORDS, is_coming_up, is_going_off, is_off, is_up, is_usable
+from airflow_provider_soperator.slurm.job_records import Job, resource
+from airflow_provider_soperator.slurm.node_conditions import WORDS
+from airflow_provider_soperator.slurm.notations import duration_in_words
 from airflow_provider_soperator.slurm.states import JobBase, JobFlag, NodeFlag
 
 #: The states of jobs in the statistics; jobs that have ended are not counted.
@@ -165,8 +166,8 @@ def _partition(job: Job) -> str:
 
 
 def _load(job: Job) -> JobLoad:
-    jobs = job_count(job)
-    return JobLoad(jobs, jobs * int(resource(job.tres, "node") or 0), jobs * count_gpus(job.tres))
+    jobs = job.count
+    return JobLoad(jobs, jobs * int(resource(job.tres, "node") or 0), jobs * job.gpus)
 
 
 def _waits(queued: Iterable[tuple[str, Job, JobLoad]], now: datetime) -> WaitTimes:
@@ -190,13 +191,13 @@ def _gpus(node: Node, total: int, used: int) -> Gpus:
 
 def _place(node: Node) -> str:
     """The field of ``Gpus`` for free GPUs of a node."""
-    if is_off(node) or is_going_off(node):
+    if node.is_off or node.is_going_off:
         return "off"
-    if is_coming_up(node):
+    if node.is_coming_up:
         return "booting"
-    if is_usable(node):
+    if node.is_usable:
         return "idle"
-    return "drained" if is_up(node) and node.state.has(NodeFlag.DRAIN) else "down"
+    return "drained" if node.is_up and node.state.has(NodeFlag.DRAIN) else "down"
 
 
 def _by_type(gres: str) -> Counter[str]:
@@ -294,7 +295,7 @@ def _queue_lines(stats: SlurmStats) -> list[str]:
         lines.append(f"  waiting for: {_counts(stats.reasons.items())}")
     if stats.waits.jobs:
         waits = stats.waits
-        spans = ", ".join(f"{name} {_span(getattr(waits, name))}" for name in _WAITS)
+        spans = ", ".join(f"{name} {duration_in_words(getattr(waits, name))}" for name in _WAITS)
         lines.append(f"  wait times: {spans} ({waits.jobs} jobs that could start)")
     return lines
 
@@ -339,18 +340,6 @@ def _part_text(value: float | None) -> str:
 
 def _counts(counts: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts if count) or "none"
-
-
-def _span(seconds: float) -> str:
-    """A duration in its largest unit.
-
-    >>> _span(42), _span(90), _span(7200), _span(200000)
-    ('42 s', '1.5 min', '2 h', '2.3 d')
-    """
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _aligned(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

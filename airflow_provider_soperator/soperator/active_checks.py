@@ -17,7 +17,7 @@ from airflow_provider_soperator.soperator.check_results import CheckResult, JobE
 from airflow_provider_soperator.soperator.conditions import Condition, Object, conditions_of, parse_time
 from airflow_provider_soperator.soperator.kinds import ACTIVE_CHECK, CRON_JOB, JOB
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
-from airflow_provider_soperator.transports.transport_errors import ConnectRefused, TransportError, is_conflict
+from airflow_provider_soperator.transports.transport_errors import ConnectRefused
 
 #: Ids of a run's Slurm jobs, and of those whose end Soperator has not processed yet (from 5.0 on).
 _SLURM_JOBS = "slurm-job-id"
@@ -246,12 +246,7 @@ class ActiveChecks:
                 f"the check {check.name} has no CronJob yet",
                 f"Soperator creates it once the cluster is available{others}",
             ) from error
-        try:
-            return RunSeen.read(await self._objects.create(JOB, job_of(cron_job, name, owner)))
-        except TransportError as error:
-            if not is_conflict(error):
-                raise
-            return RunSeen.read(await self._objects.read(JOB, name))
+        return RunSeen.read(await self._objects.create_once(JOB, job_of(cron_job, name, owner)))
 
     async def end(self, run: str) -> None:
         """Delete a run's Job; its Slurm jobs continue."""

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.job_records import JobStatus, expand_filename
+from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.node_conditions import DrainReason, refuse_orders
 from airflow_provider_soperator.slurm.states import JobBase
 
@@ -132,7 +132,7 @@ def _ends(status: JobStatus) -> Iterator[JobEnd]:
                 state=part.state.base.value if part.state.base else str(part.state),
                 reason="" if part.state.succeeded else part.reason,
                 nodes=tuple(hostlist.expand(part.nodelist)) if part.nodelist else (),
-                output=expand_filename(part.stdout, part),
+                output=part.output,
             )
 
 

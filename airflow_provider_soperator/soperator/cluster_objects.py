@@ -13,7 +13,7 @@ from airflow_provider_soperator.soperator.clusters import (
     cluster_of,
 )
 from airflow_provider_soperator.soperator.conditions import Object
-from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SLURM_CLUSTER, Resource
+from airflow_provider_soperator.soperator.kinds import NODE_SET, POD, POWER_STATE, SERVICE, SLURM_CLUSTER, Resource
 from airflow_provider_soperator.soperator.objects import KindMissing, ObjectMissing, Objects
 from airflow_provider_soperator.soperator.workloads import Pod
 
@@ -37,7 +37,7 @@ class ClusterObjects:
             self._list(SLURM_CLUSTER),
             self._list(NODE_SET),
             self._list(POWER_STATE),
-            self.objects.list_pods(NODESET_LABEL),
+            self.objects.list_all(POD, NODESET_LABEL),
         )
         cluster = ClusterSeen.read(await self._choose(clusters))
         return ClusterSnapshot(cluster, _nodesets(sets, states, pods, cluster.name))
@@ -56,7 +56,7 @@ class ClusterObjects:
     async def services(self, component: str) -> list[Object]:
         """The cluster's Services as plain objects; component ``login`` is for users."""
         name = (await self.cluster()).name
-        return await self.objects.list_services(f"{_INSTANCE_LABEL}={name},{_COMPONENT_LABEL}={component}")
+        return await self.objects.list_all(SERVICE, f"{_INSTANCE_LABEL}={name},{_COMPONENT_LABEL}={component}")
 
     async def set_replicas(self, nodeset: str, replicas: int, *, version: str = "", dry_run: bool = False) -> None:
         """Scale a NodeSet; a conflict (see ``is_conflict``) if it is no longer at ``version``."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.soperator.conditions import Condition, Object, conditions_of, last_changed
-from airflow_provider_soperator.soperator.workloads import Keeper, Pod
+from airflow_provider_soperator.soperator.workloads import Keeper, Pod, writers_of
 
 AVAILABLE = "Available"
 #: Values of ``spec.maintenance`` with which everything runs.
@@ -101,8 +101,7 @@ def keeper_of(thing: Object) -> Keeper | None:
     metadata = thing["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     # A manager that scales it owns the replicas; the others keep the rest of the spec.
-    written = [one for one in metadata.get("managedFields") or () if "f:spec" in (one.get("fieldsV1") or {})]
-    managers = {str(one.get("manager")).lower() for one in written}
+    managers = {name.lower() for name, *_ in writers_of(thing)}
     flux, release = labels.get(f"{_FLUX}/name"), annotations.get(_HELM)
     if flux or "helm-controller" in managers:
         name = f"the HelmRelease {labels.get(f'{_FLUX}/namespace', 'flux-system')}/{flux}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.soperator.conditions import Object
+from airflow_provider_soperator.soperator.kinds import NODE
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.workloads import MANAGER, is_leaving, is_on_a_node, is_ready
 
@@ -112,7 +113,7 @@ class PodEvictions:
 
     async def nodes(self) -> list[PodHost]:
         """The Nodes, without their Pods."""
-        return [PodHost(node, ()) for node in await self._objects.list_nodes(self._selector)]
+        return [PodHost(node, ()) for node in await self._objects.list_all(NODE, self._selector)]
 
     async def explain(self, stay: int) -> dict[str, str]:
         """The Nodes that would go if so many stay, and what serves there."""
@@ -126,7 +127,8 @@ class PodEvictions:
         await self._uncordon([host for host in hosts if host not in chosen])
         for host in chosen:
             if not host.is_cordoned:
-                await self._cordon(host)
+                self._log.info("Cordoning Node %s: %s", host.name, host)
+                await self._change(host, cordoned=True)
         waits = {host.name: "; ".join(left) for host in chosen if (left := await self._evict_all(host))}
         for name, why in waits.items():
             if self._told.get(name) != why:
@@ -180,10 +182,6 @@ class PodEvictions:
         if refused:
             return f"{name} may not be evicted now: {refused}"
         return "" if dry_run else f"{name} is being evicted"
-
-    async def _cordon(self, host: PodHost) -> None:
-        self._log.info("Cordoning Node %s: %s", host.name, host)
-        await self._change(host, cordoned=True)
 
     async def _uncordon(self, hosts: Collection[PodHost]) -> None:
         for host in hosts:

@@ -20,8 +20,8 @@ from datetime import datetime, timedelta
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import in_lines, is_coming_up, is_going_off, is_off, is_usable
-from airflow_provider_soperator.slurm.node_orders import NodeMove, NodeStep, held
+from airflow_provider_soperator.slurm.node_conditions import in_lines
+from airflow_provider_soperator.slurm.node_orders import NodeMove, NodeStep, held, move_of
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.clusters import AVAILABLE, PARTS, ClusterSeen, ClusterSnapshot, NodeSetSeen
 from airflow_provider_soperator.soperator.conditions import newest
@@ -153,11 +153,7 @@ def of_nodes(
     names: Iterable[str], pods: Mapping[str, Pod], slurm: Mapping[str, Node] | None, wanted: Wanted = ANY
 ) -> NodeMove:
     """What each node waits for, or why it cannot become ready."""
-    steps = {name: _node(name, pods.get(name), slurm, wanted) for name in names}
-    return NodeMove(
-        waiting={name: step.waits for name, step in steps.items() if step.waits},
-        lost={name: step.lost for name, step in steps.items() if step.lost},
-    )
+    return move_of({name: _node(name, pods.get(name), slurm, wanted) for name in names})
 
 
 def _node(name: str, pod: Pod | None, slurm: Mapping[str, Node] | None, wanted: Wanted) -> NodeStep:
@@ -180,11 +176,11 @@ def _node(name: str, pod: Pod | None, slurm: Mapping[str, Node] | None, wanted: 
 
 
 def _in_slurm(node: Node) -> NodeStep:
-    if is_usable(node):
+    if node.is_usable:
         return NodeStep()
-    if is_coming_up(node):
+    if node.is_coming_up:
         return NodeStep(waits="boots")
-    if is_off(node) or is_going_off(node):
+    if node.is_off or node.is_going_off:
         return NodeStep(waits="is off or powering down in Slurm, but its Pod runs")
     if node.state.has(NodeFlag.DRAIN):
         return held(node, "is drained")

@@ -8,19 +8,13 @@ ephemeral NodeSet that are off, because a job could power one up at the last mom
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import (
-    DrainReason,
-    is_drained,
-    is_off,
-    is_ours,
-    is_usable,
-)
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_ours
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained
 from airflow_provider_soperator.slurm.requests import Undrain
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
@@ -72,9 +66,9 @@ class Resize:
 
     def prepare(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> NodeMove:
         """The move before the resize: drain the nodes that go, and wait for their jobs."""
-        nodes = [slurm[name] for name in self.leaving(nodeset) if name in slurm] if slurm else []
+        nodes = known(self.leaving(nodeset), slurm)
         move = drained(nodes, self.reason, wait_for_jobs=True)
-        on = [node.name for node in nodes if nodeset.is_ephemeral and is_drained(node) and not is_off(node)]
+        on = [node.name for node in nodes if nodeset.is_ephemeral and node.is_drained and not node.is_off]
         return replace(move, waiting={**move.waiting, **dict.fromkeys(on, "is not off yet")})
 
     def finish(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None, since: datetime) -> NodeMove:
@@ -84,8 +78,7 @@ class Resize:
         own = re.compile(rf"{re.escape(nodeset.name)}-[0-9]+")
         beyond = [name for name in slurm or () if own.fullmatch(name) and name not in nodeset.nodes]
         waiting |= dict.fromkeys(beyond, "is still in Slurm")
-        known = [slurm[name] for name in nodeset.nodes if name in slurm] if slurm else []
-        ours = tuple(node.name for node in known if is_ours(node, self.owner))
+        ours = tuple(node.name for node in known(nodeset.nodes, slurm) if is_ours(node, self.owner))
         left = {*ours, *self.passed_over(nodeset, slurm, since)}
         found = of_nodes([name for name in nodeset.active_nodes if name not in left], nodeset.pods, slurm)
         waiting |= found.waiting
@@ -98,10 +91,14 @@ class Resize:
 
     def passed_over(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None, since: datetime) -> tuple[str, ...]:
         """Nodes that were out of service before this time; they are left alone, and not waited for."""
-        known = [slurm[name] for name in nodeset.nodes if name in slurm] if slurm else []
-        return tuple(sorted(node.name for node in known if _was_wrong(node, since)))
+        return tuple(sorted(node.name for node in known(nodeset.nodes, slurm) if _was_wrong(node, since)))
+
+
+def known(names: Iterable[str], slurm: Mapping[str, Node] | None) -> list[Node]:
+    """The nodes that Slurm has, of these."""
+    return [slurm[name] for name in names if name in slurm] if slurm else []
 
 
 def _was_wrong(node: Node, since: datetime) -> bool:
     is_out = node.state.base is NodeBase.DOWN or node.state.has(NodeFlag.DRAIN, NodeFlag.FAIL)
-    return is_out and not is_usable(node) and node.reason_since is not None and node.reason_since < since
+    return is_out and not node.is_usable and node.reason_since is not None and node.reason_since < since

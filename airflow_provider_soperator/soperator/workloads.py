@@ -96,14 +96,20 @@ def is_ready(pod: Object) -> bool:
 
 def problems_of(pod: Object) -> Iterator[str]:
     """Reasons why a Pod does not run, from Kubernetes."""
-    status, scheduled = _status(pod), conditions_of(pod).get("PodScheduled")
+    scheduled = conditions_of(pod).get("PodScheduled")
     if scheduled and scheduled.is_false:
         yield scheduled.message or scheduled.reason
-    for one in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+    for one in containers_of(pod):
         waiting = (one.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason")
         if reason and reason not in _STARTING:
             yield f"container {one['name']} waits ({reason}: {waiting.get('message') or 'no message'})"
+
+
+def containers_of(pod: Object) -> list[Object]:
+    """The statuses of its containers, those that initialise it first."""
+    status = _status(pod)
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
 def _status(pod: Object) -> Object:
@@ -141,14 +147,18 @@ def is_seen(workload: Object) -> bool:
     return "observedGeneration" not in status or status["observedGeneration"] >= workload["metadata"]["generation"]
 
 
+def writers_of(thing: Object) -> list[tuple[str, str, Object]]:
+    """The field managers that have written its spec, the last one last: name, time, and the fields of the spec."""
+    entries = thing["metadata"].get("managedFields") or ()
+    found = [(one, (one.get("fieldsV1") or {}).get("f:spec")) for one in entries]
+    written = [(str(one.get("manager")), str(one.get("time")), spec) for one, spec in found if spec is not None]
+    return sorted(written, key=lambda writer: writer[1])
+
+
 def last_scaled_by(workload: Object) -> str:
     """The last other field manager that has set the replicas; empty if the API has not noted any."""
-    changes = [
-        change
-        for change in workload["metadata"].get("managedFields") or []
-        if "f:replicas" in ((change.get("fieldsV1") or {}).get("f:spec") or {}) and change.get("manager") != MANAGER
-    ]
-    return str(max(changes, key=lambda change: str(change.get("time")))["manager"]) if changes else ""
+    names = [name for name, _, spec in writers_of(workload) if "f:replicas" in spec and name != MANAGER]
+    return names[-1] if names else ""
 
 
 @dataclass(frozen=True)
@@ -181,11 +191,11 @@ def source_of(workload: Object) -> Keeper | None:
     """
     metadata = workload["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    managers = _managers(workload)
+    writers = writers_of(workload)
     left_out = "spec.replicas is left out there"
     ignored = f"{left_out}, or ignored (spec.ignoreDifferences with RespectIgnoreDifferences=true)"
     application = str(annotations.get("argocd.argoproj.io/tracking-id", "")).partition(":")[0]
-    if not application and any(name.startswith("argocd") for name in managers):
+    if not application and any(name.startswith("argocd") for name, *_ in writers):
         # Helm writes the same label.
         application = labels.get("app.kubernetes.io/instance", "")
     found = (
@@ -196,19 +206,9 @@ def source_of(workload: Object) -> Keeper | None:
     for manager, said, name, remedy in found:
         if name:
             # Flux writes a HelmRelease again only when its values or its chart have changed.
-            keeps = managers.get(manager, False) and manager != "helm-controller"
+            keeps = any(who == manager != "helm-controller" and "f:replicas" in spec for who, _, spec in writers)
             return Keeper(said.format(name), remedy, sets_replicas=keeps)
     return None
-
-
-def _managers(workload: Object) -> dict[str, bool]:
-    """The field managers of an object, and whether each has set its replicas."""
-    found: dict[str, bool] = {}
-    for entry in workload["metadata"].get("managedFields") or ():
-        name = str(entry.get("manager"))
-        has = "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
-        found[name] = found.get(name, False) or has
-    return found
 
 
 def was_put_back(workload: Object, replicas: int) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from airflow_provider_soperator.values import moment_of
 
 #: The frame around an error.
 _FRAME = re.compile(r"^[╷│╵] ?", re.MULTILINE)
@@ -19,8 +21,9 @@ _LONGEST = 800
 #: Names of quotas begin with the name of a service; so do host names.
 _QUOTA = re.compile(r"\b(?:compute|vpc|mk8s|storage|iam|capacity|msp|registry|logging)\.[a-z0-9.-]*[a-z0-9]")
 _HOST = re.compile(r"\.(nebius|cloud)\b")
-
-
+#: Who holds a lock.
+_FIELD = re.compile(r"^\s*(ID|Operation|Who|Created):[ \t]*(\S.*?)\s*$", re.MULTILINE)
+_HELD = re.compile(r"already locked: ID=(\S+)")
 #: A number is a status only where it is called one.
 _STATUS = r"\b(?:status|status ?code|http|response|error)\W{1,3}"
 
@@ -39,13 +42,9 @@ class Diagnostic:
     def read(cls, document: Mapping[str, Any]) -> Diagnostic:
         """A diagnostic from Terraform's JSON, without lines of code, which may contain our values."""
         span = document.get("range")
-        return cls(
-            severity=document.get("severity", "error"),
-            summary=_plain(document.get("summary", "")),
-            detail=_plain(document.get("detail", "")),
-            address=document.get("address", ""),
-            place=f"{span['filename']}:{span['start']['line']}" if span else "",
-        )
+        place = f"{span['filename']}:{span['start']['line']}" if span else ""
+        summary, detail = (_COLOUR.sub("", document.get(name, "")).strip() for name in ("summary", "detail"))
+        return cls(document["severity"], summary, detail, document.get("address", ""), place)
 
     @property
     def is_error(self) -> bool:
@@ -72,9 +71,7 @@ def errors(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 
 def from_text(output: str) -> tuple[Diagnostic, ...]:
     """Errors and warnings in the output of a command without ``-json``."""
-    plain = _FRAME.sub("", _COLOUR.sub("", output))
-    pieces = _HEADING.split(plain)
-    found = []
+    pieces, found = _HEADING.split(_FRAME.sub("", _COLOUR.sub("", output))), []
     for severity, text in zip(pieces[1::2], pieces[2::2], strict=True):
         summary, _, detail = text.strip().partition("\n")
         place = _PLACE.search(detail)
@@ -83,19 +80,15 @@ def from_text(output: str) -> tuple[Diagnostic, ...]:
     return tuple(found)
 
 
-def _plain(text: str) -> str:
-    return _COLOUR.sub("", text).strip()
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class Cause:
     """A kind of failure."""
 
     remedy: str = ""
     #: True if a retry without any change may help.
-    retryable: bool = False
+    retryable: bool = field(default=False, kw_only=True)
     #: Of Terraform's messages about it; this one is in none.
-    pattern: str = r"(?!)"
+    pattern: str = field(default=r"(?!)", kw_only=True)
 
     def is_in(self, text: str) -> bool:
         """True if a message is about this failure."""
@@ -118,102 +111,84 @@ class TerraformError(Exception):
         super().__init__(": ".join(filter(None, (what, remedy))))
 
 
-#: The binary does not exist, or cannot be run.
 NO_TERRAFORM = Cause(
-    remedy="install Terraform (https://developer.hashicorp.com/terraform/install) or OpenTofu on the Airflow workers",
+    "install Terraform (https://developer.hashicorp.com/terraform/install) or OpenTofu on the Airflow workers"
 )
-#: The parser for a recipe's files is not installed.
-NO_READER = Cause(remedy="pip install 'airflow-provider-soperator[terraform]'")
+NO_READER = Cause("pip install 'airflow-provider-soperator[terraform]'")
 #: The Airflow worker lacks what the recipe needs.
 UNPREPARED = Cause()
 #: The recipe's own folder has a state, which a copy of the recipe would not use.
 STATE_ELSEWHERE = Cause()
-#: The plan would destroy or replace protected resources.
-DESTRUCTION_REFUSED = Cause(remedy="check the reasons, and allow the addresses if this is intended")
-#: Another task works in the same folder.
-WORKSPACE_BUSY = Cause(remedy="retry once it has ended", retryable=True)
-#: The run was interrupted, by a person or because the Airflow worker stops; a retry continues.
+DESTRUCTION_REFUSED = Cause("check the reasons, and allow the addresses if this is intended")
+WORKSPACE_BUSY = Cause("retry once it has ended", retryable=True)
+#: By a person, or because the Airflow worker stops; a retry continues.
 INTERRUPTED = Cause(retryable=True)
-#: Another process holds the lock of the state, or has died with it.
+#: Another process holds the lock, or has died with it.
 STATE_LOCKED = Cause(retryable=True, pattern=r"error acquiring the state lock")
-#: Terraform could not write its state to the backend, and left it in a file. The next try first pushes the file.
+#: Terraform has left its state in a file, which the next try pushes first.
 STATE_NOT_SAVED = Cause(retryable=True, pattern=r"failed to (save|persist) state|errored\.tfstate")
-#: The state has changed since the plan was made.
 PLAN_OUTDATED = Cause(
-    remedy="plan again", retryable=True, pattern=r"saved plan is stale|plan file .*different (state|lineage)"
+    "plan again", retryable=True, pattern=r"saved plan is stale|plan file .*different (state|lineage)"
 )
 #: The state is in another backend than the recipe declares.
 BACKEND_CHANGED = Cause(
     pattern=r"backend (configuration|type) changed|backend initialization required|-migrate-state"
     r"|unsetting the previous",
 )
-#: The recipe requires another version of Terraform.
 TERRAFORM_TOO_OLD = Cause(
-    remedy="install a Terraform that the recipe's required_version allows, or set the path of one",
+    "install a Terraform that the recipe's required_version allows, or set the path of one",
     pattern=r"unsupported (terraform|opentofu) core version",
 )
-#: The folder has no Terraform configuration.
 NOT_A_RECIPE = Cause(
-    remedy="use the folder with the recipe's .tf files, such as soperator/installations/example",
+    "use the folder with the recipe's .tf files, such as soperator/installations/example",
     pattern=r"no configuration files",
 )
-#: The recipe could not be downloaded.
 RECIPE_MISSING = Cause(
-    remedy="check its address and ref, and that this machine may read it",
+    "check its address and ref, and that this machine may read it",
     pattern=r"failed to download module|module not found|unreadable module|invalid module source",
 )
-#: A provider that the recipe needs cannot be installed.
 PROVIDER_MISSING = Cause(
-    remedy="check that this machine reaches the registry, or set a mirror in the CLI configuration "
-    "(TF_CLI_CONFIG_FILE)",
+    "check that this machine reaches the registry, or set a mirror in the CLI configuration (TF_CLI_CONFIG_FILE)",
     retryable=True,
     pattern=r"failed to (query available provider|install provider)|required plugins are not installed"
     r"|inconsistent dependency lock file|could not connect to registry",
 )
-#: A variable's value is missing, has the wrong type, or fails a check of the recipe.
 INVALID_VARIABLE = Cause(
-    remedy="correct the value",
+    "correct the value",
     pattern=r"invalid value for (input )?variable|no value for required variable|invalid variable name"
     r"|resource precondition failed",
 )
-#: A value for a variable that the recipe does not have.
 UNKNOWN_VARIABLE = Cause(pattern=r"values? for undeclared variable")
-#: Terraform rejects the recipe.
 RECIPE_INVALID = Cause(
-    remedy="correct the recipe, or use one of its released versions",
+    "correct the recipe, or use one of its released versions",
     pattern=r"problems during initiali[sz]ation|unsupported (argument|block type|attribute)|missing required argument"
     r"|reference to undeclared|module not installed|invalid (reference|expression|block definition)"
     r"|duplicate (variable|resource|output|module)|unclosed configuration block",
 )
-#: A quota is exceeded.
 CLOUD_QUOTA_EXCEEDED = Cause(
-    remedy="raise the quota, or ask for less; what was created so far is in the state and is kept", pattern=r"quota"
+    "raise the quota, or ask for less; what was created so far is in the state and is kept", pattern=r"quota"
 )
-#: A provider or backend rejected Terraform's credentials.
 UNAUTHENTICATED = Cause(
-    remedy="give the Nebius connection a new token (they live for 12 hours) or a service account's key, and a backend "
+    "give the Nebius connection a new token (they live for 12 hours) or a service account's key, and a backend "
     "on object storage its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (the recipe's keys live for a day)",
     pattern=rf"unauthenticated|{_STATUS}401\b|unauthorized|expiredtoken|invalidaccesskeyid|signaturedoesnotmatch"
     r"|no valid credential sources|token (has |is )?(expired|invalid)|(expired|invalid|missing) (iam )?token",
 )
-#: The account lacks a right.
 DENIED = Cause(
-    remedy="give the account the role editor on the project, and the rights that the message names",
+    "give the account the role editor on the project, and the rights that the message names",
     pattern=rf"permissiondenied|permission_denied|{_STATUS}403\b|accessdenied|forbidden",
 )
-#: An object of that name exists, but is not in the state.
+#: An object of that name is not in the state.
 ALREADY_THERE = Cause(
-    remedy="use another name, or the workspace and backend with which it was created; import manually created objects "
+    "use another name, or the workspace and backend with which it was created; import manually created objects "
     "with `terraform import`",
     pattern=r"alreadyexists|already_exists|already exists",
 )
-#: Not enough machines at present.
 NOT_ENOUGH_RESOURCES = Cause(
-    remedy="check the limit of the capacity block, and who holds the rest of it; what was created so far is kept",
+    "check the limit of the capacity block, and who holds the rest of it; what was created so far is kept",
     retryable=True,
     pattern=r"not ?enough ?resources|resource_?exhausted",
 )
-#: Any other failure; Terraform's own messages give the cause.
 TERRAFORM_FAILED = Cause(retryable=True)
 #: What Terraform's messages can be about: failures of Terraform itself come before errors of the cloud.
 _IN_MESSAGES = (
@@ -239,3 +214,56 @@ def explain(found: Sequence[Diagnostic], command: str) -> TerraformError:
 def _told(one: Diagnostic) -> str:
     words = one.words if len(one.words) <= _LONGEST else f"{one.words[:_LONGEST]}…"
     return f"{words} ({one.where})" if one.where else words
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Lock that Terraform could not get, from its error message."""
+
+    id: str
+    who: str = ""
+    operation: str = ""
+    created: str = ""
+
+    @classmethod
+    def read(cls, diagnostics: Iterable[Diagnostic]) -> Lock | None:
+        """The lock in an error; None if the error does not describe it."""
+        for one in diagnostics:
+            said = dict(_FIELD.findall(one.detail))
+            # Terraform's http backend describes the requested lock instead of the one that is held.
+            if (held := _HELD.search(one.detail)) and held[1] != said.get("ID"):
+                return cls(id=held[1])
+            if "ID" in said:
+                return cls(said["ID"], said.get("Who", ""), said.get("Operation", ""), said.get("Created", ""))
+        return None
+
+    @property
+    def created_at(self) -> float | None:
+        """Its creation in seconds since the epoch; None if it cannot be parsed."""
+        return seconds_of(self.created.replace(" +0000 UTC", "Z"))
+
+    def __str__(self) -> str:
+        operation = self.operation.removeprefix("OperationType").lower() or "an operation"
+        since = f" since {self.created}" if self.created else ""
+        return f"{self.who or 'another process'} holds the lock of the state for {operation}{since} ({self.id})"
+
+    def belongs_to(self, who: str, began: float, last_sign: float) -> bool:
+        """True if it is the lock of a run with this user, start and last sign of life.
+
+        At its last sign of life that run held the lock, so no other process did. A lock that was created between the
+        start of the run and that sign, on the same machine and so by the same clock, is the run's.
+        """
+        return self.who == who and self.created_at is not None and began <= self.created_at <= last_sign
+
+
+def seconds_of(timestamp: str) -> float | None:
+    """Seconds since the epoch; None for a text that is not a date and time.
+
+    >>> seconds_of("2026-11-22T10:55:35.496482+09:00"), seconds_of("2026-11-22 01:55:35.496482762Z")
+    (1795312535.496482, 1795312535.496482)
+    """
+    try:
+        moment = moment_of("timestamp", timestamp)
+    except ValueError:
+        return None
+    return moment.timestamp() if moment else None

@@ -13,17 +13,14 @@ from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED
 
 #: Terraform's signs for actions, in the order of our output.
 _SIGNS = {"delete": "-", "replace": "-/+", "forget": ".", "create": "+", "update": "~", "read": "<="}
+#: The usual reasons; others are told in Terraform's own words.
 _REASONS = {
     "replace_because_tainted": "its creation was not finished",
     "replace_because_cannot_update": "it cannot be changed in place",
-    "replace_by_request": "its replacement was requested",
-    "replace_by_triggers": "a resource in its replace_triggered_by changes",
     "delete_because_no_resource_config": "it is no longer in the recipe",
     "delete_because_no_module": "its module is no longer in the recipe",
-    "delete_because_wrong_repetition": "the recipe no longer uses the same count or for_each",
     "delete_because_count_index": "its index is beyond the count in the recipe",
     "delete_because_each_key": "its key is no longer in for_each of the recipe",
-    "delete_because_no_move_target": "it was moved to an address that does not exist",
 }
 #: Types of resources that hold nothing: a replacement runs their provisioners again, or writes a file on the worker.
 _HOLD_NOTHING = re.compile(r"terraform_data|null_resource|(local|random|time)_\w+")
@@ -51,15 +48,12 @@ class ResourceChange:
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ResourceChange:
-        change = document["change"]
-        actions = change["actions"]
-        said = document.get("action_reason", "")
-        kind = document.get("type", "")
+        change, kind = document["change"], document.get("type", "")
+        said, actions = document.get("action_reason", ""), change["actions"]
         # A creation with something else: delete or forget.
         action = "replace" if len(actions) > 1 and "create" in actions else "/".join(actions)
-        forcing = change.get("replace_paths", ())
-        unknown = change.get("after_unknown") or {}
-        is_untold = bool(forcing) and any(_is_unknown(unknown.get(path[0])) for path in forcing)
+        forcing, unknown = change.get("replace_paths", ()), change.get("after_unknown") or {}
+        is_untold = any(_is_unknown(unknown.get(path[0])) for path in forcing)
         return cls(
             address=document["address"],
             action=action,
@@ -99,11 +93,9 @@ class ResourceChange:
         return f"{self.reason}{paths}".strip()
 
     def __str__(self) -> str:
-        sign = _SIGNS.get(self.action, self.action)
-        notes = [self.why, "imported" if self.is_import else ""]
-        notes.append(f"it was {self.previous_address}" if self.previous_address else "")
-        told = "; ".join(filter(None, notes))
-        return f"{sign:>3} {self.address}" + (f"   {told}" if told else "")
+        was = f"it was {self.previous_address}" * bool(self.previous_address)
+        told = "; ".join(filter(None, (self.why, "imported" * self.is_import, was)))
+        return f"{_SIGNS.get(self.action, self.action):>3} {self.address}" + (f"   {told}" if told else "")
 
 
 @dataclass(frozen=True)
@@ -115,10 +107,9 @@ class TerraformPlan:
     drift: tuple[ResourceChange, ...] = ()
     outputs: tuple[str, ...] = ()
     path: Path | None = None
-    digest: str = ""
 
     @classmethod
-    def read(cls, document: Mapping[str, Any], *, path: Path | None = None, digest: str = "") -> TerraformPlan:
+    def read(cls, document: Mapping[str, Any], *, path: Path | None = None) -> TerraformPlan:
         """A plan from ``terraform show -json PLAN``."""
         drift = map(ResourceChange.read, document.get("resource_drift", ()))
         outputs = document.get("output_changes", {}).items()
@@ -127,7 +118,6 @@ class TerraformPlan:
             drift=tuple(one for one in drift if one.action != "no-op"),
             outputs=tuple(name for name, one in outputs if one["actions"] != ["no-op"]),
             path=path,
-            digest=digest,
         )
 
     @property
@@ -154,8 +144,8 @@ class TerraformPlan:
         """The numbers of changes in a few words, destructive ones first."""
         counted = Counter(one.action for one in self.news)
         told = [f"{counted[one]} to {'destroy' if one == 'delete' else one}" for one in _SIGNS if counted[one]]
-        imported = sum(one.is_import for one in self.changes)
-        told += [f"{imported} to import"] if imported else []
+        if imported := sum(one.is_import for one in self.changes):
+            told.append(f"{imported} to import")
         if not told and self.outputs:
             return f"only outputs change: {', '.join(self.outputs)}"
         return ", ".join(told) or "nothing to do"
@@ -176,17 +166,16 @@ class TerraformPlan:
 
         With ``unfinished``, tainted resources may be replaced: this is how an interrupted creation continues.
         """
-        refused = [one for one in self.changes if one.is_loss and not one.is_among(allowed)]
-        if refused := [one for one in refused if not (unfinished and one.is_tainted)]:
-            told = "; ".join(
-                f"{one.address} would be {'replaced' if one.action == 'replace' else 'destroyed'}"
-                + (f" because {one.why}" if one.why else "")
-                for one in refused
-            )
-            remedy = DESTRUCTION_REFUSED.remedy
-            if tainted := [one.address for one in refused if one.is_tainted]:
-                remedy = f"{remedy}; one that is in use is kept by `terraform untaint {tainted[0]}` in its workspace"
-            raise DESTRUCTION_REFUSED.error(f"rejected, nothing was changed: {told}", remedy)
+        lost = [one for one in self.changes if one.is_loss and not one.is_among(allowed)]
+        refused = [one for one in lost if not (unfinished and one.is_tainted)]
+        if not refused:
+            return
+        ends = {"replace": "replaced", "delete": "destroyed"}
+        told = (f"{one.address} would be {ends[one.action]}{one.why and f' because {one.why}'}" for one in refused)
+        remedy = DESTRUCTION_REFUSED.remedy
+        if tainted := [one.address for one in refused if one.is_tainted]:
+            remedy = f"{remedy}; one that is in use is kept by `terraform untaint {tainted[0]}` in its workspace"
+        raise DESTRUCTION_REFUSED.error(f"rejected, nothing was changed: {'; '.join(told)}", remedy)
 
 
 def _is_unknown(value: Any) -> bool:

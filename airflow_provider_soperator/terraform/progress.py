@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.terraform.failures import Diagnostic
-from airflow_provider_soperator.terraform.state import seconds_of
+from airflow_provider_soperator.terraform.failures import Diagnostic, seconds_of
 
 #: The steps of each planned action; other actions do not count.
 _STEPS = {"create": 1, "update": 1, "delete": 1, "replace": 2}
@@ -53,29 +52,24 @@ class ApplyProgress:
         self.began = self.began or at
         if "hook" in event:
             self.last_sign = at
-        match event.get("type"):
-            case "planned_change":
-                self.total += _STEPS.get(event["change"]["action"], 0)
-            case "apply_start":
-                address, action = _hook(event)
+        match event:
+            case {"type": "planned_change", "change": {"action": action}}:
+                self.total += _STEPS.get(action, 0)
+            case {"type": "apply_start", "hook": {"resource": {"addr": address}, "action": action}}:
                 self.current[address] = (action, at)
                 yield f"{_DOING.get(action, action)} {address}"
-            case "apply_complete":
-                address, action = _hook(event)
+            case {"type": "apply_complete", "hook": {"resource": {"addr": address}, "action": action}}:
                 self.done += action in _STEPS
-                yield f"{_DONE.get(action, action)} {address}{self._took(address, at)}"
-            case "apply_errored":
-                address, action = _hook(event)
-                yield f"FAILED: {_DOING.get(action, action)} {address}{self._took(address, at)}"
-            case "change_summary":
-                changes = event["changes"]
-                if changes.get("operation") != "plan":
-                    self.applied = Applied(*(changes.get(name, 0) for name in ("add", "change", "remove", "import")))
-            case "diagnostic":
-                self.diagnostics.append(Diagnostic.read(event["diagnostic"]))
-            case "log":
-                if event.get("@level") in ("warn", "error") or "nterrupt" in event.get("@message", ""):
-                    yield " ".join(event.get("@message", "").split())
+                yield f"{_DONE.get(action, action)} {self._taken(address, at)}"
+            case {"type": "apply_errored", "hook": {"resource": {"addr": address}, "action": action}}:
+                yield f"FAILED: {_DOING.get(action, action)} {self._taken(address, at)}"
+            case {"type": "change_summary", "changes": {"operation": "apply" | "destroy"} as changes}:
+                self.applied = Applied(*(changes.get(name, 0) for name in ("add", "change", "remove", "import")))
+            case {"type": "diagnostic", "diagnostic": said}:
+                self.diagnostics.append(Diagnostic.read(said))
+            case {"type": "log", "@message": str(words)}:
+                if event.get("@level") in ("warn", "error") or "nterrupt" in words:
+                    yield " ".join(words.split())
 
     def bar(self, now: float) -> str:
         """A progress bar in one line.
@@ -86,23 +80,18 @@ class ApplyProgress:
         total = max(self.total, self.done)
         full = _WIDTH * self.done // total if total else 0
         oldest = sorted(self.current.items(), key=lambda one: one[1][1])
-        told = [f"{_DOING.get(action, action)} {name} ({clock(now - at)})" for name, (action, at) in oldest[:_NAMED]]
+        told = [f"{_DOING.get(action, action)} {name} ({_clock(now - at)})" for name, (action, at) in oldest[:_NAMED]]
         more = f" and {len(oldest) - _NAMED} more" if len(oldest) > _NAMED else ""
-        parts = [f"[{'#' * full:-<{_WIDTH}}] {self.done}/{total}", clock(now - self.began), ", ".join(told) + more]
+        parts = [f"[{'#' * full:-<{_WIDTH}}] {self.done}/{total}", _clock(now - self.began), ", ".join(told) + more]
         return " · ".join(filter(None, parts))
 
-    def _took(self, address: str, at: float) -> str:
+    def _taken(self, address: str, at: float) -> str:
         _, began = self.current.pop(address, ("", at))
-        return f" in {clock(at - began)}"
+        return f"{address} in {_clock(at - began)}"
 
 
-def clock(seconds: float) -> str:
+def _clock(seconds: float) -> str:
     """Minutes and seconds, and hours if there are any."""
     minutes, second = divmod(max(0, int(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-def _hook(event: Mapping[str, Any]) -> tuple[str, str]:
-    hook = event["hook"]
-    return hook["resource"]["addr"], hook["action"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.errors import nearest
-from airflow_provider_soperator.terraform.failures import INVALID_VARIABLE, NO_READER, NOT_A_RECIPE, UNKNOWN_VARIABLE
+from airflow_provider_soperator.terraform.failures import NO_READER, NOT_A_RECIPE, UNKNOWN_VARIABLE
 from airflow_provider_soperator.values import texts_in
 
 #: What is to be replaced in an example's values, such as "computefilesystem-<YOUR-FILESTORE-ID>".
@@ -27,7 +27,6 @@ _COMMENT = re.compile(r"^[ \t]*(?:#|//).*$", re.MULTILINE)
 _MODULE = re.compile(r'\bsource"?\s*[=:]\s*"(\.{1,2}/[^"]*)"')
 #: A script, by its path after a variable for some folder.
 _SCRIPT = re.compile(r"(?:\$\{?[\w.]+\}?/)?([\w./-]+\.sh(?:\.\w+)?)\b")
-FILL_IN = "set it in the description of the cluster, or in that file"
 
 
 @dataclass(frozen=True)
@@ -94,18 +93,14 @@ class RootModule:
             "correct the name, see its variables.tf, or use a version of the recipe that has it",
         )
 
-    def check_placeholders(self, given: Iterable[str]) -> None:
-        """Raise ``TerraformError`` if the recipe's own values, which are not ``given``, were not filled in."""
-        if left := "; ".join(self.placeholders(given)):
-            raise INVALID_VARIABLE.error(left, FILL_IN)
-
     def placeholders(self, given: Iterable[str]) -> Iterator[str]:
         """The recipe's own values that were not filled in, of variables that are not ``given``."""
         for file, values in self._value_files.items():
             for name, value in (values or {}).items():
                 left = next(filter(_PLACEHOLDER.search, texts_in(value)), None)
                 if left and name not in given:
-                    yield f"{file} of the recipe has a placeholder for {name}: {left!r}"
+                    where = "set it in the description of the cluster, or in that file"
+                    yield f"{file} of the recipe has a placeholder for {name}: {left!r}: {where}"
 
     def unset(self, given: Iterable[str]) -> list[str]:
         """The variables that must have a value and have none, as far as all files could be parsed."""
@@ -160,23 +155,18 @@ def reach(folder: Path) -> Path:
 
 def _read(path: Path) -> Mapping[str, Any] | None:
     """The contents of a file; None if it cannot be parsed here: Terraform itself reports any error in it."""
-    text = path.read_text(errors="replace")
-    if path.suffix == ".json":
-        try:
-            document = json.loads(text)
-        except ValueError:
-            return None
-        return document if isinstance(document, Mapping) else {}
     try:
         import hcl2
         from lark.exceptions import LarkError
     except ImportError as error:
         raise NO_READER.error(f"the packages for terraform are not installed ({error})") from error
+    text = path.read_text(errors="replace")
     options = hcl2.SerializationOptions(with_comments=False, explicit_blocks=False, strip_string_quotes=True)
     try:
-        return hcl2.loads(text + "\n", serialization_options=options)
-    except LarkError:
+        read = json.loads(text) if path.suffix == ".json" else hcl2.loads(f"{text}\n", serialization_options=options)
+    except (ValueError, LarkError):
         return None
+    return read if isinstance(read, Mapping) else {}
 
 
 def _is_override(path: Path) -> bool:

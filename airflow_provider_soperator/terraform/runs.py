@@ -1,4 +1,4 @@
-"""Runs of Terraform in processes that outlive their task, each identified by its folder.
+"""The binary: short commands, and runs in processes that outlive their task, each identified by its folder.
 
 An Airflow worker may be killed with all its child processes. So Terraform runs in its own session, under a shell that
 records the exit code; its JSON output goes to a file, which the try that started it, or a later one, reads.
@@ -6,6 +6,7 @@ records the exit code; its JSON output goes to a file, which the try that starte
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pwd
@@ -17,19 +18,27 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.terraform.failures import STATE_LOCKED, Diagnostic, errors, from_text
+from airflow_provider_soperator.terraform.failures import (
+    NO_TERRAFORM,
+    STATE_LOCKED,
+    Diagnostic,
+    errors,
+    explain,
+    from_text,
+)
 from airflow_provider_soperator.terraform.progress import ApplyProgress
 
-#: The shell waits for a line before it runs anything, because no run may be without a record. While Terraform runs, it
-#: touches a file, so that other machines with the same storage see that it is alive.
+#: Variables that would change Terraform's output, arguments or folders, and all of Airflow's: a recipe's scripts must
+#: not see the password of Airflow's database.
+_DROPPED = re.compile(r"TF_(LOG|CLI_ARGS|INPUT|WORKSPACE|DATA_DIR|REATTACH).*|_*AIRFLOW_.*")
+_SET = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "GIT_TERMINAL_PROMPT": "0"}
+#: While Terraform runs, the shell touches a file, so that other machines with the same storage see that it is alive.
 _WRAPPER = r"""
-read -r word || exit 0
-exec </dev/null
 run=$1; shift
 while [ ! -e "$run/rc" ] && kill -0 $$ 2>/dev/null; do touch "$run/beat"; sleep 5; done &
 sh -c 'echo $$ >"$0/pid.new" && mv "$0/pid.new" "$0/pid" && exec "$@"' "$run" "$@" >"$run/out" 2>"$run/err"
@@ -44,7 +53,53 @@ _SILENCE = 60.0
 _KEPT = 20
 #: The plan file of a run, as long as it can be applied.
 PLAN = "plan"
-_NAME = re.compile(r"(\d+)-(\w+)")
+
+
+def find(name: str | None) -> str:
+    """The path of a binary, given by name or path; by default of Terraform or OpenTofu."""
+    for one in [name] if name else ("terraform", "tofu"):
+        if path := shutil.which(os.path.expanduser(one)):
+            return path
+    raise NO_TERRAFORM.error(f"{name or 'terraform'} is not on PATH of this machine")
+
+
+def environment(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
+    """Environment for Terraform and a recipe's scripts: the Airflow worker's, cleaned, and ``added``."""
+    kept = {name: value for name, value in base.items() if not _DROPPED.fullmatch(name)}
+    return {**kept, **_SET, **added}
+
+
+@dataclass(frozen=True)
+class Terraform:
+    """A binary with an environment."""
+
+    path: str
+    env: Mapping[str, str] = field(repr=False)
+
+    def run(self, *args: str, cwd: Path) -> str:
+        """Return the output of a short command, which may be interrupted without harm; raise its error if it fails."""
+        # In its own session: a kill of the Airflow worker's process group must not leave a half-written file.
+        try:
+            done = subprocess.run(
+                [self.path, *args],
+                cwd=cwd,
+                env=dict(self.env),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NO_TERRAFORM.error(f"{self.path} cannot be run ({error})") from error
+        if done.returncode:
+            words = (done.stderr or done.stdout).strip()
+            untold = [Diagnostic("error", words.splitlines()[0], words)] if words else []
+            raise explain(from_text(f"{done.stdout}\n{done.stderr}") or untold, args[0])
+        return done.stdout
+
+    def document(self, *args: str, cwd: Path) -> Any:
+        return json.loads(self.run(*args, cwd=cwd))
 
 
 @dataclass(frozen=True)
@@ -59,10 +114,6 @@ class RunRecord:
     #: The user, as Terraform writes it into a lock.
     who: str
     started: float
-    #: Process id of the shell, and its start by the kernel's clock, because process ids are reused.
-    pid: int
-    began: int
-    digest: str = ""
 
 
 class Run:
@@ -82,9 +133,12 @@ class Run:
     @property
     def status(self) -> int | None:
         """Exit code of Terraform; None if it has not ended, or has died without recording one."""
-        with suppress(FileNotFoundError, ValueError):
-            return int((self.folder / "rc").read_text())
-        return None
+        return self._number("rc")
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of Terraform; None if it was not started."""
+        return self._number("pid")
 
     @property
     def is_running(self) -> bool:
@@ -114,10 +168,10 @@ class Run:
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """Terraform's diagnostics; for a run that died, one that says so."""
-        found, path = tuple(self.progress.diagnostics), self.folder / "err"
+        found = tuple(self.progress.diagnostics)
         if self.status == 0 or errors(found):
             return found
-        text = path.read_text(errors="replace") if path.exists() else ""
+        text = (self.folder / "err").read_text(errors="replace")
         printed = from_text(text)
         if errors(printed):
             return (*found, *printed)
@@ -130,9 +184,13 @@ class Run:
             out.seek(self._read)
             *whole, rest = out.read().split(b"\n")
             self._read = out.tell() - len(rest)
-        # A provider may print other lines.
-        events = filter(None, map(_event, whole))
-        return [line for event in events for line in self.progress.take(event)]
+        told: list[str] = []
+        for line in whole:
+            # A provider may print other lines.
+            with suppress(ValueError):
+                event = json.loads(line)
+                told += self.progress.take(event) if isinstance(event, dict) else ()
+        return told
 
     def follow(self, log: Logger, *, is_late: bool = False) -> None:
         """Wait for its end, and log its progress; what it had done before, if ``is_late``, in one line."""
@@ -162,6 +220,11 @@ class Run:
         self.was_interrupted = True
         self._tell()
 
+    def _number(self, name: str) -> int | None:
+        with suppress(FileNotFoundError, ValueError):
+            return int((self.folder / name).read_text())
+        return None
+
     def _tell(self) -> None:
         """Pass on the interrupt, once: on a second one Terraform would stop at once, and leave work unfinished.
 
@@ -169,23 +232,20 @@ class Run:
         """
         if self.was_interrupted and self._read and not self._is_told and self.is_here and self.is_running:
             with suppress(ProcessLookupError):
-                if pid := self._terraform():
+                if pid := self.pid:
                     os.kill(pid, signal.SIGINT)
                     self._is_told = True
 
     def _lives(self) -> bool:
+        """True while the shell or Terraform hold the file that is their input."""
         if not self.is_here:
             return self._beats()
-        return _began(self.record.pid) == self.record.began or self._terraform() is not None
-
-    def _terraform(self) -> int | None:
-        """Terraform's process id, if it is in the session of the shell."""
-        with suppress(FileNotFoundError, ValueError):
-            pid = int((self.folder / "pid").read_text())
-            fields = _stat(pid)
-            if fields and int(fields[3]) == self.record.pid:
-                return pid
-        return None
+        with (self.folder / "alive").open() as alive:
+            try:
+                fcntl.flock(alive, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     def _beats(self) -> bool:
         # By the clock of the storage, which both machines share.
@@ -198,52 +258,34 @@ class Run:
         return now - last < _SILENCE
 
 
-def _event(line: bytes) -> Mapping[str, Any] | None:
-    with suppress(ValueError):
-        event = json.loads(line)
-        if isinstance(event, dict):
-            return event
-    return None
-
-
 def pid_namespace() -> str:
     """Host, boot and container of this process."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return " ".join((socket.gethostname(), boot, os.readlink("/proc/self/ns/pid")))
 
 
-def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, digest: str = "") -> Run:
+def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Run:
     """Start a command in its own session. ``{run}`` in ``argv`` stands for the run's folder."""
-    folder = _folder(runs, kind)
+    folder, host = _folder(runs, kind), socket.gethostname()
     argv = [word.replace("{run}", str(folder)) for word in argv]
-    (folder / "out").touch()
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", _WRAPPER, "sh", str(folder), *argv],
-        cwd=cwd,
-        env=dict(env),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    host = socket.gethostname()
-    record = RunRecord(
-        kind=kind,
-        argv=argv,
-        host=host,
-        pid_namespace=pid_namespace(),
-        who=f"{_user()}@{host}",
-        started=time.time(),
-        pid=process.pid,
-        began=_began(process.pid) or 0,
-        digest=digest,
-    )
-    new = folder / "record.new"
-    new.write_text(json.dumps(asdict(record), indent=1))
-    os.replace(new, folder / "record.json")
-    assert process.stdin is not None
-    process.stdin.write(b"go\n")
-    process.stdin.close()
+    for name in ("out", "err"):
+        (folder / name).touch()
+    record = RunRecord(kind, argv, host, pid_namespace(), f"{_user()}@{host}", time.time())
+    with (folder / "alive").open("w+") as alive:
+        # The lock passes to the processes, and ends with the last of them.
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        # Before the start, because no run may be without a record.
+        (folder / "record.new").write_text(json.dumps(asdict(record), indent=1))
+        os.replace(folder / "record.new", folder / "record.json")
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _WRAPPER, "sh", str(folder), *argv],
+            cwd=cwd,
+            env=dict(env),
+            stdin=alive,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     return Run(folder, process)
 
 
@@ -253,8 +295,11 @@ def earlier(runs: Path) -> list[Run]:
 
 
 def _folders(runs: Path) -> list[Path]:
-    named = [folder for folder in runs.iterdir() if _NAME.fullmatch(folder.name)] if runs.exists() else []
-    return sorted(named, key=lambda folder: int(folder.name.partition("-")[0]), reverse=True)
+    return sorted(runs.glob("[0-9]*-*"), key=_place, reverse=True)
+
+
+def _place(folder: Path) -> int:
+    return int(folder.name.partition("-")[0])
 
 
 def _folder(runs: Path, kind: str) -> Path:
@@ -264,8 +309,7 @@ def _folder(runs: Path, kind: str) -> Path:
         # An apply that waits for a lock is retried, and needs its plan each time.
         if not (old / PLAN).exists():
             shutil.rmtree(old, ignore_errors=True)
-    number = int(there[0].name.partition("-")[0]) + 1 if there else 1
-    folder = runs / f"{number:04}-{kind}"
+    folder = runs / f"{_place(there[0]) + 1 if there else 1:04}-{kind}"
     folder.mkdir()
     return folder
 
@@ -276,19 +320,3 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return ""
-
-
-def _began(pid: int) -> int | None:
-    fields = _stat(pid)
-    return int(fields[19]) if fields else None
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on, see proc(5); None for a process that has ended."""
-    try:
-        said = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # The name of the command, before the state, may contain blanks and parentheses.
-    fields = said.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.failures import RECIPE_MISSING, STATE_ELSEWHERE
 from airflow_provider_soperator.terraform.root_module import RootModule, reach
-from airflow_provider_soperator.terraform.state import LOCAL, has_resources
+from airflow_provider_soperator.terraform.runs import Terraform
 
 #: File with the source of a copy, and its files.
 _NOTE = "source.json"
 _MODULE = "recipe"
+_STATE = "terraform.tfstate"
 _LEFT_OUT = re.compile(r"\.git|\.terraform|.*\.tfstate(\..*)?|terraform\.tfstate\.d")
 #: After a prefix such as ``git::https://``, two slashes end the package.
 _ADDRESS = re.compile(r"(?P<package>(?:\w+::)*(?:\w+://)?.*?)(?://(?P<inner>.*))?", re.DOTALL)
@@ -105,11 +105,12 @@ def _download(terraform: Terraform, source: Source, staging: Path) -> tuple[Path
 
 
 def _refuse_to_forget(folder: Path, root: Path) -> None:
-    state = folder / LOCAL
-    if has_resources(state) and not (root / LOCAL).exists() and RootModule.read(folder).backend == "local":
+    state = folder / _STATE
+    has_state = state.exists() and json.loads(state.read_text()).get("resources")
+    if has_state and not (root / _STATE).exists() and RootModule.read(folder).backend == "local":
         raise STATE_ELSEWHERE.error(
             f"{state} contains a cluster, which a copy of the recipe would create a second time",
-            f"give the recipe a shared backend, or copy the state to {root / LOCAL} and use it only there",
+            f"give the recipe a shared backend, or copy the state to {root / _STATE} and use it only there",
         )
 
 

@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform import runs
-from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.failures import (
     INTERRUPTED,
     NOT_A_RECIPE,
     PLAN_OUTDATED,
     STATE_LOCKED,
+    STATE_NOT_SAVED,
     TERRAFORM_FAILED,
-    UNKNOWN_VARIABLE,
     WORKSPACE_BUSY,
+    Lock,
     TerraformError,
     explain,
 )
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 from airflow_provider_soperator.terraform.progress import Applied
 from airflow_provider_soperator.terraform.root_module import RootModule
-from airflow_provider_soperator.terraform.runs import Run
+from airflow_provider_soperator.terraform.runs import Run, Terraform
 from airflow_provider_soperator.terraform.sources import Source, bring
-from airflow_provider_soperator.terraform.state import Lock, is_passing, save_errored, values_of
 from airflow_provider_soperator.values import texts_in
 
 _BACKEND = "terraform_backend_override.tf.json"
 _VARIABLES = "variables.tfvars.json"
+#: Terraform leaves it beside the recipe if the backend rejects the state.
+_ERRORED = "errored.tfstate"
 
 
 @dataclass(eq=False, repr=False)
@@ -63,13 +61,12 @@ class Workspace:
     backend: Mapping[str, Mapping[str, Any]] | None = None
     parallelism: int | None = None
     lock_timeout: float = 600.0
-    _root: Path | None = field(default=None, init=False)
+    _recipe: RootModule | None = field(default=None, init=False)
     _following: Run | None = field(default=None, init=False)
     _is_interrupted: bool = field(default=False, init=False)
 
     def __enter__(self) -> Workspace:
         self.settle()
-        self.close()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -98,14 +95,25 @@ class Workspace:
         version = self.terraform.run("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")
         self.log.info("%s, in %s", version, self.folder)
         with self._alone():
-            self._root = bring(self.terraform, self.source, self.folder / "recipe")
-            self._write_backend()
-            self.__dict__.pop("recipe", None)
+            root = bring(self.terraform, self.source, self.folder / "recipe")
+            backend = root / _BACKEND
+            backend.unlink(missing_ok=True)
+            if self.backend:
+                _write_privately(backend, {"terraform": {"backend": self.backend}})
+            self._recipe = RootModule.read(root)
         check()
         self.terraform.run("init", "-input=false", "-no-color", cwd=self.root)
         if name := self.terraform_workspace:
             self.terraform.run("workspace", "select", "-or-create", name, cwd=self.root)
-        self._say_where_state_is()
+        if self.recipe.backend == "local":
+            self.log.warning(
+                "The recipe keeps its state in %s, which is lost with this machine or container unless it is on "
+                "storage that all Airflow workers share; without it the cluster cannot be changed or destroyed. Set a "
+                "backend, or a home on persistent storage.",
+                self.root,
+            )
+        elif not self.recipe.is_locked:
+            self.log.warning("The backend has no lock against concurrent applies: set use_lockfile.")
 
     def plan(
         self, variables: Mapping[str, Any], *, destroy: bool = False, targets: Sequence[str] = (), refresh: bool = True
@@ -117,43 +125,32 @@ class Workspace:
         """
         self.settle()
         self.close()
-        recipe = self.recipe
-        recipe.check(variables)
-        recipe.check_placeholders(variables)
+        self.recipe.check(variables)
         # JSON has no interpolation, so values arrive unchanged.
-        _write_privately(self.folder / _VARIABLES, json.dumps(variables, indent=1))
+        _write_privately(self.folder / _VARIABLES, variables)
         arguments = [
             f"-out={{run}}/{runs.PLAN}",
             f"-var-file={self.folder / _VARIABLES}",
-            *(["-destroy"] if destroy else []),
-            *([] if refresh else ["-refresh=false"]),
+            *["-destroy"] * destroy,
+            *["-refresh=false"] * (not refresh),
             *(f"-target={one}" for one in targets),
         ]
-        outcome = self._run("plan", arguments)
-        if ignored := [one for one in outcome.diagnostics if UNKNOWN_VARIABLE.is_in(one.summary)]:
-            raise UNKNOWN_VARIABLE.error("; ".join(one.words for one in ignored), diagnostics=ignored)
-        path = outcome.folder / runs.PLAN
+        path = self._run("plan", arguments).folder / runs.PLAN
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        plan = TerraformPlan.read(document, path=path, digest=digest)
+        plan = TerraformPlan.read(document, path=path)
         for line in plan.lines() if refresh else ():
             self.log.info("%s", line)
         return plan
 
     def apply(self, plan: TerraformPlan) -> Applied:
-        """Carry out a plan exactly once: work that an earlier try has done or begun is not repeated."""
+        """Carry out a plan, once: work that an earlier try has done or begun is not repeated."""
         self.settle()
-        latest = self._latest_run("apply")
-        if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
-            self.log.info("Plan already applied by %s: not applying it again", latest.folder)
-            latest.read()
-            return latest.progress.applied
         if plan.is_empty:
             self.log.info("There is nothing to do.")
             return Applied()
         if plan.path is None or not plan.path.exists():
             raise PLAN_OUTDATED.error("there is a newer plan, or this one was already applied")
-        applied = self._run("apply", [str(plan.path)], digest=plan.digest).progress.applied
+        applied = self._run("apply", [str(plan.path)]).progress.applied
         self.close()
         self.log.info("Apply complete: %s.", applied)
         return applied
@@ -169,19 +166,20 @@ class Workspace:
 
     def kubeconfig(self, context: str) -> str:
         """A context that a recipe has added on this machine, as a kubeconfig for others; empty if it has added none."""
-        # With certificates in the place of their files. It may have a token, and so is for a connection alone.
-        words = ["kubectl", "config", "view", "--raw", "--minify", "--flatten", f"--context={context}"]
+        kubectl = replace(self.terraform, path="kubectl")
         try:
-            return subprocess.run(
-                words, env=dict(self.terraform.env), capture_output=True, text=True, check=True, timeout=60
-            ).stdout
-        except (OSError, subprocess.SubprocessError):
+            # With certificates in the place of their files. It may have a token, and so is for a connection alone.
+            return kubectl.run(
+                "config", "view", "--raw", "--minify", "--flatten", f"--context={context}", cwd=self.folder
+            )
+        except TerraformError:
             self.log.warning("The kubeconfig of this machine has no context %s to be put into a connection", context)
             return ""
 
     def show_state_address(self, address: str) -> dict[str, Any]:
         """The attributes of a resource in the state, such as ``module.login_script.terraform_data.lb_service_ip``."""
-        return values_of(self.terraform.document("show", "-json", cwd=self.root), address)
+        there = self.terraform.document("show", "-json", cwd=self.root).get("values", {})
+        return _values_of(there.get("root_module", {}), address)
 
     def interrupt(self) -> str:
         """Make Terraform finish what it has begun, save the state, release its lock and end; returns a description.
@@ -189,34 +187,30 @@ class Workspace:
         Returns at once, and may be called by a signal handler. A caller that waits gets an error in the end.
         """
         self._is_interrupted = True
-        run = self._following
-        if run is None:
+        if (run := self._following) is None:
             return "Terraform was not running"
         run.interrupt()
         if not run.is_here:
-            host = run.record.host
-            return f"Terraform continues on {host}, and can be interrupted only there; see {run.folder}"
+            return f"Terraform continues on {run.record.host}, and can be interrupted only there; see {run.folder}"
         return f"Terraform finishes what it has begun, saves the state and releases its lock; see {run.folder}"
 
     @property
-    def root(self) -> Path:
-        """The folder of the root module, in which Terraform runs."""
-        if self._root is None:
-            raise NOT_A_RECIPE.error(f"{self.folder} has no recipe yet", "call init() first")
-        return self._root
-
-    @cached_property
     def recipe(self) -> RootModule:
-        return RootModule.read(self.root)
+        """The recipe's root module, in whose folder Terraform runs."""
+        if self._recipe is None:
+            raise NOT_A_RECIPE.error(f"{self.folder} has no recipe yet", "call init() first")
+        return self._recipe
+
+    @property
+    def root(self) -> Path:
+        return self.recipe.folder
 
     @property
     def _runs(self) -> Path:
         return self.folder / "runs"
 
-    # ------------------------------------------------------------------------------ runs
-
-    def _latest_run(self, kind: str = "") -> Run | None:
-        return next((run for run in runs.earlier(self._runs) if kind in ("", run.record.kind)), None)
+    def _latest_run(self) -> Run | None:
+        return next(iter(runs.earlier(self._runs)), None)
 
     def _settle(self, latest: Run) -> None:
         kind = latest.record.kind
@@ -230,22 +224,21 @@ class Workspace:
                 self._checked(latest)
                 return
         latest.read()
+        progress = latest.progress
         if latest.status == 0:
             if kind == "apply":
-                applied = latest.progress.applied
-                self.log.info("The apply of an earlier try, of %s, has succeeded meanwhile: %s", at, applied)
+                self.log.info("The apply of an earlier try, of %s, has succeeded meanwhile: %s", at, progress.applied)
             return
-        how = "died" if latest.status is None else "failed"
-        done = f"{latest.progress.done} of {latest.progress.total} steps"
-        self.log.warning("The %s of an earlier try, of %s, %s after %s; see %s", kind, at, how, done, latest.folder)
-        for address in latest.progress.current:
+        how = f"{'died' if latest.status is None else 'failed'} after {progress.done} of {progress.total} steps"
+        self.log.warning("The %s of an earlier try, of %s, %s; see %s", kind, at, how, latest.folder)
+        for address in progress.current:
             self.log.warning("It was working on %s, which may exist without being in the state", address)
 
-    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> Run:
+    def _run(self, kind: str, arguments: Sequence[str]) -> Run:
         """Run plan or apply to its end. A lock of the state that others hold is waited for by Terraform itself."""
         seconds = 0.0
         while True:
-            outcome = self._follow(self._start(kind, arguments, seconds, digest))
+            outcome = self._follow(self._start(kind, arguments, seconds))
             try:
                 return self._checked(outcome)
             except TerraformError as error:
@@ -259,9 +252,14 @@ class Workspace:
                     seconds = self.lock_timeout
                     self.log.info("%s: waiting for at most %.0f s", lock or error.what, seconds)
                 else:
-                    raise self._still_locked(lock, error) from None
+                    raise STATE_LOCKED.error(
+                        f"{lock or error.what}, still after {self.lock_timeout:.0f} s",
+                        "wait for it to end; if that process has certainly died, run "
+                        f"`terraform force-unlock {lock.id if lock else 'ID'}` in the workspace's folder",
+                        error.diagnostics,
+                    ) from None
 
-    def _start(self, kind: str, arguments: Sequence[str], lock_timeout: float, digest: str) -> Run:
+    def _start(self, kind: str, arguments: Sequence[str], lock_timeout: float) -> Run:
         options = ["-json", "-input=false", f"-lock-timeout={lock_timeout:.0f}s"]
         if self.parallelism:
             options.append(f"-parallelism={self.parallelism}")
@@ -272,17 +270,7 @@ class Workspace:
             if latest and latest.is_running:
                 raise WORKSPACE_BUSY.error(f"another task is working in {self.folder}")
             argv = [self.terraform.path, kind, *options, *arguments]
-            return runs.start(self._runs, kind, argv, self.root, self.terraform.env, digest=digest)
-
-    def _still_locked(self, lock: Lock | None, error: TerraformError) -> TerraformError:
-        if lock is None:
-            return STATE_LOCKED.error(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
-        return STATE_LOCKED.error(
-            f"{lock}, still after {self.lock_timeout:.0f} s",
-            "wait for it to end; if that process has certainly died, run "
-            f"`terraform force-unlock {lock.id}` in the workspace's folder",
-            error.diagnostics,
-        )
+            return runs.start(self._runs, kind, argv, self.root, self.terraform.env)
 
     def _follow(self, run: Run, *, is_late: bool = False) -> Run:
         self._following = run
@@ -318,8 +306,6 @@ class Workspace:
                     return True
         return False
 
-    # ------------------------------------------------------------------------------ files
-
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Lock the folder against other changes and runs."""
@@ -335,35 +321,33 @@ class Workspace:
             yield
 
     def _rescue(self) -> None:
-        if self._root and (told := save_errored(self.terraform, self._root)):
-            self.log.warning("%s", told)
+        """Push a state that an earlier run could not save.
 
-    def _write_backend(self) -> None:
-        path = self.root / _BACKEND
-        if self.backend:
-            _write_privately(path, json.dumps({"terraform": {"backend": self.backend}}, indent=1))
-        else:
-            path.unlink(missing_ok=True)
-
-    def _say_where_state_is(self) -> None:
-        recipe = self.recipe
-        if recipe.backend != "local":
-            self.log.info("The state is in the recipe's backend, of type %s.", recipe.backend)
-            if not recipe.is_locked:
-                self.log.warning("The backend has no lock against concurrent applies: set use_lockfile.")
-        elif is_passing(self.root):
-            self.log.warning(
-                "The recipe keeps its state in %s, which is lost with this machine or container; without it the "
-                "cluster cannot be changed or destroyed. Set a backend, or a home on persistent storage.",
-                self.root,
-            )
-        else:
-            self.log.info(
-                "The recipe keeps its state in %s: all Airflow workers need access to this folder.", self.root
-            )
+        Terraform itself rejects it if the backend's state is newer, or of another cluster.
+        """
+        if not self._recipe or not (path := self.root / _ERRORED).exists():
+            return
+        try:
+            self.terraform.run("state", "push", _ERRORED, cwd=self.root)
+        except TerraformError as error:
+            raise STATE_NOT_SAVED.error(
+                f"the state of an earlier run is only in {path}, and cannot be pushed to the backend ({error.what})",
+                f"fix the cause, then run `terraform state push {_ERRORED}` in {self.root}; until then nothing is "
+                "changed",
+            ) from error
+        kept = path.rename(f"{path}.{time.strftime('%Y%m%d-%H%M%S')}.pushed")
+        self.log.warning("Pushed the state that an earlier run could not save to the backend; it is kept as %s", kept)
 
 
-def _write_privately(path: Path, text: str) -> None:
+def _write_privately(path: Path, document: Mapping[str, Any]) -> None:
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
+        json.dump(document, file, indent=1)
+
+
+def _values_of(module: Mapping[str, Any], address: str) -> dict[str, Any]:
+    """The attributes of a resource in a module, or in one within it; none if it is not there."""
+    for one in module.get("resources", ()):
+        if one["address"] == address:
+            return dict(one["values"])
+    return next(filter(None, (_values_of(child, address) for child in module.get("child_modules", ()))), {})

@@ -63,9 +63,7 @@ class CapacityTimetable(Timetable):
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        after: list[datetime] = []
-        if last_automated_data_interval is not None:
-            after.append(last_automated_data_interval.end)
+        after: list[datetime] = [last_automated_data_interval.end] if last_automated_data_interval else []
         if restriction.earliest is not None:
             after.append(restriction.earliest + self.schedule.lead_time - datetime.resolution)
         if not restriction.catchup or not after:
@@ -125,12 +123,12 @@ def _interval(change: ScheduleChange) -> DataInterval:
 
 def _description(schedule: CapacitySchedule) -> str:
     """For the page of a DAG, and shortened to what Airflow's database has room for."""
-    parts = []
-    for window in schedule.windows:
-        when = "" if window.name == window.when else f" ({window.when})"
-        parts.append(f"{window.name}{when}: {units_text(window.allocation)}")
+    named = {
+        one.name if one.name == one.when else f"{one.name} ({one.when})": one.allocation for one in schedule.windows
+    }
     if schedule.otherwise is not None:
-        parts.append(f"otherwise: {units_text(schedule.otherwise)}")
+        named["otherwise"] = schedule.otherwise
+    parts = [f"{name}: {units_text(allocation)}" for name, allocation in named.items()]
     if dates := [*schedule.exceptions, *schedule.holidays, *(one.when for one in schedule.overrides)]:
         parts.append(f"other than that on {', '.join(dates)}")
     begin = f"shifts begin {schedule.lead} before" if schedule.lead_time else "shifts begin at these times"

@@ -59,14 +59,7 @@ class _VersionUnknown(Exception):
 class RestTransport:
     """Sends requests to one slurmrestd."""
 
-    def __init__(
-        self,
-        url: str,
-        tokens: Tokens,
-        *,
-        user: str = "",
-        versions: tuple[int, ...] = VERSIONS,
-    ) -> None:
+    def __init__(self, url: str, tokens: Tokens, *, user: str = "", versions: tuple[int, ...] = VERSIONS) -> None:
         import httpx
 
         self._url = url.rstrip("/")

@@ -229,16 +229,16 @@ class Shells:
     those that are open serve all commands. A long command leaves an open shell to the others.
     """
 
-    def __init__(self, open_pipe: Callable[[], Awaitable[Pipe]], most: int = MAX_SHELLS) -> None:
+    def __init__(self, open_pipe: Callable[[], Awaitable[Pipe]]) -> None:
         self._open_pipe = open_pipe
-        self._limit = self._most = most
+        self._limit = MAX_SHELLS
         self._idle: list[Pipe] = []
         # All shells, and those that run long commands.
         self._open = self._long = 0
         self._opening: asyncio.Task[None] | None = None
         self._closed = self._broke = False
         # Long commands have a queue of their own. Only the first of each wait for changes, which wake all who wait.
-        self._queues = (asyncio.Semaphore(most), asyncio.Semaphore(most))
+        self._queues = (asyncio.Semaphore(MAX_SHELLS), asyncio.Semaphore(MAX_SHELLS))
         self._waiting: list[asyncio.Future[None]] = []
 
     async def ask(self, request: Request[T]) -> T:
@@ -315,7 +315,7 @@ class Shells:
             waiter.set_result(None)
 
     def _forget_refusal(self) -> None:
-        self._limit = self._most
+        self._limit = MAX_SHELLS
 
     async def _start(self) -> Pipe:
         pipe = await self._open_pipe()

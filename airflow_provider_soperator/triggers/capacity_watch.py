@@ -110,10 +110,10 @@ class CapacityDifferenceTrigger(EventTrigger):
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         from airflow_provider_soperator.capacity import reconciliation
+        from airflow_provider_soperator.capacity.figures import gauges, keep_report, note_window
         from airflow_provider_soperator.capacity.order import ShiftOrder
         from airflow_provider_soperator.capacity.overrides import kept_overrides
         from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-        from airflow_provider_soperator.capacity.windows import gauges, keep_report, note
 
         now = datetime.now(timezone.utc)
         kept = await call(kept_overrides, self.overrides)
@@ -122,7 +122,7 @@ class CapacityDifferenceTrigger(EventTrigger):
         world = await reconciliation.look(ShiftOrder.read(json.loads(self.order)), client, self.log)
         demanded = await self._demanded(world, wish.allocation, schedule.limit, client, now) if self.demand else None
         goal = reconciliation.goal_in(world, wish.allocation, schedule.limit, demanded)
-        if report := note(self._window, world, wish, goal, now):
+        if report := note_window(self._window, world, wish, goal, now):
             emit(gauges(report), dag_id=self.dag_id)
             await call(keep_report, self.dag_id, report)
         # What cannot be moved at present is no difference that a run could mend.

@@ -19,10 +19,10 @@ from async_timeout import timeout
 from airflow_provider_soperator.capacity.allocation import is_within, units_text
 from airflow_provider_soperator.capacity.demand import kept_demand
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
-from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded
+from airflow_provider_soperator.capacity.order import ShiftFailed, ShiftOrder, Superseded
 from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
+from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCommand
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
@@ -67,20 +67,17 @@ class ShiftTrigger(KillableTrigger):
         self._told: set[str] = set()
 
     async def event(self) -> dict[str, Any]:
-        event = await self._event()
-        if self._is_given_up:
-            result = event.get("result") or {}
-            await self._note_end(str(event.get("message") or result.get("superseded") or result.get("state")))
-        return event
-
-    async def _event(self) -> dict[str, Any]:
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with self._open() as shift:
                 state, event = await self._carry_out(shift, left)
-                return {**event, "report": await shift.report(state)}
+                event["report"] = await shift.report(state)
         except (CapacityError, *FAILURES) as error:
-            return _failure(error)
+            event = _failure(error)
+        if self._is_given_up:
+            result = event.get("result") or {}
+            await self._note_end(str(event.get("message") or result.get("superseded") or result.get("state")))
+        return event
 
     async def _carry_out(self, shift: Shift, left: float | None) -> tuple[str, dict[str, Any]]:
         """The state in which the shift has ended, and the event of that."""
@@ -119,17 +116,18 @@ class ShiftTrigger(KillableTrigger):
         if self.wish is not None:
             kept, order = await call(kept_overrides, self.wish["overrides"]), ShiftOrder.read(self.order)
             schedule = CapacitySchedule.read(self.wish["schedule"]).overridden(kept)
-            now = datetime.now(timezone.utc)
-            wish = schedule.at(max(order.wanted_at, now))
+            now, end = datetime.now(timezone.utc), order.ends_at
             # When its window is over it ends by itself, at its next poll, and tells what it has moved.
-            end, polls = order.ends_at, timedelta(seconds=2 * order.poll_interval)
-            is_ending = end is not None and end <= now < end + polls
-            if not is_ending and not is_within(order.desired, wish.allocation):
-                said = f"{wish.name} wishes for {units_text(wish.allocation)} by now"
-                raise Superseded(f"{said}; what was moved stays where it is")
+            if end is not None and end <= now < end + timedelta(seconds=2 * order.poll_interval):
+                return
+            wish, said = schedule.at(max(order.wanted_at, now)), ""
             demanded = await call(kept_demand, self.wish.get("demanded"), now)
-            if not is_ending and demanded and demanded != order.desired and is_within(demanded, wish.allocation):
-                raise Superseded(f"demand is {units_text(demanded)} by now; what was moved stays where it is")
+            if not is_within(order.desired, wish.allocation):
+                said = f"{wish.name} wishes for {units_text(wish.allocation)}"
+            elif demanded and demanded != order.desired and is_within(demanded, wish.allocation):
+                said = f"demand is {units_text(demanded)}"
+            if said:
+                raise Superseded(f"{said} by now; what was moved stays where it is")
 
     async def commands(self, record: ShiftRecord) -> Sequence[SteeringCommand]:
         try:

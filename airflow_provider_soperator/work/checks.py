@@ -18,7 +18,7 @@ from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.node_conditions import is_faulty, is_off
+from airflow_provider_soperator.slurm.node_conditions import is_faulty
 from airflow_provider_soperator.slurm.node_orders import drained
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
 from airflow_provider_soperator.slurm.states import NodeFlag
@@ -250,7 +250,7 @@ class CheckRun(Work[CheckClients]):
 
     def _refuse_too_many(self, nodes: Sequence[Node], failing: Sequence[Node]) -> None:
         """Raise if more nodes would be out of service for a fault than may be: that has mostly another cause."""
-        on = [node for node in nodes if not is_off(node)]
+        on = [node for node in nodes if not node.is_off]
         out = [node for node in on if node.state.has(NodeFlag.DRAIN) and is_faulty(node, self.drain_reason)]
         more = [node for node in failing if not node.state.has(NodeFlag.DRAIN)]
         limit = number_or_share("max_drained", self.max_drained, len(on))

@@ -20,7 +20,6 @@ from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.node_conditions import is_busy, is_usable
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.soperator import readiness
 from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
@@ -197,9 +196,9 @@ class ClusterStart(Work[ClusterClients]):
     def _chosen(self, nodes: Sequence[Node]) -> dict[str, Node]:
         chosen: dict[str, Node] = {}
         # One that is idle need not be waited for.
-        for node in sorted(nodes, key=is_busy):
+        for node in sorted(nodes, key=lambda node: node.is_busy):
             name, _, ordinal = node.name.rpartition("-")
-            if name in self.keys and ordinal.isdecimal() and is_usable(node):
+            if name in self.keys and ordinal.isdecimal() and node.is_usable:
                 chosen.setdefault(name, node)
         for name in self.keys:
             if name not in chosen:

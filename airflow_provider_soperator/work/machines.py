@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
@@ -23,11 +23,11 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import InvalidRequest
-from airflow_provider_soperator.slurm.node_conditions import in_lines, is_draining, is_up, refuse_unknown
-from airflow_provider_soperator.slurm.node_orders import NodeStep
-from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
+from airflow_provider_soperator.slurm.node_conditions import in_lines, refuse_unknown
+from airflow_provider_soperator.slurm.node_orders import NodeMove, NodeStep, move_of
+from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.values import NAMESPACE, number_or_share
-from airflow_provider_soperator.work.nodes import give_orders, requeue
+from airflow_provider_soperator.work.nodes import JobEnds, give_orders
 from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Work, WorkFailed
 
@@ -48,12 +48,11 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        #: Access to Kubernetes; without a connection it is not asked.
+        #: Access to Kubernetes by its own connection or that of the Soperator connection; without one it is not asked.
         self._witnesses = HealthSources()
         self._replacements: dict[str, Replacement] = {}
-        self._steps: dict[str, NodeStep] = {}
-        self._told: dict[str, str] = {}
-        self._ended_jobs: set[str] = set()
+        self._lost: Mapping[str, str] = {}
+        self._ends = JobEnds()
 
     async def step(self, client: AsyncSlurmClient) -> dict[str, Any] | None:
         """Look, give the orders that can be given now, and log what is new; the result, once all machines are new.
@@ -63,20 +62,26 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         """
         first = not self._replacements
         if first:
-            self._witnesses = await self._whom_to_ask()
+            conn_id, namespace = self.kubernetes_conn_id, self.namespace
+            if not conn_id:
+                settings = await SlurmHook(self.slurm_conn_id).async_settings()
+                conn_id, namespace = settings.kubernetes_conn_id or None, settings.namespace
+            self._witnesses = HealthSources(kubernetes_conn_id=conn_id, namespace=namespace)
         sights = await self._look(client, self.poll_interval / 2)
         if first:
             self._replacements = {name: Replacement(self) for name in self.nodes}
-        self._steps = self._decide(sights)
-        waiting = {name: step.lost or step.waits for name, step in self._steps.items() if step.lost or step.waits}
+        move = self._decide(sights)
+        waiting, self._lost = {**move.lost, **move.waiting}, move.lost
         self.place = "; ".join(in_lines(waiting))
-        lost = {name: step.lost for name, step in self._steps.items() if step.lost}
-        on_their_way = [name for name, one in self._replacements.items() if one.is_under_way and name not in lost]
-        if lost and (first or not on_their_way):
-            raise WorkFailed("; ".join(in_lines(lost)))
-        self._tell(waiting)
+        on_their_way = [name for name, one in self._replacements.items() if one.is_under_way and name not in move.lost]
+        if move.lost and (first or not on_their_way):
+            raise WorkFailed("; ".join(in_lines(move.lost)))
+        self._tell_nodes({**waiting, **self._arrived()})
         self.has_begun = True
-        await self._order(client, sights)
+        await give_orders(move.orders, client)
+        late = [name for name, sight in sights.items() if self._is_late(sight.node)]
+        if late and self.mode != "asap":
+            await self._ends.requeue(late, client, self._log, may_cancel=self.mode == "force")
         return self._result() if all(one.is_over for one in self._replacements.values()) else None
 
     async def undo(self, client: AsyncSlurmClient) -> str:
@@ -102,13 +107,6 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
     def left(self, error: Exception) -> str:
         return f"Nodes that were drained stay drained, as the cluster cannot be asked: {error}"
 
-    async def _whom_to_ask(self) -> HealthSources:
-        """Access to Kubernetes by its own connection, or by that of the Soperator connection, if there is any."""
-        settings = await SlurmHook(self.slurm_conn_id).async_settings()
-        if self.kubernetes_conn_id:
-            return HealthSources(kubernetes_conn_id=self.kubernetes_conn_id, namespace=self.namespace)
-        return HealthSources(kubernetes_conn_id=settings.kubernetes_conn_id or None, namespace=settings.namespace)
-
     async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, NodeSnapshot]:
         seen, nodes = await asyncio.gather(self._witnesses.ask(), client.ask_shared(ListNodes(), most_age))
         known = {node.name: node for node in nodes}
@@ -117,63 +115,38 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         if seen.kubernetes is not None:
             return {node.name: by_kubernetes(node, seen.kubernetes.get(node.name)) for node in wanted}
         sights = {node.name: by_slurm(node) for node in wanted}
-        if unknown := [node.name for node in wanted if is_up(node) and sights[node.name].machine is None]:
+        if unknown := [node.name for node in wanted if node.is_up and sights[node.name].machine is None]:
             raise InvalidRequest(
                 f"Slurm has not learnt which machine {hostlist.fold(unknown)} is on: give kubernetes_conn_id"
             )
         return sights
 
-    def _decide(self, sights: Mapping[str, NodeSnapshot]) -> dict[str, NodeStep]:
+    def _decide(self, sights: Mapping[str, NodeSnapshot]) -> NodeMove:
         now = datetime.now(timezone.utc)
         limit = number_or_share("max_parallel", self.max_parallel, len(self._replacements))
-        is_lost = any(step.lost for step in self._steps.values())
-        steps = {}
+        steps, is_lost = dict[str, NodeStep](), bool(self._lost)
         # The number of nodes that may begin depends on those that are on their way.
         for name in sorted(sights, key=lambda name: not self._replacements[name].is_under_way):
             under_way = sum(one.is_under_way for one in self._replacements.values())
             may_begin = under_way < limit and not is_lost
             steps[name] = self._replacements[name].look(sights[name], now, may_begin=may_begin)
             is_lost = is_lost or bool(steps[name].lost)
-        return steps
+        return move_of(steps)
 
-    def _tell(self, waiting: Mapping[str, str]) -> None:
-        arrived = {
-            name: f"is on {one.new}, in place of {one.old}" if one.old else f"is on {one.new} already"
-            for name, one in self._replacements.items()
-            if one.new and one.is_over
-        }
-        off = {
-            name: "is off: there is nothing to replace, and a power up takes another machine"
-            for name, one in self._replacements.items()
-            if one.is_skipped
-        }
-        said = {**waiting, **arrived, **off}
-        new = {name: text for name, text in said.items() if self._told.get(name) != text}
-        for line in in_lines(new):
-            self._log.info("%s", line)
-        self._told = said
-
-    async def _order(self, client: AsyncSlurmClient, sights: Mapping[str, NodeSnapshot]) -> None:
-        for step in self._steps.values():
-            await give_orders(step.orders, client)
-        late = [sight.node for sight in sights.values() if self._is_late(sight.node)]
-        if late and self.mode != "asap":
-            await self._end_jobs(client, late)
+    def _arrived(self) -> dict[str, str]:
+        """The nodes that need nothing more, and why."""
+        said = {}
+        for name, one in self._replacements.items():
+            if one.is_skipped:
+                said[name] = "is off: there is nothing to replace, and a power up takes another machine"
+            elif one.is_over:
+                said[name] = f"is on {one.new}{f', in place of {one.old}' if one.old else ' already'}"
+        return said
 
     def _is_late(self, node: Node) -> bool:
         """True once its jobs have had the time that they were given."""
-        drained = node.reason_since if is_draining(node) and self._replacements[node.name].is_under_way else None
+        drained = node.reason_since if node.is_draining and self._replacements[node.name].is_under_way else None
         return bool(drained and datetime.now(timezone.utc) - drained > self.grace)
-
-    async def _end_jobs(self, client: AsyncSlurmClient, nodes: Sequence[Node]) -> None:
-        names = [node.name for node in nodes]
-        running = await client.ask(ListJobs(states=("RUNNING", "SUSPENDED")))
-        for job in running:
-            if str(job.id) in self._ended_jobs or not hostlist.intersect(names, [job.nodelist]):
-                continue
-            await requeue(client, job, self._log, may_cancel=self.mode == "force")
-            # Not before: a connection that breaks meanwhile must not keep the job from being cancelled.
-            self._ended_jobs.add(str(job.id))
 
     def _result(self) -> dict[str, Any]:
         return {

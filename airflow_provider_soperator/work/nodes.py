@@ -22,13 +22,21 @@ from airflow_provider_soperator.slurm.node_conditions import (
     chosen,
     in_lines,
     is_anothers,
-    is_coming_up,
     is_ours,
     loss_rank,
+    refuse_orders,
     refuse_unknown,
 )
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
-from airflow_provider_soperator.slurm.requests import CancelJobs, ListNodes, PowerUp, Request, RequeueJobs, WhoAmI
+from airflow_provider_soperator.slurm.requests import (
+    CancelJobs,
+    ListJobs,
+    ListNodes,
+    PowerUp,
+    Request,
+    RequeueJobs,
+    WhoAmI,
+)
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.work.polling import SlurmAccess
@@ -58,11 +66,11 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     nebius_conn_id: str = ""
 
     def __post_init__(self) -> None:
-        # An owner who can have no drains is refused before the first.
+        # An owner who can have no drains, and a reason that is another order, are refused before the first.
         DrainReason(self.owner, self.reason)
+        refuse_orders(self.reason)
         self._already: tuple[str, ...] = ()
         self._static: frozenset[str] | None = None
-        self._told: dict[str, str] = {}
         self._chosen: set[str] = set()
 
     def decide(self, nodes: Sequence[Node]) -> NodeMove:
@@ -95,7 +103,7 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         if self.block:
             move = await self._within_block(chosen, move, known)
         if move.lost and (first or move.is_settled):
-            raise WorkFailed(_in_words(move.lost) + self._remedy(move, known))
+            raise WorkFailed("; ".join(in_lines(move.lost)) + self._remedy(move, known))
         if first:
             self._already = move.there
             self._warn(chosen, move)
@@ -118,7 +126,7 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
             return move
         block = await ShiftClients().block_beside_shifts(self.nebius_conn_id, self.block)
         # Slurm does not know if a booting node has its machine yet.
-        left = (block.free or 0) - sum(node.gpus for node in known.values() if is_coming_up(node))
+        left = (block.free or 0) - sum(node.gpus for node in known.values() if node.is_coming_up)
         fitting = accumulate(known[name].gpus for name in off)
         late = [name for name, gpus in zip(off, fitting, strict=True) if gpus > left]
         free = "an unknown number of" if block.free is None else max(0, left)
@@ -150,7 +158,14 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     def _choose(self, known: Mapping[str, Node]) -> tuple[Node, ...]:
         if self.count is None:
             return tuple(known[name] for name in self.nodes)
-        ranked = [(rank, node) for node in self._fitting(known) if (rank := self._rank(node)) is not None]
+        fitting = [
+            node
+            for name, node in known.items()
+            if name not in (self._static or ())
+            and self.partition in ("", *node.partitions)
+            and set(self.features) <= set(node.features)
+        ]
+        ranked = [(rank, node) for node in fitting if (rank := self._rank(node)) is not None]
         if len(ranked) < self.count:
             names = f" ({hostlist.fold([node.name for _, node in ranked])})" if ranked else ""
             raise (WorkFailed if self._told else WorkRefused)(
@@ -163,15 +178,6 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         self._chosen = {node.name for node in chosen}
         return chosen
 
-    def _fitting(self, known: Mapping[str, Node]) -> list[Node]:
-        return [
-            node
-            for node in known.values()
-            if node.name not in (self._static or ())
-            and self.partition in ("", *node.partitions)
-            and set(self.features) <= set(node.features)
-        ]
-
     def _rank(self, node: Node) -> int | None:
         """Sort key of the choice: first nodes that have arrived or are on their way, so each try takes the same."""
         move = self.decide((node,))
@@ -180,18 +186,14 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         if move.there:
             return 0
         if self.action == "up":
-            return 1 if is_coming_up(node) else 2 if move.orders else 3
+            return 1 if node.is_coming_up else 2 if move.orders else 3
         return None if is_anothers(node, self.owner) else 1 + loss_rank(node)
 
     def _tell(self, move: NodeMove) -> None:
-        """Log changes: nodes that are waited for, and nodes that have arrived."""
-        new = {name: text for name, text in move.waiting.items() if self._told.get(name) != text}
-        if new:
-            self._log.info("%s", _in_words(new))
-        arrived = [name for name in move.there if name in self._told]
-        if arrived:
+        """Log changes: nodes that have arrived, and nodes that are waited for."""
+        if arrived := [name for name in move.there if name in self._told]:
             self._log.info("%s: there", hostlist.fold(arrived))
-        self._told = {**move.waiting}
+        self._tell_nodes(move.waiting)
 
     def _warn(self, chosen: Sequence[Node], move: NodeMove) -> None:
         if move.there:
@@ -210,22 +212,36 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         return f". To undo drains of this provider, name their owner: {', '.join(sorted(owners))}" if owners else ""
 
 
-def _in_words(texts: Mapping[str, str]) -> str:
-    return "; ".join(in_lines(texts))
+async def jobs_on(names: Sequence[str], slurm: AsyncSlurmClient) -> list[Job]:
+    """The jobs that run on any of these nodes."""
+    jobs = await slurm.ask(ListJobs(states=("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED")))
+    found = [job for job in jobs if not job.state.is_pending and hostlist.intersect(job.nodelist, names)]
+    return sorted(found, key=lambda job: job.raw_id)
 
 
-async def requeue(client: AsyncSlurmClient, job: Job, log: Logger, *, may_cancel: bool) -> None:
-    """Put a job back into the queue; one that cannot go there is cancelled if it ``may_cancel``."""
-    what = f"Job {job.id} ({job.name} of {job.user}) on {job.nodelist}"
-    try:
-        await client.ask(RequeueJobs((job.id,)))
-        log.warning("%s is requeued, as its node goes", what)
-    except SlurmError as error:
-        if not may_cancel:
-            log.warning("%s cannot be requeued, and is waited for: %s", what, error)
-            return
-        await client.ask(CancelJobs(ids=(job.id,)))
-        log.warning("%s is cancelled, as its node goes, and it cannot be requeued (%s)", what, error)
+class JobEnds:
+    """Ends the jobs on nodes that go: each run of a job once, as its end may take long."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[int, int]] = set()
+
+    async def requeue(self, names: Sequence[str], client: AsyncSlurmClient, log: Logger, *, may_cancel: bool) -> None:
+        """Put the jobs back into the queue; those that cannot go there are cancelled if it ``may_cancel``."""
+        for job in await jobs_on(names, client):
+            if job.state.is_finished or (job.raw_id, job.restarts) in self._told:
+                continue
+            what = f"Job {job.id} ({job.name} of {job.user}) on {job.nodelist}"
+            try:
+                await client.ask(RequeueJobs((job.id,)))
+                log.warning("%s is requeued, as its node goes", what)
+            except SlurmError as error:
+                if may_cancel:
+                    await client.ask(CancelJobs(ids=(job.id,)))
+                    log.warning("%s is cancelled, as its node goes, and it cannot be requeued (%s)", what, error)
+                else:
+                    log.warning("%s cannot be requeued, and is waited for: %s", what, error)
+            # Not before: a connection that breaks meanwhile must not keep the job from being cancelled.
+            self._told.add((job.raw_id, job.restarts))
 
 
 async def give_orders(orders: Iterable[Request[Any]], client: AsyncSlurmClient) -> None:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import in_lines, is_ours
 from airflow_provider_soperator.slurm.node_orders import NodeMove
-from airflow_provider_soperator.slurm.requests import ListJobs, Undrain
+from airflow_provider_soperator.slurm.requests import Undrain
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.kinds import NODE_SET
-from airflow_provider_soperator.soperator.resize import Resize
+from airflow_provider_soperator.soperator.resize import Resize, known
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
-from airflow_provider_soperator.work.nodes import give_orders, requeue
+from airflow_provider_soperator.work.nodes import JobEnds, give_orders, jobs_on
 from airflow_provider_soperator.work.protocols import Work, WorkFailed, WorkRefused
 
 
@@ -35,8 +33,7 @@ class NodeSetResize(Work[ClusterSides]):
     def __post_init__(self) -> None:
         #: True once this process has changed the number.
         self._has_set = False
-        self._told: set[str] = set()
-        self._requeued: set[tuple[int, int]] = set()
+        self._ends = JobEnds()
 
     def open(self) -> AbstractAsyncContextManager[ClusterSides]:
         return self.where.open()
@@ -86,8 +83,8 @@ class NodeSetResize(Work[ClusterSides]):
         nodeset, slurm = await self._look(sides, 0)
         if nodeset.replicas <= self.resize.replicas:
             return f"NodeSet {nodeset.name} has {nodeset.replicas} replicas, and goes on towards that"
-        known = [slurm[name] for name in self.resize.leaving(nodeset) if name in slurm] if slurm else []
-        drained = tuple(node.name for node in known if is_ours(node, self.resize.owner))
+        leaving = known(self.resize.leaving(nodeset), slurm)
+        drained = tuple(node.name for node in leaving if is_ours(node, self.resize.owner))
         if drained and sides.slurm:
             await sides.slurm.ask(Undrain(drained))
         undrained = f", and {hostlist.fold(drained)} are undrained" if drained else ""
@@ -127,7 +124,7 @@ class NodeSetResize(Work[ClusterSides]):
         if sides.slurm:
             await give_orders(move.orders, sides.slurm)
         if self.resize.mode == "force" and sides.slurm:
-            await self._requeue(sides.slurm, self.resize.leaving(nodeset))
+            await self._ends.requeue(self.resize.leaving(nodeset), sides.slurm, self._log, may_cancel=True)
         if not move.is_over:
             return
         try:
@@ -140,26 +137,6 @@ class NodeSetResize(Work[ClusterSides]):
         self._has_set = True
         self._log.info("NodeSet %s goes from %d to %d nodes", nodeset.name, nodeset.replicas, self.resize.replicas)
 
-    async def _requeue(self, slurm: AsyncSlurmClient, names: Sequence[str]) -> None:
-        for job in await jobs_on(names, slurm):
-            # A cancelled job may take long to end.
-            if job.state.is_finished or (run := (job.raw_id, job.restarts)) in self._requeued:
-                continue
-            self._requeued.add(run)
-            await requeue(slurm, job, self._log, may_cancel=True)
-
     def _tell(self, move: NodeMove) -> None:
-        """Log reasons to wait, each once."""
-        lines = in_lines(move.waiting)
-        for line in lines:
-            if line not in self._told:
-                self._log.info("%s", line)
-        self._told = set(lines)
+        self._tell_nodes(move.waiting)
         self.place = "; ".join(in_lines({**move.lost, **move.waiting})) or "all is done but for the last look"
-
-
-async def jobs_on(names: Sequence[str], slurm: AsyncSlurmClient) -> list[Job]:
-    """The jobs that run on any of these nodes."""
-    jobs = await slurm.ask(ListJobs(states=("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED")))
-    found = [job for job in jobs if not job.state.is_pending and hostlist.intersect(job.nodelist, names)]
-    return sorted(found, key=lambda job: job.raw_id)

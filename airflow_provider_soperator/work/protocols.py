@@ -21,6 +21,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.node_conditions import in_lines
 from airflow_provider_soperator.values import Plain
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Work(Stored, ABC, Generic[C]):
     def begin(self, log: Logger) -> Self:
         """Have the steps of this process log there. Nothing is done before the first of them."""
         self._log = log
+        #: What was logged last about nodes, by their names.
+        self._told: dict[str, str] = {}
         return self
 
     @property
@@ -84,6 +87,12 @@ class Work(Stored, ABC, Generic[C]):
         if place != self.place:
             self.place = place
             self._log.info(line, place)
+
+    def _tell_nodes(self, said: Mapping[str, str]) -> None:
+        """Log what is new about nodes, worded to follow their names."""
+        for line in in_lines({name: text for name, text in said.items() if self._told.get(name) != text}):
+            self._log.info("%s", line)
+        self._told = dict(said)
 
     @abstractmethod
     def open(self) -> AbstractAsyncContextManager[C]:

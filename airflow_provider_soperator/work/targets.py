@@ -56,15 +56,11 @@ class TargetScaling(Work[Session]):
         except CapacityError as error:
             raise WorkFailed(str(error)) from error
         self._tell(seen)
-        if not self._is_there(seen):
+        if not (seen.is_settled and seen.ready >= self.units >= max(seen.held, seen.allowed)):
             return None
         await session.finish()
-        return {
-            "target": self.target.name,
-            "units": seen.ready,
-            "gpus": seen.ready * self.target.gpus_per_unit,
-            "seconds": self.seconds,
-        }
+        name, gpus = self.target.name, seen.ready * self.target.gpus_per_unit
+        return {"target": name, "units": seen.ready, "gpus": gpus, "seconds": self.seconds}
 
     async def undo(self, session: Session) -> str:
         """Undo only temporary changes: a target half way back is as bad as half way there."""
@@ -80,18 +76,12 @@ class TargetScaling(Work[Session]):
             now, mode = datetime.now(timezone.utc), self.mode
             await session.shrink(units, Release(wanted_at=now, mode=MODES[mode], ends_jobs=mode == "force"))
         elif min(seen.ready, seen.allowed) < units:
-            await session.grow(await self._may_have(seen))
+            if block := await self.read_block():
+                name = self.target.name
+                world = World(block, {name: seen}, {name: self.target.gpus_per_unit})
+                units = may_have(world, {name: units})[name]
+            await session.grow(units)
         return seen
-
-    async def _may_have(self, seen: Holding) -> int:
-        block, name = await self.read_block(), self.target.name
-        if block is None:
-            return self.units
-        world = World(block, {name: seen}, {name: self.target.gpus_per_unit})
-        return may_have(world, {name: self.units})[name]
-
-    def _is_there(self, seen: Holding) -> bool:
-        return seen.is_settled and seen.ready >= self.units >= max(seen.held, seen.allowed)
 
     def _tell(self, seen: Holding) -> None:
         target = self.target

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.terraform.command import Terraform, environment, find
 from airflow_provider_soperator.terraform.progress import Applied
+from airflow_provider_soperator.terraform.runs import Terraform, environment, find
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
 

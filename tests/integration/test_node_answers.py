@@ -24,33 +24,33 @@ from tests.integration.cluster import Cluster
 
 @pytest.mark.each_slurm
 def test_a_node_through_its_power_states(cluster: Cluster) -> None:
-    assert node_conditions.is_off(the_node(cluster))
+    assert the_node(cluster).is_off
     ask(cluster, PowerUp(("worker-1",)))
-    wait_node(cluster, node_conditions.is_coming_up)
-    wait_node(cluster, node_conditions.is_usable)
+    wait_node(cluster, lambda node: node.is_coming_up)
+    wait_node(cluster, lambda node: node.is_usable)
     job = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
-    busy = wait_node(cluster, node_conditions.is_busy)
-    assert node_conditions.is_usable(busy)
+    busy = wait_node(cluster, lambda node: node.is_busy)
+    assert busy.is_usable
     cluster.wait("its GPUs are taken", lambda: the_node(cluster).gpus_used == 8)
 
     reason = DrainReason("shifts/night", 'lent until 08:00; "quoted", a = b')
     ask(cluster, PowerDown(("worker-1",), PowerDownMode.ASAP, str(reason)))
     going = the_node(cluster)
-    assert node_conditions.is_going_off(going)
-    assert node_conditions.is_draining(going)
+    assert going.is_going_off
+    assert going.is_draining
     assert node_conditions.is_ours(going, "shifts/night")
     assert DrainReason.parse(going.reason) == reason
     assert going.reason_user == "root"
     assert going.reason_since is not None
     cluster.let_go(job)
-    off = wait_node(cluster, node_conditions.is_off)
+    off = wait_node(cluster, lambda node: node.is_off)
     # slurmctld has cleared the drain that came with it.
-    assert not node_conditions.is_drained(off)
+    assert not off.is_drained
 
     ask(cluster, Drain(("worker-1",), str(reason)))
     kept = the_node(cluster)
-    assert node_conditions.is_off(kept)
-    assert node_conditions.is_drained(kept)
+    assert kept.is_off
+    assert kept.is_drained
     assert node_conditions.is_ours(kept)
     ask(cluster, Undrain(("worker-1",)))
     assert not node_conditions.is_ours(the_node(cluster))
@@ -61,7 +61,7 @@ def test_a_forced_power_down_takes_the_job_with_it(cluster: Cluster) -> None:
     job = JobId.parse(cluster.held_job("--nodelist=worker-1", "--no-requeue"))
     cluster.wait("it runs", lambda: the_job(cluster, job).state.base is JobBase.RUNNING)
     ask(cluster, PowerDown(("worker-1",), PowerDownMode.FORCE))
-    wait_node(cluster, node_conditions.is_off)
+    wait_node(cluster, lambda node: node.is_off)
     ended = cluster.wait("it has ended", lambda: (found := the_job(cluster, job)).state.is_finished and found)
     assert not ended.state.succeeded
 
@@ -71,12 +71,12 @@ def test_a_forced_power_down_takes_the_job_with_it(cluster: Cluster) -> None:
 def test_a_node_that_does_not_boot(cluster: Cluster) -> None:
     cluster.fault("node-no-boot", node="worker-1")
     ask(cluster, PowerUp(("worker-1",)))
-    wait_node(cluster, node_conditions.is_coming_up)
+    wait_node(cluster, lambda node: node.is_coming_up)
     cluster.give_up_boot("worker-1")
-    wait_node(cluster, node_conditions.failed_to_resume)
+    wait_node(cluster, lambda node: node.failed_to_resume)
     cluster.fault("clear")
     ask(cluster, PowerDown(("worker-1",), PowerDownMode.FORCE))
-    wait_node(cluster, lambda node: node_conditions.is_off(node) and not node_conditions.failed_to_resume(node))
+    wait_node(cluster, lambda node: node.is_off and not node.failed_to_resume)
 
 
 def test_soperators_reasons_are_known_and_not_ours(cluster: Cluster) -> None:
@@ -86,9 +86,9 @@ def test_soperators_reasons_are_known_and_not_ours(cluster: Cluster) -> None:
     assert known is not None
     assert known.heals
     assert not node_conditions.is_ours(drained)
-    assert not node_conditions.is_usable(drained)
+    assert not drained.is_usable
     ask(cluster, ResumeNodes(("worker-0",)))
-    wait_node(cluster, node_conditions.is_usable, "worker-0")
+    wait_node(cluster, lambda node: node.is_usable, "worker-0")
 
 
 def test_all_nodes_and_partitions(cluster: Cluster) -> None:

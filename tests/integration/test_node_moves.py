@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_soperator.slurm import node_orders
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_off, is_usable
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.slurm.node_orders import NodeMove
 from airflow_provider_soperator.slurm.requests import Drain, ListNodes, PowerDown, PowerDownMode, PowerUp, Request
 from tests.contract.transports import Way
@@ -71,13 +71,13 @@ def test_nodes_go_up_stay_down_and_come_back_with_no_order_given_twice(mover: Mo
     assert (move.is_over, move.there, mover.ordered) == (True, NODES, [PowerUp(NODES)])
     mover.ordered.clear()
     assert mover.until_over(lend, *NODES).is_over
-    assert all(is_off(node) and node.reason == str(LENT) for node in mover.look(*NODES))
+    assert all(node.is_off and node.reason == str(LENT) for node in mover.look(*NODES))
     downs = [order for order in mover.ordered if isinstance(order, PowerDown)]
     drains = [order for order in mover.ordered if isinstance(order, Drain)]
     assert [name for order in downs for name in order.names] == list(NODES)
     assert sorted(name for order in drains for name in order.names) == list(NODES)
     assert mover.until_over(lambda nodes: node_orders.up(nodes, owner="shift/night"), *NODES).is_over
-    assert all(is_usable(node) for node in mover.look(*NODES))
+    assert all(node.is_usable for node in mover.look(*NODES))
 
 
 def test_a_node_that_powers_down_is_powered_up_after_that(over_ssh: Mover, cluster: Cluster) -> None:

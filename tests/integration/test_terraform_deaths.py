@@ -72,7 +72,8 @@ def killed_in_apply(bench: Bench, task: Task) -> Run:
 
 def slain(run: Run) -> None:
     """All of a run, as when a machine is lost."""
-    os.killpg(run.record.pid, signal.SIGKILL)
+    assert run.pid
+    os.killpg(os.getpgid(run.pid), signal.SIGKILL)
     wait_for(lambda: run.was_killed, "it lives")
 
 

@@ -20,8 +20,7 @@ from async_timeout import timeout
 from airflow_provider_soperator.slurm.cluster_records import RateLimit
 from airflow_provider_soperator.slurm.files import ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_description import array_indices, array_text
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, array_indices, array_text, key_of
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     CancelJobs,

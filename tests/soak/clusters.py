@@ -109,6 +109,7 @@ class Life:
         source = (DAGS / "upgrade_window.py").read_text()
         source = _with(source, "        @task\n        def make_it", "    @task_group\n    def verify", CHANGE)
         self._upgrade = stack.add_source("upgrade_window", source)
+        self._switch(self._upgrade)
         self._compare = stack.add_source("compare_cluster", COMPARE)
         self._heal = stack.add_file(DAGS / "replace_sick_nodes.py")
 
@@ -123,7 +124,7 @@ class Life:
         assert self._cluster.run("srun", "--gres=gpu:8", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES").count(",") == 7
         self._apply(_check())
         # Its watcher begins when Airflow reads the file next.
-        self._stack.call("PATCH", f"/dags/{self._heal.dag_id}", json={"is_paused": False})
+        self._switch(self._heal)
         (self._stack.dags / "replace_sick_nodes.py").touch()
         self._round.checked[MADE] += 1
 
@@ -226,9 +227,10 @@ class Life:
         assert not self._cluster.active_jobs()
 
     def is_destroyed(self) -> None:
-        self._stack.call("PATCH", f"/dags/{self._heal.dag_id}", json={"is_paused": True})
-        form = {**self._form, "version": self._release}
-        run = Dag(self._stack, "destroy_cluster").trigger(**form, confirm=CLUSTER)
+        self._switch(self._heal, is_on=False)
+        form, destroy = {**self._form, "version": self._release}, Dag(self._stack, "destroy_cluster")
+        self._switch(destroy)
+        run = destroy.trigger(**form, confirm=CLUSTER)
         run.wait("destroy", "success", timeout=240)
         init = self._cluster.sandbox.init
         self._cluster.wait("all has ended", lambda: init.processes().keys() == {"cloud", "postgres"})
@@ -236,6 +238,10 @@ class Life:
         self._round.checked[DESTROYED] += 1
 
     # How it is done
+
+    def _switch(self, dag: Dag, *, is_on: bool = True) -> None:
+        """What takes nodes or the cluster from their users has to be switched on first."""
+        self._stack.call("PATCH", f"/dags/{dag.dag_id}", json={"is_paused": not is_on})
 
     def _compared(self) -> dict[str, str]:
         run = self._compare.trigger(version=self._release)

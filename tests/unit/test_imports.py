@@ -85,7 +85,6 @@ TABLE = (
             "provisioning.objects",
             "soperator.active_checks",
             "soperator.cluster_objects",
-            "soperator.backups",
             "soperator.evictions",
             "soperator.kinds",
             "soperator.objects",

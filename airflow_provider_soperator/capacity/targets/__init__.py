@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["BoughtNodes", "KubernetesScaleTarget", "NebiusNodeGroupTarget", "SlurmNodesTarget"]
 
 
+def _refuse_less(target: Any, **least: int) -> None:
+    for name, number in least.items():
+        if (said := getattr(target, name)) < number:
+            raise CapacityMistake(f"{target.name}: {name} must be >= {number}, got {said}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlurmNodesTarget:
     """Ephemeral nodes of a Soperator cluster.
@@ -49,8 +55,7 @@ class SlurmNodesTarget:
     units: str = "nodes"
 
     def __post_init__(self) -> None:
-        if self.gpus_per_unit < 1:
-            raise CapacityMistake(f"{self.name}: gpus_per_unit must be >= 1, got {self.gpus_per_unit}")
+        _refuse_less(self, gpus_per_unit=1)
         if self.order not in ("end", "work"):
             raise CapacityMistake(f"{self.name}: order must be 'end' or 'work', got {self.order!r}")
         object.__setattr__(self, "node_groups", tuple(self.node_groups))
@@ -64,10 +69,10 @@ class SlurmNodesTarget:
             client = await opened.enter_async_context(clients.slurm(self.slurm_conn_id))
             machines = None
             if self.node_groups:
-                sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
                 from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
 
-                machines = GroupMachines(sdk, self.node_groups)
+                sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
+                machines = GroupMachines(sdk, self.node_groups, log)
             yield SlurmNodesSession(self, client, await client.ask(WhoAmI()), machines, context, log)
 
 
@@ -134,10 +139,7 @@ class NebiusNodeGroupTarget:
     fallback: BoughtNodes | None = None
 
     def __post_init__(self) -> None:
-        if self.gpus_per_unit < 1:
-            raise CapacityMistake(f"{self.name}: gpus_per_unit must be >= 1, got {self.gpus_per_unit}")
-        if self.min_nodes < 0:
-            raise CapacityMistake(f"{self.name}: min_nodes must be >= 0, got {self.min_nodes}")
+        _refuse_less(self, gpus_per_unit=1, min_nodes=0)
 
     @property
     def units(self) -> str:
@@ -195,8 +197,7 @@ class KubernetesScaleTarget:
     units: str = "replicas"
 
     def __post_init__(self) -> None:
-        if self.gpus_per_unit < 1:
-            raise CapacityMistake(f"{self.name}: gpus_per_unit must be >= 1, got {self.gpus_per_unit}")
+        _refuse_less(self, gpus_per_unit=1)
         from airflow_provider_soperator.soperator.kinds import KindMistake, check_kind
 
         try:
@@ -214,9 +215,9 @@ class KubernetesScaleTarget:
 Target = SlurmNodesTarget | NebiusNodeGroupTarget | KubernetesScaleTarget
 
 
-def refuse_strangers(targets: Iterable[Any]) -> None:
-    """Raise ``CapacityMistake`` if any of these is no target: another process could not read it."""
-    for target in targets:
-        if type(target) not in get_args(Target):
-            names = ", ".join(sorted(kind.__name__ for kind in get_args(Target)))
-            raise CapacityMistake(f"{target!r} is not a target", f"use {names}")
+def refuse_strangers(values: Iterable[object], kinds: Any = Target, what: str = "target") -> None:
+    """Raise ``CapacityMistake`` if any of these is of another kind: another process could not read it."""
+    for one in values:
+        if type(one) not in get_args(kinds):
+            names = ", ".join(sorted(kind.__name__ for kind in get_args(kinds)))
+            raise CapacityMistake(f"{one!r} is not a {what}", f"use {names}")

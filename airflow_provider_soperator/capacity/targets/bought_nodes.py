@@ -20,6 +20,14 @@ _KEYS = uuid.UUID("6d0f6f0c-0f5f-4a0e-8a55-0b0f1f0c9a61")
 _WINDOW, _SPENT, _SINCE = "soperator-window", "soperator-gpu-seconds", "soperator-since"
 
 
+async def read_known(client: NodeGroupClient) -> NodeGroup:
+    """Read a group; ``CapacityMistake`` if there is none."""
+    try:
+        return await client.read()
+    except NebiusMissing as error:
+        raise CapacityMistake(error.what, error.remedy) from error
+
+
 class BoughtGroup:
     """The node group of bought nodes during one shift. Its size is how many are paid for."""
 
@@ -30,10 +38,7 @@ class BoughtGroup:
 
     async def check(self) -> None:
         """Raise ``CapacityMistake`` if its machines may be of a block, or cannot replace those of the target."""
-        try:
-            group = await self._client.read()
-        except NebiusMissing as error:
-            raise CapacityMistake(error.what, error.remedy) from error
+        group = await read_known(self._client)
         policy = group.spec.template.reservation_policy.policy
         if policy != ReservationPolicy.Policy.FORBID:
             raise CapacityMistake(
@@ -48,10 +53,8 @@ class BoughtGroup:
                 "buy nodes of the size that the target's own have",
             )
         if size_of(group).least is not None:
-            raise CapacityMistake(
-                f"node group {self.group_id} has an autoscaler, which would buy by itself",
-                "use a group of fixed size, 0 at first",
-            )
+            said = f"node group {self.group_id} has an autoscaler, which would buy by itself"
+            raise CapacityMistake(said, "use a group of fixed size, 0 at first")
 
     async def count(self) -> int:
         """Count the nodes that are paid for, also those that are still on their way."""
@@ -63,14 +66,16 @@ class BoughtGroup:
         What is bought is paid for until the end of the window: nobody has to come back before it.
         """
         group = await self._client.read()
-        has, window = size_of(group).most, str(int(until.timestamp())) if until else ""
-        spent = self._spent(group, window, now)
+        labels = dict(group.metadata.labels)
+        has, window, spent = size_of(group).most, str(int(until.timestamp())) if until else "", 0.0
+        if labels.get(_WINDOW) == window:
+            passed = max(0.0, now.timestamp() - float(labels[_SINCE]))
+            spent = float(labels[_SPENT]) + passed * has * self._gpus
         seconds = (until - now).total_seconds() if until else 0.0
         # A little more, so that what could be paid for when it was bought still can be, whatever was rounded.
         left = self._said.gpu_hours * 3600 - spent + 1
         affordable = int(left / (self._gpus * seconds)) if seconds > 0 else 0
         to = max(0, min(max(lacks, min(has, keeps)), self._said.max_nodes, affordable))
-        labels = dict(group.metadata.labels)
         if to == has and (to == 0 or labels.get(_WINDOW) == window):
             return True
         account = {_WINDOW: window, _SPENT: str(round(spent)), _SINCE: str(int(now.timestamp()))}
@@ -84,11 +89,3 @@ class BoughtGroup:
         cost = f"{spent / 3600:.1f} of {self._said.gpu_hours:g} GPU-hours of this window are spent"
         self._log.warning("Node group %s: %s nodes beside the block, not %s; %s", self.group_id, to, has, cost)
         return False
-
-    def _spent(self, group: NodeGroup, window: str, now: datetime) -> float:
-        """GPU-seconds that a window has paid for so far."""
-        labels = group.metadata.labels
-        if labels.get(_WINDOW) != window:
-            return 0.0
-        passed = max(0.0, now.timestamp() - float(labels[_SINCE]))
-        return float(labels[_SPENT]) + passed * size_of(group).most * self._gpus

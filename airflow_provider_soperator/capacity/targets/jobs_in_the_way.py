@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -27,6 +26,11 @@ class DisplacedJobs:
         self._seen: dict[JobId, Job] = {}
         #: When jobs were ended on them for the first time.
         self.forced: datetime | None = None
+        #: The time at which each job got the signal, and how often each job that was ended had been requeued before.
+        self.warned: dict[JobId, datetime] = {}
+        self.ended: dict[JobId, int] = {}
+        #: Jobs whose admin comment cannot be set.
+        self.untold: set[JobId] = set()
 
     def see(self, jobs: Iterable[Job], staying: Iterable[Job] = ()) -> None:
         """Note the jobs on nodes that leave, and that others run on nodes that stay."""
@@ -42,48 +46,34 @@ class DisplacedJobs:
     def losses(self, found: Mapping[JobId, JobStatus]) -> JobLosses:
         """Count the jobs by their present states."""
         total = JobLosses()
-        for job, before in self._seen.items():
-            status = found.get(job)
-            if status is None or not status.parts:
-                continue
-            restarts = max(part.restarts for part in status.parts)
-            if restarts > before.restarts:
-                total += JobLosses(requeued=1, lost_gpu_seconds=self._lost(before))
-            elif status.is_over and not status.succeeded and self._was_forced(status):
-                total += JobLosses(killed=1, lost_gpu_seconds=self._lost(before))
+        # Slurm knows whole seconds only.
+        forced = self.forced and self.forced.replace(microsecond=0)
+        for before in (job for job in self._seen.values() if job.id in found and found[job.id].parts):
+            status, lost = found[before.id], work_of(before, self.forced) if self.forced else 0.0
+            was_forced = forced and any(part.ends and part.ends >= forced for part in status.parts)
+            if max(part.restarts for part in status.parts) > before.restarts:
+                total += JobLosses(requeued=1, lost_gpu_seconds=lost)
+            elif status.is_over and not status.succeeded and was_forced:
+                total += JobLosses(killed=1, lost_gpu_seconds=lost)
             elif status.is_over:
                 total += JobLosses(ended=1)
         return total
-
-    def _was_forced(self, status: JobStatus) -> bool:
-        # Slurm knows whole seconds only.
-        forced = self.forced and self.forced.replace(microsecond=0)
-        return bool(forced and any(part.ends and part.ends >= forced for part in status.parts))
-
-    def _lost(self, job: Job) -> float:
-        return work_of(job, self.forced) if self.forced else 0.0
-
-
-@dataclass
-class JobNotes:
-    """What is remembered of these jobs while the connection is opened again."""
-
-    displaced: DisplacedJobs = field(default_factory=DisplacedJobs)
-    #: The time at which each job got the signal, and how often each job that was ended had been requeued before.
-    warned: dict[JobId, datetime] = field(default_factory=dict)
-    ended: dict[JobId, int] = field(default_factory=dict)
-    #: Jobs whose admin comment cannot be set.
-    untold: set[JobId] = field(default_factory=set)
 
 
 class JobsInTheWay:
     """The jobs of one target that are in the way of a shift. Comments of others are left as they are.
 
-    ``may_end``: the ids of those that may be ended; None: all.
+    ``may_end``: the ids of those that may be ended; None: all. ``notes`` outlast the connection.
     """
 
     def __init__(
-        self, target: str, ask: Ask, reason: DrainReason, may_end: frozenset[str] | None, notes: JobNotes, log: Logger
+        self,
+        target: str,
+        ask: Ask,
+        reason: DrainReason,
+        may_end: frozenset[str] | None,
+        notes: DisplacedJobs,
+        log: Logger,
     ) -> None:
         self._target, self._ask, self._may_end, self._notes, self._log = target, ask, may_end, notes, log
         self._mine, self._why = f"{DrainReason(reason.owner)}: ", reason.why or "a shift"
@@ -92,7 +82,7 @@ class JobsInTheWay:
     def may_end(self, job: Job) -> bool:
         return self._may_end is None or bool({str(job.id), str(job.id.whole)} & self._may_end)
 
-    async def tell(self, jobs: Sequence[Job], leaving: Collection[Job], release: Release) -> None:
+    async def tell(self, jobs: Sequence[Job], leaving: Iterable[Job], release: Release) -> None:
         """Tell those of the jobs that will be ended on nodes that go when that is, and withdraw it from all others."""
         at = release.signals_at
         # A job that ends sooner by its own limit is not in the way.
@@ -144,7 +134,7 @@ class JobsInTheWay:
             await self._ask(CancelJobs(ids=new, signal=release.signal))
         notes.warned |= dict.fromkeys(new, now)
         for job in (job for job in ending if now - notes.warned[job.id] >= release.grace):
-            notes.displaced.forced = notes.displaced.forced or now
+            notes.forced = notes.forced or now
             await self._end(job)
             notes.ended[job.id] = job.restarts
 

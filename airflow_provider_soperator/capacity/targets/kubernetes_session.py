@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from airflow_provider_soperator.capacity import autoscalers
 from airflow_provider_soperator.capacity.holdings import Holding, Release
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 from airflow_provider_soperator.capacity.targets.protocol import Clients, MachineClues, Session, refuse_forbidden
 from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.soperator import workloads
 from airflow_provider_soperator.soperator.conditions import Object
-from airflow_provider_soperator.soperator.kinds import KindMistake, Resource, find_scalable
+from airflow_provider_soperator.soperator.kinds import POD, KindMistake, Resource
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict, kubernetes_errors
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 
 T = TypeVar("T")
 
@@ -41,11 +39,11 @@ async def open_session(
     async with AsyncExitStack() as opened:
         with kubernetes_errors("connect", _RIGHTS):
             client = await opened.enter_async_context(clients.kubernetes(target.kubernetes_conn_id))
+        objects = Objects(client, target.namespace, _RIGHTS)
         try:
-            resource = await find_scalable(client, target.kind)
+            workload = Workload(target, await objects.find_scalable(target.kind), objects)
         except KindMistake as error:
             raise CapacityMistake(str(error)) from None
-        workload = Workload(target, resource, Objects(client, target.namespace, _RIGHTS))
         yield KubernetesScaleSession(target, workload, log)
 
 
@@ -67,7 +65,7 @@ class Workload:
 
     async def pods(self, scale: Object) -> list[Object]:
         selector = (scale.get("status") or {}).get("selector")
-        return await self._objects.list_pods(selector) if selector else []
+        return await self._objects.list_all(POD, selector) if selector else []
 
     async def autoscaler(self) -> autoscalers.Autoscaler | None:
         return await autoscalers.find(self._objects, self._resource, self._name, may_pin_hpa=self._may_pin_hpa)
@@ -78,12 +76,12 @@ class Workload:
         body = {"spec": {"replicas": wanted}} | ({} if dry_run else version)
         await self._named(self._objects.patch_scale(self._resource, self._name, body, dry_run=dry_run))
 
-    async def annotate(self, annotations: dict[str, str]) -> None:
-        body = {"metadata": {"annotations": annotations}}
-        await self._named(self._objects.patch(self._resource, self._name, body))
-
-    async def change(self, autoscaler: autoscalers.Autoscaler, patch: Object, *, dry_run: bool = False) -> None:
-        await self._named(self._objects.patch(autoscaler.resource, autoscaler.name, patch, dry_run=dry_run))
+    async def change(
+        self, patch: Object, autoscaler: autoscalers.Autoscaler | None = None, *, dry_run: bool = False
+    ) -> None:
+        """Patch it, or its autoscaler."""
+        resource, name = (autoscaler.resource, autoscaler.name) if autoscaler else (self._resource, self._name)
+        await self._named(self._objects.patch(resource, name, patch, dry_run=dry_run))
 
     async def _named(self, call: Awaitable[T]) -> T:
         """Turn a missing object into a ``CapacityMistake``: the target names it."""
@@ -101,8 +99,7 @@ class KubernetesScaleSession(Session):
         self._target, self._workload, self._log = target, workload, log
         #: The numbers of replicas that are possible if nobody else scales; empty before the first change.
         self._known: set[int] = set()
-        self._desired = 0
-        self._aftershocks = 0
+        self._desired, self._aftershocks = 0, 0
         #: Why the workload is left to others.
         self._kept = ""
 
@@ -117,34 +114,26 @@ class KubernetesScaleSession(Session):
                 f"set gpus_per_unit={declared}, or correct the limits of its Pods",
             )
         if units * target.gpus_per_unit > block.limit:
-            raise CapacityMistake(
-                f"{target.name}: {units} replicas of {target.gpus_per_unit} GPUs do not fit into {block.id}, which has "
-                f"{block.limit}",
-                "ask for fewer replicas",
-            )
+            what = f"{units} replicas of {target.gpus_per_unit} GPUs"
+            said = f"{target.name}: {what} do not fit into {block.id}, which has {block.limit}"
+            raise CapacityMistake(said, "ask for fewer replicas")
         with refuse_forbidden(target.name):
             # A dry run needs the same rights.
             await self._workload.set_replicas(scale, _replicas(scale), dry_run=True)
             if autoscaler:
                 autoscaler.check()
-                await self._workload.change(autoscaler, {"metadata": {"annotations": {}}}, dry_run=True)
+                await self._workload.change(autoscalers.annotated({}), autoscaler, dry_run=True)
 
     async def notes(self, to: int) -> tuple[str, ...]:
         thing, scale, _ = await self._see()
-        now, notes = _replicas(scale), []
+        now, notes = _replicas(scale), tuple[str, ...]()
         if kept := self._kept or workloads.was_put_back(thing, now):
             return (kept,)
         if to != now and (source := workloads.source_of(thing)):
-            notes.append(
-                f"{self._workload} is kept by {source}: it {'will' if source.sets_replicas else 'may'} put its "
-                f"replicas back to {now}, unless {source.remedy}"
-            )
-        if to < now:
-            notes.append(
-                "PodDisruptionBudgets do not bind scaling; Pods have their terminationGracePeriodSeconds to end, and "
-                "hold their GPUs until then"
-            )
-        return tuple(notes)
+            back = f"it {'will' if source.sets_replicas else 'may'} put its replicas back to {now}"
+            notes = (f"{self._workload} is kept by {source}: {back}, unless {source.remedy}",)
+        grace = "Pods have their terminationGracePeriodSeconds to end, and hold their GPUs until then"
+        return (*notes, f"PodDisruptionBudgets do not bind scaling; {grace}") if to < now else notes
 
     async def look(self) -> Holding:
         thing, scale, autoscaler = await self._see()
@@ -152,14 +141,12 @@ class KubernetesScaleSession(Session):
         wanted, made = _replicas(scale), int((scale.get("status") or {}).get("replicas") or 0)
         status = thing.get("status") or {}
         kept = self._kept or workloads.was_put_back(thing, wanted)
+        # Without a selector only its own status tells about its Pods.
+        placed, leaving, ready = made, 0, made
         if (scale.get("status") or {}).get("selector"):
             staying = [pod for pod in found if not workloads.is_leaving(pod)]
-            placed = sum(map(workloads.is_on_a_node, staying))
-            leaving = sum(workloads.is_on_a_node(pod) for pod in found if workloads.is_leaving(pod))
-            ready = sum(map(workloads.is_ready, staying))
-        else:
-            # Without a selector only its own status tells about its Pods.
-            placed, leaving, ready = made, 0, made
+            placed, ready = sum(map(workloads.is_on_a_node, staying)), sum(map(workloads.is_ready, staying))
+            leaving = sum(map(workloads.is_on_a_node, found)) - placed
         allowed = max(wanted, autoscaler.ceiling(wanted)) if autoscaler else wanted
         return Holding(
             allowed=allowed,
@@ -188,7 +175,7 @@ class KubernetesScaleSession(Session):
     async def finish(self) -> None:
         scale, autoscaler = await asyncio.gather(self._workload.scale(), self._workload.autoscaler())
         if autoscaler and (patch := autoscaler.release(_replicas(scale))):
-            await self._workload.change(autoscaler, patch)
+            await self._workload.change(patch, autoscaler)
             self._log.info("%s: resumed %s %s", self._target.name, autoscaler.resource.kind, autoscaler.name)
 
     async def machines(self) -> MachineClues:
@@ -211,7 +198,11 @@ class KubernetesScaleSession(Session):
         self._known, self._desired = {_replicas(scale), wanted}, wanted
         if autoscaler:
             # First, or it would revert the change.
-            await self._pin(autoscaler, wanted)
+            autoscaler.check()
+            if patch := autoscaler.pin(wanted):
+                await self._workload.change(patch, autoscaler)
+                words = (self._target.name, autoscaler.resource.kind, autoscaler.name, wanted)
+                self._log.info("%s: pinned %s %s at %s replicas", *words)
         for _ in range(_TRIES):
             now = _replicas(scale)
             await self._give_way(now, autoscaler)
@@ -235,13 +226,6 @@ class KubernetesScaleSession(Session):
             )
         self._known = {wanted}
 
-    async def _pin(self, autoscaler: autoscalers.Autoscaler, wanted: int) -> None:
-        autoscaler.check()
-        if patch := autoscaler.pin(wanted):
-            await self._workload.change(autoscaler, patch)
-            words = (self._target.name, autoscaler.resource.kind, autoscaler.name, wanted)
-            self._log.info("%s: pinned %s %s at %s replicas", *words)
-
     async def _give_way(self, now: int, autoscaler: autoscalers.Autoscaler | None) -> None:
         """Leave the workload to others if they scale it at the same time."""
         if self._kept or not self._known or now in self._known:
@@ -257,7 +241,7 @@ class KubernetesScaleSession(Session):
         self._log.warning("%s: %s. It is left at that.", self._target.name, self._kept)
         if source:
             # Or each next shift would end the same Pods, for as long as the controller needs to start them again.
-            await self._workload.annotate({workloads.PUT_BACK: f"{now} by {who}"})
+            await self._workload.change(autoscalers.annotated({workloads.PUT_BACK: f"{now} by {who}"}))
 
 
 def _replicas(scale: Object) -> int:

@@ -13,6 +13,8 @@ from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupStatus, ReservationPol
 from nebius.sdk import SDK
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
+from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup, read_known
 from airflow_provider_soperator.capacity.targets.protocol import (
     MachineClues,
     Session,
@@ -22,13 +24,7 @@ from airflow_provider_soperator.capacity.targets.protocol import (
 )
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.api import (
-    NebiusConflict,
-    NebiusDenied,
-    NebiusError,
-    NebiusMissing,
-    NebiusUnauthenticated,
-)
+from airflow_provider_soperator.nebius.api import NebiusConflict, NebiusError, NebiusUnauthenticated
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, rivals
 from airflow_provider_soperator.nebius.node_groups import (
     MOST_NODES,
@@ -46,8 +42,6 @@ from airflow_provider_soperator.soperator.objects import Objects
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
 
-    from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
-    from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup
 
 _Policy = ReservationPolicy.Policy
 _SET_POLICY = "nebius mk8s node-group update --template-reservation-policy-policy strict"
@@ -77,53 +71,46 @@ class NodeGroupSession(Session):
         self._client = NodeGroupClient(sdk, target.node_group)
         self._seen: GroupSize | None = None
         self._ordered: GroupSize | None = None
-        self._undone = 0
+        self._undone, self._said = 0, ""
         #: Who else resizes the group, once that has been overruled.
         self._kept = ""
-        self._said = ""
 
     async def check(self, units: int, block: CapacityBlock) -> None:
-        """Raise ``CapacityMistake`` if the group could never have ``units`` nodes of this block."""
-        refuse_unnamed(block, f"node group {self._group_id}")
-        try:
-            group = await self._client.read()
-        except NebiusMissing as error:
-            raise CapacityMistake(error.what, error.remedy) from error
-        refuse_to_buy(group, block.id)
-        refuse_misfit(group, units, self._target.gpus_per_unit, block)
-        await self._refuse_other_blocks(group, block)
-        await self._refuse_other_region(group, block)
-        await refuse_other_fabric(self._client, group, block)
+        whose = f"node group {self._group_id}"
+        refuse_unnamed(block, whose)
+        group = await checked(self._client, units, self._target.gpus_per_unit, block, self._log)
+        if not group.spec.template.reservation_policy.reservation_ids and (others := await rivals(self._sdk, block.id)):
+            raise CapacityMistake(
+                f"{whose} names no block, so its machines may also come from {', '.join(others)}",
+                f"add {block.id} to the reservation_ids of its reservation policy",
+            )
         if self._bought:
             await self._bought.check()
         if group.status.strategy.drain_timeout == timedelta(0):
-            self._log.warning(
-                "Node group %s has no drain timeout: set strategy.drain_timeout, or a PodDisruptionBudget can block "
-                "a shrink forever",
-                self._group_id,
-            )
-
+            remedy = "set strategy.drain_timeout, or a PodDisruptionBudget can block a shrink forever"
+            self._log.warning("Node group %s has no drain timeout: %s", self._group_id, remedy)
         if self._evictions:
-            with refuse_forbidden(f"node group {self._group_id}"):
+            with refuse_forbidden(whose):
                 found = await self._evictions.check()
             if group.status.ready_node_count and not found:
                 raise CapacityMistake(
-                    f"the Kubernetes cluster of kubernetes_conn_id has no Node of node group {self._group_id}",
+                    f"the Kubernetes cluster of kubernetes_conn_id has no Node of {whose}",
                     "use a connection to the cluster of the group",
                 )
 
     async def look(self) -> Holding:
         """Read the holding. A node counts as long as the API counts it, also while it arrives or leaves."""
         group, operation, size = await self._see()
-        cordoned, busy, waits = 0, 0, tuple[str, ...]()
-        if self._evictions:
-            cordoned = sum(node.is_ours for node in await self._evictions.nodes())
-            busy, waits = self._evictions.busy, self._evictions.problems
+        # A node that an autoscaler may add counts as ready: it only waits for work.
+        may_come = 0 if size.least is None else max(0, size.most - group.status.node_count)
+        evictions = self._evictions
+        cordoned = sum(node.is_ours for node in await evictions.nodes()) if evictions else 0
+        waits = evictions.problems if evictions else ()
         return Holding(
             allowed=size.most,
             held=group.status.node_count,
-            ready=max(0, _ready(group, size) - cordoned),
-            finishing=busy,
+            ready=max(0, group.status.ready_node_count + may_come - cordoned),
+            finishing=evictions.busy if evictions else 0,
             is_settled=is_settled(group, operation),
             problems=(*filter(None, [self._kept]), *waits, *problems(group, operation)),
             pinned=size.most if self._kept else None,
@@ -134,18 +121,13 @@ class NodeGroupSession(Session):
         return await self._evictions.explain(to) if self._evictions else {}
 
     async def notes(self, to: int) -> tuple[str, ...]:
-        group = await self._client.read()
-        if to >= group.status.node_count:
-            return ()
+        group, said = await self._client.read(), ""
         if self._evictions is None:
-            return (
-                "Nebius ends the Pods of the nodes that it takes: set kubernetes_conn_id to have them evicted first",
-            )
-        if size_of(group).least is not None:
-            return ()
-        return (
-            "of a group of fixed size Nebius chooses the machines, and may take others than those that are emptied",
-        )
+            said = "Nebius ends the Pods of the nodes that it takes: set kubernetes_conn_id to have them evicted first"
+        elif size_of(group).least is None:
+            said = "Nebius chooses the machines, and may take others than those that are emptied"
+            said = f"of a group of fixed size {said}"
+        return (said,) if said and to < group.status.node_count else ()
 
     async def shrink(self, to: int, release: Release) -> None:
         """Shrink to at most ``to`` nodes: by those without Pods, unless nodes are to go by force.
@@ -160,10 +142,8 @@ class NodeGroupSession(Session):
         group, operation, size = await self._see()
         if size.most <= to or self._kept:
             return
-        if operation and not _lacks_machines(group, operation):
-            self._say_once(f"waiting for {operation.id}, which is still running")
-            return
-        await self._resize(group, size.shrunk(to), operation)
+        lacks_machines = group.status.node_count < group.status.target_node_count or problems(group, operation)
+        await self._resize(group, size.shrunk(to), operation, waits=not lacks_machines)
 
     async def grow(self, to: int) -> None:
         """Allow at least ``to`` nodes."""
@@ -174,10 +154,8 @@ class NodeGroupSession(Session):
             return
         # The group may have changed since the check, and could buy another node.
         refuse_to_buy(group, self._context.block)
-        if operation and not _only_grows(group):
-            self._say_once(f"waiting for {operation.id}, which is still running")
-            return
-        await self._resize(group, size.grown(to, self._target.min_nodes), operation)
+        replaces = group.status.outdated_node_count or group.status.node_count > group.status.target_node_count
+        await self._resize(group, size.grown(to, self._target.min_nodes), operation, waits=bool(replaces))
 
     async def finish(self) -> None:
         """Undo the cordons of nodes that stay."""
@@ -201,7 +179,11 @@ class NodeGroupSession(Session):
         group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         return group, running(operations), self._noted(group, operations)
 
-    async def _resize(self, group: NodeGroup, size: GroupSize, running: Operation | None) -> None:
+    async def _resize(self, group: NodeGroup, size: GroupSize, running: Operation | None, *, waits: bool) -> None:
+        """Request a size, unless it ``waits`` for a running operation."""
+        if running and waits:
+            self._say_once(f"waiting for {running.id}, which is still running")
+            return
         before, version = size_of(group), group.metadata.resource_version
         # Derived from this step, so that another process, or a retry after a lost answer, makes the same key.
         after = f"{version}/{running.id if running else ''}"
@@ -217,13 +199,12 @@ class NodeGroupSession(Session):
 
     def _noted(self, group: NodeGroup, operations: list[Operation]) -> GroupSize:
         """The group's size. A change by others is reverted once; after a second one the group is left to them."""
-        size, known = size_of(group), (self._seen, self._ordered)
-        is_foreign = self._seen is not None and size not in known
+        size, before = size_of(group), self._seen
         self._seen = size
-        if not is_foreign:
+        if before is None or size in (before, self._ordered):
             return size
-        newest = operations[0] if operations else None
-        who = f"{newest.created_by or 'an unknown account'} with {newest.id}" if newest else "an unknown account"
+        who = (operations[0].created_by if operations else "") or "an unknown account"
+        who += f" with {operations[0].id}" if operations else ""
         said = f"node group {self._group_id} was set to {size} by {who}"
         self._undone += self._ordered is not None
         if self._undone > 1:
@@ -234,48 +215,10 @@ class NodeGroupSession(Session):
         self._log.warning("Meanwhile, %s", self._kept or said)
         return size
 
-    async def _refuse_other_blocks(self, group: NodeGroup, block: CapacityBlock) -> None:
-        if group.spec.template.reservation_policy.reservation_ids:
-            return
-        if others := await rivals(self._sdk, block.id):
-            raise CapacityMistake(
-                f"node group {self._group_id} names no block, so its machines may also come from {', '.join(others)}",
-                f"add {block.id} to the reservation_ids of its reservation policy",
-            )
-
-    async def _refuse_other_region(self, group: NodeGroup, block: CapacityBlock) -> None:
-        try:
-            region = await self._client.region(group)
-        except (NebiusDenied, NebiusMissing) as error:
-            # Moving capacity does not need the right to read the cluster's project.
-            self._log.info("Node group %s: region not checked: %s", self._group_id, error.what)
-            return
-        if region != block.region:
-            raise CapacityMistake(
-                f"node group {self._group_id} is in {region}, but block {block.id} in {block.region}",
-                "use a node group of the same region",
-            )
-
     def _say_once(self, what: str) -> None:
         if what != self._said:
             self._said = what
             self._log.info("Node group %s: %s", self._group_id, what)
-
-
-def _ready(group: NodeGroup, size: GroupSize) -> int:
-    """Count the ready nodes. A node that an autoscaler may add counts as ready: it only waits for work."""
-    ready = group.status.ready_node_count
-    return ready if size.least is None else ready + max(0, size.most - group.status.node_count)
-
-
-def _only_grows(group: NodeGroup) -> bool:
-    """True if what is under way replaces and removes no node."""
-    status = group.status
-    return status.outdated_node_count == 0 and status.node_count <= status.target_node_count
-
-
-def _lacks_machines(group: NodeGroup, operation: Operation) -> bool:
-    return group.status.node_count < group.status.target_node_count or bool(problems(group, operation))
 
 
 def evictions_from(client: ApiClient, group_id: str, context: SessionContext, log: Logger) -> PodEvictions:
@@ -288,75 +231,75 @@ def evictions_from(client: ApiClient, group_id: str, context: SessionContext, lo
 class GroupMachines:
     """The machines of the node groups under a set of Slurm nodes."""
 
-    def __init__(self, sdk: SDK, groups: Sequence[str]) -> None:
-        self._groups = [NodeGroupClient(sdk, group) for group in groups]
+    def __init__(self, sdk: SDK, groups: Sequence[str], log: Logger) -> None:
+        self._groups, self._log = [NodeGroupClient(sdk, group) for group in groups], log
 
     async def count(self) -> int:
         """Count the machines, including those that arrive or leave."""
         found = await asyncio.gather(*(group.read() for group in self._groups))
         return sum(group.status.node_count for group in found)
 
-    async def check_found(self, gpus_per_node: int | None, block: CapacityBlock) -> list[str]:
-        """As ``check``, for groups that are not named in the DAG; without ``gpus_per_node`` units are not machines.
+    async def check(self, nodes: int, gpus_per_node: int | None, block: CapacityBlock) -> list[str]:
+        """Raise ``CapacityMistake`` if the machines are not of this block, or would stay when their nodes go.
 
-        Returns what will be in the way.
+        Without ``gpus_per_node`` the units of the target are not machines: returns what will be in their way.
         """
-        if gpus_per_node is not None:
-            await self.check(0, gpus_per_node, block)
-            return []
-        found = [await group.read() for group in self._groups]
-        with_gpus = [group for group in found if gpus_of(group.spec.template.resources.preset or "")]
-        for group in with_gpus:
-            refuse_to_buy(group, block.id)
-        fixed = [f"node group {one.metadata.id} always has {size_of(one)}" for one in with_gpus if _is_fixed(one)]
-        return [f"{said}: their GPUs are not free when nothing runs on them" for said in fixed]
-
-    async def check(self, nodes: int, gpus_per_node: int, block: CapacityBlock) -> None:
-        """Raise ``CapacityMistake`` if the machines are not of this block, or would stay when their nodes go."""
-        most = 0
+        most, notes = 0, list[str]()
         for one in self._groups:
-            try:
-                group = await one.read()
-            except NebiusMissing as error:
-                raise CapacityMistake(error.what, error.remedy) from error
+            if gpus_per_node is not None:
+                group = await checked(one, None, gpus_per_node, block, self._log)
+            elif gpus_of((group := await one.read()).spec.template.resources.preset or ""):
+                refuse_to_buy(group, block.id)
+            else:
+                continue
             size = size_of(group)
-            refuse_to_buy(group, block.id)
-            refuse_misfit(group, size.most, gpus_per_node, block)
-            await refuse_other_fabric(one, group, block)
-            if _is_fixed(group):
+            most += size.most
+            said = f"node group {group.metadata.id} always has {size}"
+            if size.least is not None and size.least < size.most:
+                continue
+            if gpus_per_node is not None:
                 raise CapacityMistake(
-                    f"node group {group.metadata.id} always has {size}: its machines keep their GPUs when their Slurm "
-                    "nodes are powered down",
+                    f"{said}: its machines keep their GPUs when their Slurm nodes are powered down",
                     "give it an autoscaler with min_node_count=0 (in Soperator's recipe: autoscaling.min_size)",
                 )
-            most += size.most
+            notes.append(f"{said}: their GPUs are not free when nothing runs on them")
         if most < nodes:
+            said = f"the node groups have room for {most} machines, but {nodes} nodes are desired"
+            raise CapacityMistake(said, "name all node groups under the nodes")
+        return notes
+
+
+async def checked(
+    client: NodeGroupClient, units: int | None, gpus_per_node: int, block: CapacityBlock, log: Logger
+) -> NodeGroup:
+    """Read a group; ``CapacityMistake`` if it could never have ``units`` nodes of this block (None: as it is)."""
+    group = await read_known(client)
+    refuse_to_buy(group, block.id)
+    refuse_misfit(group, size_of(group).most if units is None else units, gpus_per_node, block)
+    await refuse_elsewhere(client, group, block, log)
+    return group
+
+
+async def refuse_elsewhere(client: NodeGroupClient, group: NodeGroup, block: CapacityBlock, log: Logger) -> None:
+    """Raise ``CapacityMistake`` if the group is in another region, or on another InfiniBand fabric, than the block."""
+    for what, read, there, remedy in (
+        ("in", client.region, block.region, "of the same region"),
+        ("on", client.fabric, block.fabric, "whose GPU cluster is on the block's fabric"),
+    ):
+        try:
+            here = await read(group)
+        except NebiusError as error:
+            if error.retryable or isinstance(error, NebiusUnauthenticated):
+                raise
+            # Moving capacity does not need the right to read projects and GPU clusters.
+            log.info("It is not checked if node group %s is %s %s: %s", group.metadata.id, what, there, error)
+            continue
+        if here and there and here != there:
             raise CapacityMistake(
-                f"the node groups have room for {most} machines, but {nodes} nodes are desired",
-                "name all node groups under the nodes",
+                f"node group {group.metadata.id} is {what} {here}, but block {block.id} {what} {there}: it never gets "
+                "a machine of this block",
+                f"use a node group {remedy}",
             )
-
-
-def _is_fixed(group: NodeGroup) -> bool:
-    size = size_of(group)
-    return size.least is None or size.least >= size.most
-
-
-async def refuse_other_fabric(client: NodeGroupClient, group: NodeGroup, block: CapacityBlock) -> None:
-    """Raise ``CapacityMistake`` if the group's machines are on another InfiniBand fabric than the block's."""
-    try:
-        fabric = await client.fabric(group)
-    except NebiusError as error:
-        if error.retryable or isinstance(error, NebiusUnauthenticated):
-            raise
-        # Moving capacity does not need the right to read GPU clusters.
-        return
-    if fabric and block.fabric and fabric != block.fabric:
-        raise CapacityMistake(
-            f"node group {group.metadata.id} is on {fabric}, but block {block.id} on {block.fabric}: it never gets a "
-            "machine of this block",
-            "use a node group whose GPU cluster is on the block's fabric",
-        )
 
 
 def refuse_to_buy(group: NodeGroup, block_id: str) -> None:
@@ -370,15 +313,12 @@ def refuse_to_buy(group: NodeGroup, block_id: str) -> None:
             "its nodes one after the other",
         )
     if policy.reservation_ids and block_id not in policy.reservation_ids:
-        raise CapacityMistake(
-            f"node group {group_id} takes its machines from {', '.join(policy.reservation_ids)}, not from {block_id}",
-            "use that block, or another node group",
-        )
+        said = f"takes its machines from {', '.join(policy.reservation_ids)}, not from {block_id}"
+        raise CapacityMistake(f"node group {group_id} {said}", "use that block, or another node group")
     kind = group.spec.template.WhichOneof("pricing_model")
     if group.spec.template.HasField("preemptible") or kind not in (None, "on_demand"):
-        raise CapacityMistake(
-            f"node group {group_id} has preemptible machines, which are never of a block", "use a regular node group"
-        )
+        said = f"node group {group_id} has preemptible machines, which are never of a block"
+        raise CapacityMistake(said, "use a regular node group")
 
 
 def refuse_misfit(group: NodeGroup, units: int, gpus_per_node: int, block: CapacityBlock) -> None:
@@ -397,19 +337,13 @@ def refuse_misfit(group: NodeGroup, units: int, gpus_per_node: int, block: Capac
             f"a node of {group_id} has {gpus} GPUs (preset {resources.preset}), expected {gpus_per_node}",
             f"set gpus_per_unit={gpus}" if gpus else "use a node group with GPUs",
         )
-    size = size_of(group)
-    if group.spec.template.HasField("nvlink") and units != size.most:
-        raise CapacityMistake(
-            f"node group {group_id} is one NVLink group of {size}, which Nebius cannot resize",
-            "keep its size in every window of the schedule",
-        )
+    if group.spec.template.HasField("nvlink") and units != size_of(group).most:
+        said = f"node group {group_id} is one NVLink group of {size_of(group)}, which Nebius cannot resize"
+        raise CapacityMistake(said, "keep its size in every window of the schedule")
     if not 0 <= units <= MOST_NODES:
-        raise CapacityMistake(
-            f"node group {group_id} cannot have {units} nodes", f"Nebius allows 0 to {MOST_NODES} in one group"
-        )
-    limit = max(block.limit, block.next_change_to or 0)
-    if units * gpus_per_node > limit:
-        raise CapacityMistake(
-            f"{units} nodes of {group_id} need {units * gpus_per_node} GPUs, but block {block.id} has {limit}",
-            "ask for fewer, or extend the block",
-        )
+        remedy = f"Nebius allows 0 to {MOST_NODES} in one group"
+        raise CapacityMistake(f"node group {group_id} cannot have {units} nodes", remedy)
+    needs, limit = units * gpus_per_node, max(block.limit, block.next_change_to or 0)
+    if needs > limit:
+        said = f"{units} nodes of {group_id} need {needs} GPUs, but block {block.id} has {limit}"
+        raise CapacityMistake(said, "ask for fewer, or extend the block")

@@ -46,6 +46,10 @@ class Clients(Protocol):
         """The present state of a capacity block."""
         ...
 
+    async def metric(self, conn_id: str, query: str) -> float | None:
+        """The sum of the series of a query; None if it has none, or none that is a number."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class SessionContext:

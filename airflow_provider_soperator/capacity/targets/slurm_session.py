@@ -12,7 +12,7 @@ from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of, nearness
 from airflow_provider_soperator.capacity.reservation_timing import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.capacity.reservations import HandoverReservation, ReservationLease, handover_name
-from airflow_provider_soperator.capacity.targets.jobs_in_the_way import JobNotes, JobsInTheWay
+from airflow_provider_soperator.capacity.targets.jobs_in_the_way import DisplacedJobs, JobsInTheWay
 from airflow_provider_soperator.capacity.targets.protocol import (
     JobLosses,
     MachineClues,
@@ -28,21 +28,7 @@ from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownNode
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.node_conditions import (
-    DrainReason,
-    failed_to_resume,
-    in_lines,
-    is_anothers,
-    is_busy,
-    is_coming_up,
-    is_going_off,
-    is_kept_off,
-    is_off,
-    is_ours,
-    is_up,
-    is_usable,
-    refuse_unknown,
-)
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, in_lines, is_anothers, is_ours, refuse_unknown
 from airflow_provider_soperator.slurm.node_orders import because, kept_off, refuse_power, up
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
@@ -72,7 +58,7 @@ class Notes:
     """What a session remembers while its connection is opened again."""
 
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    jobs: JobNotes = field(default_factory=JobNotes)
+    jobs: DisplacedJobs = field(default_factory=DisplacedJobs)
     #: What was logged of each node.
     told: dict[str, str] = field(default_factory=dict)
     #: Nodes that did not boot, with reasons.
@@ -136,36 +122,35 @@ class SlurmNodesSession(Session):
             raise CapacityMistake(f"{target.name}: {error}") from error
         if self._machines:
             await self._machines.check(units, target.gpus_per_unit, block)
-        others = {node.gpus for node in nodes} - {target.gpus_per_unit}
-        if others:
+        if others := {node.gpus for node in nodes} - {target.gpus_per_unit}:
+            has = f"some of {target.nodes} have {', '.join(map(str, sorted(others)))} GPUs"
             raise CapacityMistake(
-                f"{target.name}: some of {target.nodes} have {', '.join(map(str, sorted(others)))} GPUs, but "
-                f"gpus_per_unit is {target.gpus_per_unit}",
+                f"{target.name}: {has}, but gpus_per_unit is {target.gpus_per_unit}",
                 "give each shape of nodes its own target",
             )
-        most = len(self._names)
-        if not 0 <= units <= most:
-            raise CapacityMistake(f"{target.name}: expected 0 to {most} nodes ({target.nodes}), got {units}")
+        if not 0 <= units <= len(self._names):
+            most = f"{len(self._names)} nodes ({target.nodes})"
+            raise CapacityMistake(f"{target.name}: expected 0 to {most}, got {units}")
 
     async def look(self) -> Holding:
         nodes, (mine, kept_free, reserved) = await self._nodes(), await self._reservations()
-        on = [node for node in nodes if not is_off(node)]
+        on = [node for node in nodes if not node.is_off]
         self._on, self._kept_free = {node.name for node in on}, mine & {*self._names}
         gone = dict.fromkeys(set(self._names) - {node.name for node in nodes}, "does not exist")
         fixed = {node.name: why for node in nodes if (why := self._untouchable(node, reserved))}
         # Slurm does not know if a booting node has its machine yet: its GPUs count as promised until it is up.
-        sure = sum(not is_coming_up(node) for node in on)
+        sure = sum(not node.is_coming_up for node in on)
         return Holding(
-            allowed=sum(not is_kept_off(node) for node in nodes),
+            allowed=sum(not node.is_kept_off for node in nodes),
             held=max(sure, await self._machines_under(self._machines)) if self._machines else sure,
-            ready=sum(map(is_usable, nodes)),
-            finishing=sum(is_busy(node) and not is_usable(node) for node in on),
-            idle=sum(node.name in kept_free and is_usable(node) and not is_busy(node) for node in nodes),
-            is_settled=not any(is_coming_up(node) or is_going_off(node) for node in nodes),
-            problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if failed_to_resume(node)),
-            stuck={node.name: fixed[node.name] for node in nodes if node.name in fixed and not is_kept_off(node)},
+            ready=sum(node.is_usable for node in nodes),
+            finishing=sum(node.is_busy and not node.is_usable for node in on),
+            idle=sum(node.name in kept_free and node.is_usable and not node.is_busy for node in nodes),
+            is_settled=not any(node.is_coming_up or node.is_going_off for node in nodes),
+            problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if node.failed_to_resume),
+            stuck={node.name: fixed[node.name] for node in nodes if node.name in fixed and not node.is_kept_off},
             broken=sum(self._is_anothers(node) for node in on),
-            away={node.name: fixed[node.name] for node in nodes if node.name in fixed and is_kept_off(node)} | gone,
+            away={node.name: fixed[node.name] for node in nodes if node.name in fixed and node.is_kept_off} | gone,
             size=len(self._names),
         )
 
@@ -180,29 +165,29 @@ class SlurmNodesSession(Session):
         loads = loads_of(nodes, jobs)
         chosen = await self._choose(loads, to, release)
         leaving = [load for load in loads if load.node.name in chosen]
-        leaving_jobs = [job for load in leaving for job in load.jobs if self._in_the_way.may_end(job)]
+        leaving_jobs = [job for load in leaving for job in load.jobs]
         # Another target in the same Slurm tells the jobs on its own nodes.
         mine = {job.id: job for load in loads for job in load.jobs}
-        await self._in_the_way.tell(list(mine.values()), leaving_jobs, release)
+        await self._in_the_way.tell(list(mine.values()), filter(self._in_the_way.may_end, leaving_jobs), release)
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
-                await self._reserve(await self._to_reserve(loads, leaving, release), release)
+                await self._reserve(loads, leaving, release)
             return
         busy = [load for load in leaving if load.is_busy]
         stays = [job for load in loads if load not in leaving for job in load.jobs]
-        self._notes.jobs.displaced.see([job for load in leaving for job in load.jobs], stays)
+        self._notes.jobs.see(leaving_jobs, stays)
         if release.mode is PowerDownMode.FORCE:
             await self._in_the_way.end({job.id: job for load in busy for job in load.jobs}, release)
         mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
         # Until a node is told, another one may take its place: one that falls idle, or whose jobs end sooner.
-        waiting = [load for load in busy if not is_going_off(load.node)]
+        waiting = [load for load in busy if not load.node.is_going_off]
         move = kept_off([load.node for load in leaving if load not in waiting], mode, reason=self._reason)
         for order in move.orders:
             await self._client.ask(order)
         if mode is not PowerDownMode.IDLE:
             others = [load for load in loads if load in waiting or load not in leaving]
-            await self._reserve(await self._to_reserve(others, waiting, release), release)
+            await self._reserve(others, waiting, release)
         said = {load.node.name: f"powers down after its jobs: runs {load.runs}" for load in waiting}
         self._problems += in_lines(said)
         self._tell({**move.waiting, **said})
@@ -216,27 +201,25 @@ class SlurmNodesSession(Session):
     async def grow(self, to: int) -> None:
         nodes = await self._nodes()
         mine = [node for node in nodes if not self._is_anothers(node)]
-        failed = self._notes.failed
+        failed, began = self._notes.failed, self._notes.began
         # Those that were powered up in this session and did not boot.
-        failed |= {
-            node.name: node.reason
-            for node in mine
-            if failed_to_resume(node) and node.reason_since and node.reason_since > self._notes.began
-        }
+        for node in mine:
+            if node.failed_to_resume and node.reason_since and node.reason_since > began:
+                failed[node.name] = node.reason
         # Of nodes that are on and drained by others, or given up, the GPUs are no other node's before a look has found
         # them off.
-        lasting = {node.name for node in nodes if not is_off(node)} | self._on
+        lasting = {node.name for node in nodes if not node.is_off} | self._on
         taken = sum(
-            (node.name in failed and not is_kept_off(node))
-            or (node.name in lasting and (node.name in failed or self._is_anothers(node) or failed_to_resume(node)))
+            (node.name in failed and not node.is_kept_off)
+            or (node.name in lasting and (node.name in failed or self._is_anothers(node) or node.failed_to_resume))
             for node in nodes
         )
         chosen = sorted((node for node in mine if node.name not in failed), key=nearness)[: max(0, to - taken)]
         # Up to Soperator 4.1 the Pod of a node that did not boot stays, and keeps its machine from the node that is
         # powered up instead, or from itself.
-        lost = [node for node in mine if node.name in failed or (failed_to_resume(node) and node not in chosen)]
+        lost = [node for node in mine if node.name in failed or (node.failed_to_resume and node not in chosen)]
         given_up = kept_off(lost, PowerDownMode.ASAP, reason=self._reason)
-        move = up(chosen, owner=self._reason.owner, since=self._notes.began)
+        move = up(chosen, owner=self._reason.owner, since=began)
         for order in (*given_up.orders, *move.orders):
             await self._client.ask(order)
         self._problems = tuple(f"{name}: {why}" for name, why in {**failed, **move.lost}.items())
@@ -244,8 +227,8 @@ class SlurmNodesSession(Session):
 
     async def allow(self, to: int) -> None:
         nodes = await self._nodes()
-        allowed = sum(not is_kept_off(node) for node in nodes)
-        ours = [node.name for node in nodes if is_kept_off(node) and is_ours(node, self._reason.owner)]
+        allowed = sum(not node.is_kept_off for node in nodes)
+        ours = [node.name for node in nodes if node.is_kept_off and is_ours(node, self._reason.owner)]
         if back := ours[: max(0, to - allowed)]:
             await self._client.ask(Undrain(tuple(back)))
 
@@ -261,8 +244,8 @@ class SlurmNodesSession(Session):
         return self._in_the_way.describe()
 
     async def losses(self) -> JobLosses:
-        jobs = self._notes.jobs.displaced.jobs
-        return self._notes.jobs.displaced.losses(await self._client.statuses(jobs) if jobs else {})
+        displaced = self._notes.jobs
+        return displaced.losses(await self._client.statuses(displaced.jobs) if displaced.jobs else {})
 
     async def machines(self) -> MachineClues:
         nodes = await self._client.ask(ListNodes())
@@ -272,7 +255,7 @@ class SlurmNodesSession(Session):
             machines=frozenset(node.instance for node in mine if node.instance),
             neighbours=tuple(node.instance for node in nodes if node.instance and node not in mine),
             nodesets=frozenset(name.rpartition("-")[0] for name in self._names),
-            count=sum(map(is_up, mine)),
+            count=sum(node.is_up for node in mine),
             are_units=True,
         )
 
@@ -291,27 +274,23 @@ class SlurmNodesSession(Session):
 
     async def _machines_under(self, machines: GroupMachines) -> int:
         """Count the node groups' machines, less those of other nodes of the same kind, which may share the groups."""
-        count, everyone = await machines.count(), await self._client.ask(ListNodes())
-        others = sum(
-            node.name not in self._names and node.gpus == self._target.gpus_per_unit and not is_off(node)
-            for node in everyone
-        )
-        return min(count - others, len(self._names))
+        count, gpus = await machines.count(), self._target.gpus_per_unit
+        others = [node for node in await self._client.ask(ListNodes()) if node.name not in self._names]
+        return min(count - sum(node.gpus == gpus and not node.is_off for node in others), len(self._names))
 
     async def _jobs(self) -> list[Job]:
         """The jobs that have nodes."""
         jobs = await self._client.ask(ListJobs())
-        self._notes.history.see(jobs)
         self._queue = jobs
+        self._notes.history.see(jobs)
         return [job for job in jobs if job.state.is_active and job.nodelist]
 
     async def _choose(self, loads: Sequence[NodeLoad], to: int, release: Release) -> dict[str, str]:
         """The nodes to release, and why; those that may not be touched are left alone."""
         reserved, _, by_others = await self._reservations()
-        self._fixed = fixed = {
-            load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))
-        }
-        given = sum(load.node.name in fixed and is_kept_off(load.node) for load in loads)
+        fixed = {load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))}
+        self._fixed = fixed
+        given = sum(load.node.name in fixed and load.node.is_kept_off for load in loads)
         wanted = len(loads) - to - given
         chosen = choose(
             [load for load in loads if load.node.name not in fixed],
@@ -335,15 +314,23 @@ class SlurmNodesSession(Session):
         One that waits for its jobs, as others have told it, is left to them if theirs would be ended now, and an idle
         one could go.
         """
-        if is_going_off(load.node):
-            return not (release.ends_jobs and load.is_busy)
-        return is_ours(load.node, self._reason.owner)
+        is_left = release.ends_jobs and load.is_busy
+        return not is_left if load.node.is_going_off else is_ours(load.node, self._reason.owner)
+
+    async def _reserve(self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release) -> None:
+        """Reserve nodes until they go: no job starts on them that would not end by their release."""
+        nodes = await self._to_reserve(loads, leaving, release)
+        if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
+            is_late = release.wanted_at <= datetime.now(timezone.utc)
+            when = f" from {release.wanted_at:%d %b %H:%M:%S %Z} on"
+            said = ": no job starts there" if is_late else f"{when}: only jobs that end by then start there"
+            self._log.info("%s: reserved %s%s", self._target.name, hostlist.fold(nodes), said)
 
     async def _to_reserve(
         self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release
     ) -> Sequence[str]:
         """The nodes to reserve now: those that leave, or others that may fall idle sooner; none if it is too early."""
-        names = [load.node.name for load in leaving if not is_off(load.node)]
+        names = [load.node.name for load in leaving if not load.node.is_off]
         waiting = waiting_jobs(self._queue, loads)
         # If nothing waits, nothing is kept off them. Nodes whose jobs are ended are to stay free.
         if not names or not waiting or release.mode is PowerDownMode.FORCE:
@@ -351,7 +338,7 @@ class SlurmNodesSession(Session):
         now, history = datetime.now(timezone.utc), await self._history()
         # Where nodes of one network block go together, none takes the place of another.
         movable = leaving if self._target.whole_network_blocks else loads
-        movable = [load for load in movable if load.node.name not in self._fixed and is_usable(load.node)]
+        movable = [load for load in movable if load.node.name not in self._fixed and load.node.is_usable]
         certain = [name for name in names if name not in {load.node.name for load in movable}]
         found = expected_to_go(movable, len(names) - len(certain), release.wanted_at, waiting, history, now)
         if found is None:
@@ -364,25 +351,16 @@ class SlurmNodesSession(Session):
 
     async def _history(self) -> JobHistory:
         """How long jobs last here: from accounting once, and then from the queue."""
-        notes = self._notes
+        notes, since = self._notes, datetime.now(timezone.utc) - _HISTORY
         if not notes.is_accounted:
             try:
-                past = Accounting(everyone=True, since=datetime.now(timezone.utc) - _HISTORY)
-                ended = await self._client.ask(past)
+                ended = await self._client.ask(Accounting(everyone=True, since=since))
                 notes.history.see(ended)
                 notes.is_accounted = True
             except (SlurmError, NotSupported) as error:
                 notes.is_accounted = not error.passing
                 self._tell({"accounting": f"only the queue tells how long jobs last here: {error}"})
         return notes.history
-
-    async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
-        """Reserve nodes until they go: no job starts on them that would not end by their release."""
-        if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
-            is_late = release.wanted_at <= datetime.now(timezone.utc)
-            when = f" from {release.wanted_at:%d %b %H:%M:%S %Z} on"
-            said = ": no job starts there" if is_late else f"{when}: only jobs that end by then start there"
-            self._log.info("%s: reserved %s%s", self._target.name, hostlist.fold(nodes), said)
 
     async def _reservations(self) -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
         """Nodes that are reserved for the shift, for any, and by others while the nodes that go would be away."""
@@ -392,13 +370,13 @@ class SlurmNodesSession(Session):
         """Why a shift leaves a node as it is; empty if it may move it."""
         if self._is_anothers(node):
             return because(node, "is drained")
-        if is_going_off(node) or is_kept_off(node):
+        if node.is_going_off or node.is_kept_off:
             return ""
-        if node.name in self._left_out and not is_off(node):
+        if node.name in self._left_out and not node.is_off:
             return self._left_out[node.name]
         may_take = self._context.may_take
         # A node that is off can only come, which needs no consent.
-        if may_take is not None and node.name not in may_take and not is_off(node):
+        if may_take is not None and node.name not in may_take and not node.is_off:
             return "is not among the nodes that may go by the plan that was approved"
         return reserved.get(node.name, "")
 
@@ -413,8 +391,6 @@ class SlurmNodesSession(Session):
         self._notes.told.update(waiting)
 
     async def _blocks_of_nodes(self) -> dict[str, str]:
-        if not self._target.whole_network_blocks:
-            return {}
         if self._blocks is None:
-            self._blocks = await self._client.ask(ShowTopology())
+            self._blocks = await self._client.ask(ShowTopology()) if self._target.whole_network_blocks else {}
         return self._blocks

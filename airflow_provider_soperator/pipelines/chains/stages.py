@@ -79,7 +79,7 @@ class Call:
             except directives.DirectiveError as wrong:
                 raise self._error(f"sbatch would refuse this: {wrong.problem}", "mend it") from None
             last = words[len(words) - len(rest) - 1] if len(words) > len(rest) else ""
-            if rest and last in component.extra_args and "=" not in last and not job_description.resolve_long(last[2:]):
+            if rest and last in component.extra_args and "=" not in last and not directives.resolve_long(last[2:]):
                 raise self._error(
                     f"{last} is not a known option, and {rest[0]!r} may be its value or the script",
                     f"write {last}=VALUE, or other options after it",

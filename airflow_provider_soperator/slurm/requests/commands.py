@@ -229,19 +229,17 @@ Steps = Generator[Request[Any], Any, T]
 
 
 def run_steps(steps: Steps[T], ask: Callable[[Request[Any]], Any]) -> T:
-    """Run steps, one request after the other."""
+    """Run steps without an event loop: ``ask`` waits for each answer."""
+
+    async def asked(request: Request[Any]) -> Any:
+        return ask(request)
+
     try:
-        request = next(steps)
-        while True:
-            try:
-                answer = ask(request)
-            except Exception as error:
-                request = steps.throw(error)
-            else:
-                request = steps.send(answer)
+        run_steps_async(steps, asked).send(None)
     except StopIteration as end:
         result: T = end.value
         return result
+    raise AssertionError("the steps have awaited something")
 
 
 async def run_steps_async(steps: Generator[R, Any, T], ask: Callable[[R], Awaitable[Any]]) -> T:

@@ -14,17 +14,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode
 from airflow_provider_soperator.slurm.requests import commands
-from airflow_provider_soperator.slurm.requests.commands import (
-    MEGABYTE,
-    SAFE_NAME,
-    Columns,
-    Command,
-    CommandOutput,
-    JobQuery,
-    Order,
-    Request,
-    Table,
-)
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, JobQuery, Order, Request
 from airflow_provider_soperator.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -40,7 +30,7 @@ _SIGNAL = re.compile(r"(SIG)?[A-Z][A-Z0-9+]*|[0-9]{1,2}")
 _FIELD = re.compile(r"[A-Za-z]+")
 
 #: The columns have the names that 22.05 and 26.05 share.
-_COLUMNS: Columns = {
+_COLUMNS: commands.Columns = {
     "id": ("JobArrayId", commands.job_id),
     "raw_id": ("JobId", notations.number),
     "name": ("Name", str),
@@ -106,7 +96,7 @@ class ListJobs(JobQuery[Job]):
     name_suffixes: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     partition: str = ""
-    table: Table = field(default_factory=partial(commands.table_of, _COLUMNS), compare=False, repr=False)
+    table: commands.Table = field(default_factory=partial(commands.table_of, _COLUMNS), compare=False, repr=False)
 
     def command(self) -> Command:
         argv = ["squeue", "--all", f"--states={','.join(_each(_STATE, 'a state', self.states)) or 'all'}"]
@@ -122,7 +112,7 @@ class ListJobs(JobQuery[Job]):
         if wholes and len(wholes) <= MOST_LISTED:
             argv.append(f"--jobs={','.join(map(str, wholes))}")
         # Names that squeue would split or alter are only filtered here.
-        if self.names and len(self.names) <= MOST_LISTED and all(map(SAFE_NAME.fullmatch, self.names)):
+        if self.names and len(self.names) <= MOST_LISTED and all(map(commands.SAFE_NAME.fullmatch, self.names)):
             argv.append(f"--name={','.join(self.names)}")
         return Command((*argv, *self.table.format_words()), environment={**EPOCHS, "SLURM_BITSTR_LEN": "0"})
 
@@ -156,7 +146,7 @@ class JobDetail(Request[str]):
     job: JobId
 
     def command(self) -> Command:
-        return Command(("scontrol", "show", "job", self.job.argument), max_output=4 * MEGABYTE)
+        return Command(("scontrol", "show", "job", self.job.argument), max_output=4 * commands.MEGABYTE)
 
     def read(self, answer: CommandOutput) -> str:
         return self.check(answer).text

@@ -33,15 +33,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.slurm import (
-    dependencies,
-    directives,
-    errors,
-    job_description,
-    option_values,
-    packs,
-    sbatch_arguments,
-)
+from airflow_provider_soperator.slurm import dependencies, directives, errors, job_description, packs, sbatch_arguments
 from airflow_provider_soperator.slurm.job_description import Job, JobDescription
 from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of, strip_key
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
@@ -186,7 +178,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     def _job_fields(self, call: packs.Pack, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
         job, key = call.job, call.key
         waits_for, asked = dependency_of(job), asked_for(job)
-        priority = "" if asked.priority is None else option_values.PRIORITY.write(asked.priority)
+        priority = "" if asked.priority is None else job_description.PRIORITY.write(asked.priority)
         comments = [part.comment or "" for part in sbatch_arguments.components(job)] if self.together else []
         if self.together and not asked.hold and of_all.isdisjoint(waits_for.keys):
             # It must not start before the others exist. A release resets the priority, so its own is set afterwards.

@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_soperator.slurm import job_description, notations, requests
+from airflow_provider_soperator.slurm import notations, requests
 from airflow_provider_soperator.slurm.cluster_records import Association, Share, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, SlurmError
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep
 from airflow_provider_soperator.slurm.requests.accounting import by_name, with_earlier_runs
 from airflow_provider_soperator.slurm.rest import calls
@@ -60,7 +60,7 @@ def _queries(request: requests.Accounting) -> Iterator[Query]:
         general += (("users", request.user),)
     if request.since:
         # Selection by state also finds jobs that ended before they were ever eligible.
-        general += (("start_time", notations.format_time(request.since)), ("end_time", "now+1day"))
+        general += (("start_time", notations.format_time(request.since)), ("end_time", request.end))
         general += tuple(("state", base.value) for base in JobBase)
     elif request.ids is None:
         general += (("start_time", "today"),)
@@ -134,7 +134,7 @@ def _elements(array: Json) -> str:
     """
     bits = int(array["task"] or "0", 16)
     indices = [index for index in range(bits.bit_length()) if bits >> index & 1]
-    return job_description.array_text(indices, array["limits"]["max"]["running"]["tasks"] or None)
+    return array_text(indices, array["limits"]["max"]["running"]["tasks"] or None)
 
 
 def _step(said: Json, job_id: JobId) -> AccountingStep:

@@ -11,7 +11,7 @@ from airflow_provider_soperator.slurm import job_description, notations, request
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import Option
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.rest import calls
@@ -99,7 +99,7 @@ def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
         apart = {calls.number(one["array_task_id"]) for one in found if calls.number(one["array_job_id"]) == array}
         waiting = [element for element in all_of_it - apart if element is not None]
         limit = written.partition("%")[2]
-        elements[array] = job_description.array_text(waiting, int(limit) if limit else None)
+        elements[array] = array_text(waiting, int(limit) if limit else None)
     return elements
 
 
@@ -267,7 +267,7 @@ def _option(name: str, value: str) -> Option:
         calls.unsupported(f"change a job's {name}; it can change {', '.join(sorted(_UPDATES))}")
     if value[:1] in ("+", "-") and name.lower() != "nice":
         calls.unsupported(f"change a job's {name} by an amount")
-    option = job_description.typed(known or name.lower())
+    option = job_description.BY_LONG.get(known or name.lower())
     assert option
     return option
 

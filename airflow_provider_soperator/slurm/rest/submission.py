@@ -208,11 +208,7 @@ def _add_past(known: dict[SubmissionKey, _KnownJob], request: submission.SubmitO
 
 
 def _let_go(
-    item: _Item,
-    known: dict[SubmissionKey, _KnownJob],
-    surplus: set[JobId],
-    same_name: Iterable[int],
-    is_outdated: bool,
+    item: _Item, known: dict[SubmissionKey, _KnownJob], surplus: set[JobId], same_name: Iterable[int], is_outdated: bool
 ) -> Steps[None]:
     job = known[item.key].lowest
     of_others = {}

@@ -8,11 +8,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Reservation
+from airflow_provider_soperator.slurm.cluster_records import RESUME_FAILED, ClusterConfig, Node, Reservation
 from airflow_provider_soperator.slurm.errors import UnknownNode, WholeJobOnly
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
-from airflow_provider_soperator.slurm.node_conditions import RESUME_FAILED
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.requests import (
     Accounting,

@@ -11,7 +11,7 @@ from nebius.api.nebius.common.v1 import Operation, ResourceMetadata
 from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupSpec, NodeGroupStatus, NodeTemplate, ReservationPolicy
 
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
-from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession, refuse_other_fabric
+from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession, refuse_elsewhere
 from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.nebius.api import NebiusConflict, NebiusError, NebiusUnauthenticated, NebiusUnreachable
@@ -55,6 +55,9 @@ class Group:
             raise self._fabric
         return self._fabric
 
+    async def region(self, group: NodeGroup) -> str:
+        return ""
+
     def grow(self, to: int) -> None:
         target = NebiusNodeGroupTarget(name="inference", node_group="group-1")
         session = NodeGroupSession(target, cast(Any, None), SessionContext(block="block-1", key="k"), Log())
@@ -87,7 +90,7 @@ def test_a_growth_that_was_refused_is_another_request_once_the_one_before_is_ove
 
 def refuse(fabric: str | NebiusError) -> None:
     group = Group(fabric=fabric)
-    asyncio.run(refuse_other_fabric(cast(NodeGroupClient, group), group.group, BLOCK))
+    asyncio.run(refuse_elsewhere(cast(NodeGroupClient, group), group.group, BLOCK, Log()))
 
 
 def test_a_group_on_another_fabric_is_refused() -> None:

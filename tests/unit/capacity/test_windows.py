@@ -6,9 +6,9 @@ import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from airflow_provider_soperator.capacity.figures import note_window
 from airflow_provider_soperator.capacity.holdings import Holding, World
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
-from airflow_provider_soperator.capacity.windows import note
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 EVENING = datetime(2026, 11, 23, 19, tzinfo=timezone.utc)
@@ -40,7 +40,7 @@ class Watch:
             state = json.loads(self._state)
             segment = SCHEDULE.at(self.now)
             goal = {target: units for target, units in segment.allocation.items() if isinstance(units, int)}
-            if report := note(state, seen, segment, goal, self.now):
+            if report := note_window(state, seen, segment, goal, self.now):
                 self.reports.append(report)
             self._state = json.dumps(state)
             self.now += timedelta(minutes=1)

@@ -14,8 +14,7 @@ import pytest
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, UnknownJob
 from airflow_provider_soperator.slurm.files import FilePiece, Piece, ReadPieces
-from airflow_provider_soperator.slurm.job_description import array_text
-from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,

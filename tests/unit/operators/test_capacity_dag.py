@@ -277,6 +277,27 @@ def test_what_was_approved_is_not_moved_once_demand_is_another(airflow: Airflow)
         airflow.run("shift", approved_plan=plan, demand_variable="demanded")
 
 
+def test_a_question_about_demand_does_not_stand_in_the_way_of_the_next_one(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ApprovalOperator, "execute_complete", lambda *_: None)
+    demand: dict[str, Any] = {"demand_variable": "demanded"}
+    assert airflow.run("plan", **demand)["answer_by"] == "2026-11-23T18:00:00+00:00"
+    decision = {"since": airflow.now.isoformat(), "units": {"training": 2, "inference": 4}, "because": []}
+    kept = {"at": airflow.now.timestamp(), "observed": False, "decisions": [decision]}
+    airflow.variables["demanded"] = json.dumps(kept)
+    # Those are no questions of demand alone.
+    assert airflow.run("plan", handover=NOON + 8 * HOUR, **demand)["answer_by"] == "2026-11-23T20:00:00+00:00"
+    assert not airflow.run("plan", **demand, desired={"training": "2", "inference": "4"})["is_demanded"]
+    moves = {"training": {"now": 4, "then": 2}, "inference": {"now": 4, "then": 4}}
+    plan = {**PLAN, **airflow.run("plan", **demand), "moves": moves}
+    assert (plan["is_demanded"], plan["answer_by"]) == (True, "2026-11-23T13:00:00+00:00")
+    asked(airflow, plan, {"error": "no response", "error_type": "timeout"})
+    assert KEY not in airflow.variables
+    asked(airflow, plan, {"chosen_options": ["Reject"]})
+    assert KEY in airflow.variables
+
+
 def test_a_decision_of_other_targets_is_none(airflow: Airflow) -> None:
     decision = {"since": airflow.now.isoformat(), "units": {"training": 2, "serving": 4}, "because": []}
     kept = {"at": airflow.now.timestamp(), "observed": False, "decisions": [decision]}
@@ -322,6 +343,7 @@ PLAN = {
     "moves": {"training": {"now": 4, "then": 8}},
     "steps": ["now: ..."],
     "is_requested": False,
+    "is_demanded": False,
     "answer_by": str(NOON + 2 * HOUR),
 }
 

@@ -29,7 +29,8 @@ def test_when_the_dag_is_parsed(options: dict[str, Any], says: str) -> None:
 
 def test_templates_are_looked_at_once_they_are_rendered() -> None:
     task = scale(replicas="{{ params.replicas }}", mode="{{ params.mode }}", drain_owner="{{ params.owner }}")
-    for field, value in (("replicas", "-2"), ("mode", "now"), ("drain_owner", "a b")):
+    order = "after Kill task failed"
+    for field, value in (("replicas", "-2"), ("mode", "now"), ("drain_owner", "a b"), ("reason", order)):
         broken = scale()
         setattr(broken, field, value)
         with pytest.raises(AirflowFailException, match=value):

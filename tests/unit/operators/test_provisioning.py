@@ -95,11 +95,11 @@ class Planned:
         return "done"
 
 
-def carry_out(maintenance: str, begun_by: str = "", **options: Any) -> tuple[Any, Planned]:
+def carry_out(maintenance: str | None, begun_by: str = "", exists: bool = True, **options: Any) -> tuple[Any, Planned]:
     """Of any source: what guards the jail and the jobs does not depend on it."""
     spec = cluster(maintenance=maintenance)
     task = ProvisionClusterOperator(task_id="task", spec=spec, source=options.pop("source", RECIPE), **options)
-    provisioner = Planned(ProvisioningPlan("1 to update", {"a": "update"}, exists=True), begun_by)
+    provisioner = Planned(ProvisioningPlan("1 to update", {"a": "update"}, exists=exists), begun_by)
     context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}
     return task._carry_out(context, provisioner, "owner"), provisioner  # type: ignore[arg-type]
 
@@ -177,6 +177,20 @@ def test_a_maintenance_that_ends_jobs_asks_for_them(monkeypatch: pytest.MonkeyPa
     # What waits in the queue waits on.
     jobs.pop(0)
     assert carry_out("downscale", connections=known)[1].done == 1
+
+
+def test_a_cluster_that_the_state_does_not_know_is_seen_by_kubernetes(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Namespace()
+    monkeypatch.setattr(SoperatorClusterHook, "objects", lambda self, max_age: there.open())
+    options: dict[str, Any] = {"if_exists": "fail", "connections": Connections(kubernetes="kubernetes_default")}
+    assert carry_out(None, exists=False, **options)[1].done == 1
+    there.put("SlurmCluster", "soperator", {})
+    with pytest.raises(SpecMistake, match=r"cluster research already \(behind kubernetes_default, while Terraform's"):
+        carry_out(None, exists=False, **options)
+    # The next try of the same task goes on; a connection that is not there yet tells nothing.
+    assert carry_out(None, begun_by="owner", exists=False, **options)[1].done == 1
+    monkeypatch.undo()
+    assert carry_out(None, exists=False, **{**options, "connections": Connections(kubernetes="none_yet")})[1].done == 1
 
 
 def test_the_place_of_a_cluster_is_that_of_its_way() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.pipelines.graph import PipelineError, read_links
-from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
+from airflow_provider_soperator.slurm.dependencies import Dependency
 
 STAGES = ["prepare", "fit", "model.v2", "12"]
 RESULT = "{{ ti.xcom_pull(task_ids='a', key='job_id') }}"
@@ -31,7 +31,6 @@ RESULT = "{{ ti.xcom_pull(task_ids='a', key='job_id') }}"
         ("afterok:77?afterok:78", "afterok:77?afterok:78", {}),
         (Dependency("afterok", 77), "afterok:77", {}),
         ([Dependency("afterok", 77), "afterok:prepare"], "afterok:77", {"prepare": "afterok"}),
-        (AnyOf(Dependency("afterok", 77), Dependency("afterok", 78)), "afterok:77?afterok:78", {}),
         # A stage may be called as an id looks.
         ("afterok:12:13", "afterok:13", {"12": "afterok"}),
         # A template is nobody's name, whatever it has in it.

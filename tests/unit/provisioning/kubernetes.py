@@ -69,14 +69,10 @@ class Namespace:
             raise ObjectMissing(f"there is no {resource.kind} {name}", "make it")
         return self.things[resource.kind, name]
 
-    async def list_all(self, resource: Resource) -> list[Object]:
+    async def list_all(self, resource: Resource, selector: str = "") -> list[Object]:
+        if resource.kind == "Pod":
+            return self.pods
         return [thing for (kind, _), thing in self.things.items() if kind == resource.kind]
-
-    async def list_pods(self, selector: str = "") -> list[Object]:
-        return self.pods
-
-    async def list_services(self, selector: str) -> list[Object]:
-        return []
 
     async def apply(self, resource: Resource, body: Object, *, force: bool = False, dry_run: bool = False) -> Object:
         before = dict(self.things)

@@ -18,9 +18,9 @@ from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme,
 from airflow_provider_soperator.provisioning.provisioner import Reached
 from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvisioner, refuse_nameless, variables
 from airflow_provider_soperator.provisioning.spec import Connections
-from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 from airflow_provider_soperator.terraform.root_module import RootModule
+from airflow_provider_soperator.terraform.runs import Terraform
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
 from tests.unit.provisioning.clusters import GPU, cluster, public_key, workers

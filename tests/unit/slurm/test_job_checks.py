@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
+from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob, ScriptFile
 from airflow_provider_soperator.slurm.option_values import Signal
@@ -18,7 +18,7 @@ GOOD: list[dict[str, Any]] = [
     {"array": range(10), "array_limit": 3},
     {"array": "1-10:2%3"},
     {"dependency": "afterok:1:2_3:4_*,after:5+10,singleton"},
-    {"dependency": AnyOf(Dependency("afterok", 1), Dependency("afternotok", 2))},
+    {"dependency": "afterok:1?afternotok:2"},
     {"signal": "B:USR1@120"},
     {"signal": Signal(10, reservation=True)},
     {"time_limit": "UNLIMITED", "time_min": timedelta(hours=1)},

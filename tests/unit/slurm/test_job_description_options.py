@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm import job_description as options
 from airflow_provider_soperator.slurm.job import BatchJob
 
@@ -24,8 +25,8 @@ def test_names_are_given_once() -> None:
     shorts = [option.short for option in options.OPTIONS if option.short]
     assert len(longs) == len(set(longs))
     assert len(shorts) == len(set(shorts))
-    assert not set(longs) & set(options.UNTYPED)
-    assert set(options.REFUSED) <= set(options.UNTYPED)
+    assert not set(longs) & set(directives.UNTYPED)
+    assert set(options.REFUSED) <= set(directives.UNTYPED)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +45,10 @@ def test_names_are_given_once() -> None:
     ],
 )
 def test_long_options(written: str, resolved: tuple[str, str] | None) -> None:
-    assert options.resolve_long(written) == resolved
+    assert directives.resolve_long(written) == resolved
 
 
 def test_short_options() -> None:
-    assert options.resolve_short("c") == ("cpus-per-task", "required")
-    assert options.resolve_short("W") == ("wait", "no")
-    assert options.resolve_short("y") is None
+    assert directives.resolve_short("c") == ("cpus-per-task", "required")
+    assert directives.resolve_short("W") == ("wait", "no")
+    assert directives.resolve_short("y") is None

@@ -46,8 +46,7 @@ def test_notations(text: str | int, job: JobId) -> None:
     assert parse(text) == job
 
 
-def test_the_cluster_is_kept_but_makes_no_other_job() -> None:
-    assert parse("5;east").cluster == "east"
+def test_the_cluster_makes_no_other_job() -> None:
     assert parse("5;east") == parse("5")
     assert str(parse("5;east")) == "5"
 

@@ -51,14 +51,14 @@ def node(state: str, reason: str = "") -> Node:
     ],
 )
 def test_what_people_mean(state: str, is_: set[str]) -> None:
-    assert {name for name in QUESTIONS if getattr(node_conditions, f"is_{name}")(node(state))} == is_
+    assert {name for name in QUESTIONS if getattr(node(state), f"is_{name}")} == is_
 
 
 def test_a_node_that_did_not_boot() -> None:
-    assert node_conditions.failed_to_resume(node("DOWN+CLOUD+POWERED_DOWN", "ResumeTimeout reached"))
+    assert node("DOWN+CLOUD+POWERED_DOWN", "ResumeTimeout reached").failed_to_resume
     # 4.1 leaves the pod behind, and the node may still register.
-    assert not node_conditions.failed_to_resume(node("IDLE+CLOUD", "ResumeTimeout reached"))
-    assert not node_conditions.failed_to_resume(node("DOWN+CLOUD+POWERED_DOWN", "Not responding"))
+    assert not node("IDLE+CLOUD", "ResumeTimeout reached").failed_to_resume
+    assert not node("DOWN+CLOUD+POWERED_DOWN", "Not responding").failed_to_resume
 
 
 def test_our_drains() -> None:
@@ -123,3 +123,6 @@ def test_what_is_found_first_by_soperator_counts() -> None:
     known = explain("[hardware_problem] gpu: Kill task failed")
     assert known is not None
     assert known.kind == "reboot"
+    known = explain("[hardware_problem] gpu: after a [node_problem]")
+    assert known is not None
+    assert known.kind == "node_problem"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from airflow_provider_soperator.slurm import node_conditions, node_orders
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import SlurmError, UnknownNode
-from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_off, is_usable
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
 from airflow_provider_soperator.slurm.requests import Drain, PowerDown, PowerDownMode, PowerUp, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag, NodeState
@@ -180,8 +180,8 @@ def test_whatever_the_state(one: Node, mode: PowerDownMode) -> None:
         # Each node is in just one place, and nothing is ordered for one that is there or lost.
         assert len(move.there) + len(move.waiting) + len(move.lost) == 1
         assert not move.orders or move.waiting
-    assert is_usable(one) == bool(moves[0].there)
-    if is_off(one) and "ResumeTimeout" not in one.reason:
+    assert one.is_usable == bool(moves[0].there)
+    if one.is_off and "ResumeTimeout" not in one.reason:
         assert not any(isinstance(order, PowerDown) for move in moves for order in move.orders)
     if one.state.has(NodeFlag.POWERING_DOWN):
         assert not any(isinstance(order, (PowerUp, PowerDown)) for move in moves for order in move.orders)

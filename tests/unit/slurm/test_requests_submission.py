@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
+from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
@@ -29,7 +29,7 @@ def ids(key: SubmissionKey) -> int:
         (Dependency("afterok", KEY, 7, OTHER), "afterok:5:7:12"),
         (Dependency("after", KEY, minutes=5), "after:5+5"),
         (f"afterok:{KEY}_3:{OTHER}_*", "afterok:5_3:12_*"),
-        (AnyOf(Dependency("afterok", KEY), Dependency("afternotok", 3)), "afterok:5?afternotok:3"),
+        (f"afterok:{KEY}?afternotok:3", "afterok:5?afternotok:3"),
         ([Dependency("aftercorr", KEY), "singleton"], "aftercorr:5,afterany:20:21"),
         ("Singleton", "afterany:20:21"),
     ],

@@ -139,7 +139,7 @@ def test_it_is_json_and_a_table() -> None:
     assert plain["at"] == "2026-11-22T12:00:00+00:00"
     shown = table(stats)
     assert "waiting for: 1 Resources" in shown
-    assert "longest 1.5 h (1 jobs that could start)" in shown
+    assert "longest 1 h 30 min (1 jobs that could start)" in shown
     assert "Nodes: 2 total, 1 usable, 2 up, 1 busy, 1 drained" in shown
     assert [line.split() for line in shown.splitlines() if line.strip().startswith("h100")] == [
         ["h100", "4", "4", "0", "0", "4", "0", "0", "0"]

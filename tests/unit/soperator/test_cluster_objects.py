@@ -31,13 +31,12 @@ class Stored:
     def __init__(self, kinds: dict[Resource, list[dict[str, Any]]], pods: list[dict[str, Any]]) -> None:
         self._kinds, self._pods = kinds, pods
 
-    async def list_all(self, resource: Resource) -> list[dict[str, Any]]:
+    async def list_all(self, resource: Resource, selector: str = "") -> list[dict[str, Any]]:
+        if resource.kind == "Pod":
+            return self._pods
         if resource not in self._kinds:
             raise KindMissing(resource.kind)
         return self._kinds[resource]
-
-    async def list_pods(self, selector: str) -> list[dict[str, Any]]:
-        return self._pods
 
 
 def look(kinds: dict[Resource, list[dict[str, Any]]], name: str | None, *pods: dict[str, Any]) -> ClusterSnapshot:

@@ -77,8 +77,7 @@ def test_a_refusal_of_a_proxy_may_pass(body: bytes) -> None:
     async def answer(*args: Any, **how: Any) -> Any:
         return SimpleNamespace(status=502, reason="Bad Gateway", read=read)
 
-    objects = Objects(SimpleNamespace(), "soperator", "")
-    objects._core = SimpleNamespace(create_namespaced_pod_eviction=answer)
+    objects = Objects(SimpleNamespace(call_api=answer), "soperator", "")
     metadata = {"name": "a-1", "namespace": "inference", "uid": "a"}
     with pytest.raises(ConnectRefused, match="could not evict pod inference/a-1"):
         asyncio.run(objects.evict({"metadata": metadata}))

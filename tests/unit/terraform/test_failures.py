@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_soperator.terraform import failures
-from airflow_provider_soperator.terraform.failures import Cause, Diagnostic, explain, from_text
-from airflow_provider_soperator.terraform.state import Lock
+from airflow_provider_soperator.terraform.failures import Cause, Diagnostic, Lock, explain, from_text
 
 LOCKED = """Error message: operation error S3: PutObject, https response error StatusCode: 412, PreconditionFailed
 Lock Info:

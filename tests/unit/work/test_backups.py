@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.soperator.backups import BackupSeen
-from airflow_provider_soperator.work.backups import JailBackup
+from airflow_provider_soperator.work.backups import BackupSeen, JailBackup
 from airflow_provider_soperator.work.protocols import Work, WorkFailed
 
 NOW = datetime.now(timezone.utc)

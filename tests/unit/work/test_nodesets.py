@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.work.nodesets import jobs_on
+from airflow_provider_soperator.work.nodes import jobs_on
 
 
 def test_jobs_are_told_by_the_nodes_that_they_have() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.soperator.backups import BackupSeen, backup_of, too_old
+from airflow_provider_soperator.work.backups import BackupSeen, backup_of, too_old
 from tests.unit.soperator.objects import NOW, condition, said
 
 DAY = timedelta(days=1)
