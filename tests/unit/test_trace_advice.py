@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -13,7 +14,7 @@ from airflow.sdk import DAG
 from airflow_provider_soperator.capacity.allocation import bounds_of
 from airflow_provider_soperator.capacity.demand import Demand
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-from benchmarks.trace import advice
+from benchmarks.trace import advice, command
 from benchmarks.trace.load import DAY, Month, month
 from benchmarks.trace.own import OwnMonth, Unreadable, read_month
 from benchmarks.trace.run import Block
@@ -124,9 +125,9 @@ BLOCK = Block(nodes=4, gpus=8)
 
 @pytest.fixture(scope="module")
 def weeks() -> Month:
-    loaded = month(5, gpus=32, busy=0.4, peak=10.0, days=14)
+    loaded = month(5, gpus=32, busy=0.4, peak=14.0, days=14)
     # Few jobs, as this is not about them.
-    return Month([job for job in loaded.jobs if job.id % 50 == 0 and job.gpus <= 16], loaded.requests, loaded.start)
+    return Month([job for job in loaded.jobs if job.id % 10 == 0 and job.gpus <= 8], loaded.requests, loaded.start)
 
 
 def test_each_proposal_is_code_that_makes_its_dag(weeks: Month, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,12 +175,31 @@ def test_windows_begin_where_the_need_changes() -> None:
     ]
 
 
-def test_the_best_is_chosen_by_what_it_was_made_of(weeks: Month) -> None:
+def test_the_best_is_chosen_by_what_it_was_made_of(weeks: Month, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = advice.proposals
+    monkeypatch.setattr(advice, "proposals", lambda *given: made(*given)[:9:4] + made(*given)[7:8])
     judged = advice.advise(weeks, BLOCK)
-    assert judged == advice.advise(weeks, BLOCK)
     kept = [one for one in judged if one.made_of.below <= advice.MOST_BELOW]
+    assert 0 < len(kept) < len(judged) == 4
     assert judged[: len(kept)] == kept
     assert [one.made_of.wait for one in kept] == sorted(one.made_of.wait for one in kept)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--jobs", "jobs.txt"], "give both"),
+        (["--jobs", "/nowhere", "--requests", "/nowhere"], "No such file"),
+        (["--advise", "--timezone", "Europe/Amsterdamm"], "did you mean 'Europe/Amsterdam'"),
+    ],
+)
+def test_what_cannot_be_done_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=1)
+    command.add_options(parser)
+    with pytest.raises(SystemExit):
+        command.run(parser, parser.parse_args(words))
+    assert said in capsys.readouterr().err
 
 
 def test_a_part_of_a_month_begins_at_its_own_time() -> None:
