@@ -54,6 +54,8 @@ def run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
         parser.error("--jobs and --requests are of one month: give both")
     fields = ("nodes", "gone", "boot", "seconds", "max_requests")
     block = Block(gpus=given.gpus_per_node, **{name: getattr(given, name) for name in fields})
+    if block.highest < 1:
+        parser.error(f"a block of {block.nodes} nodes cannot be divided: give --nodes of 2 or more")
     gpus = block.nodes * block.gpus
     try:
         place = zone(given.timezone)
@@ -63,6 +65,7 @@ def run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
             loaded = own.month
         else:
             loaded = month(given.seed, gpus=gpus, busy=BUSY, peak=PEAK * block.nodes / BLOCK.nodes)
+            loaded = replace(loaded, start=loaded.start.replace(tzinfo=place))
     except (CapacityMistake, Unreadable) as error:
         parser.error(str(error))
     if not given.advise:

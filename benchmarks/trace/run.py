@@ -227,7 +227,7 @@ def ways(loaded: Month, block: Block = BLOCK, *, headroom: int = 2, wrong: float
     }
     foreseen = [max(needs[now : now + GRACE + 2]) for now in range(len(needs))]
     free = replace(loaded, jobs=[replace(job, may_requeue=True) for job in loaded.jobs])
-    bound = World(block.nodes, needs[0], boot=0, gone=0, gpus=block.gpus, checkpoint=1)
+    bound = World(block.nodes, min(block.nodes, needs[0]), boot=0, gone=0, gpus=block.gpus, checkpoint=1)
     demand = ByDemand(block, block.demand(headroom), seen, lambda now: wished)
 
     def played(way: Way, serving: int) -> Outcome:

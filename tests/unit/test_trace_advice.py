@@ -190,6 +190,7 @@ def test_the_best_is_chosen_by_what_it_was_made_of(weeks: Month, monkeypatch: py
     [
         (["--jobs", "jobs.txt"], "give both"),
         (["--jobs", "/nowhere", "--requests", "/nowhere"], "No such file"),
+        (["--advise", "--nodes", "1"], "give --nodes of 2 or more"),
         (["--advise", "--timezone", "Europe/Amsterdamm"], "did you mean 'Europe/Amsterdam'"),
     ],
 )
