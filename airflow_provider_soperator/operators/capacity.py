@@ -15,16 +15,6 @@ from airflow.sdk import Asset, AssetAlias, conf
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
-from airflow_provider_soperator.capacity.order import (
-    DesiredAllocation,
-    ShiftOrder,
-    Superseded,
-    Timeouts,
-    is_requested,
-    patience,
-    requested_allocation,
-    scheduled_allocation,
-)
 from airflow_provider_soperator.capacity.targets import refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
@@ -34,7 +24,7 @@ from airflow_provider_soperator.work.protocols import count, emit
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.capacity.order import ReleaseMode, Rollback
+    from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, Rollback, ShiftOrder, Timeouts
     from airflow_provider_soperator.capacity.overrides import Override
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
@@ -242,6 +232,7 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.demand import kept_demand
+        from airflow_provider_soperator.capacity.order import Timeouts
         from airflow_provider_soperator.capacity.overrides import keep_override
         from airflow_provider_soperator.capacity.reconciliation import approval_of, begin, ordered
         from airflow_provider_soperator.hooks.cluster_clients import ShiftClients, installation_id
@@ -264,9 +255,9 @@ class ShiftCapacityOperator(WaitingOperator):
             raise failure(str(error)) from None
         said = plan.describe()
         self.log.info("The plan:\n%s", plan)
-        now, is_requested = datetime.now(timezone.utc), self._requested is not None
-        is_demanded = order.wanted_at <= now and kept_demand(self.demand_variable, now) == order.desired
-        said |= {"is_requested": is_requested, "is_demanded": is_demanded and not is_requested}
+        now, by_hand = datetime.now(timezone.utc), self._requested is not None
+        by_demand = order.wanted_at <= now and kept_demand(self.demand_variable, now) == order.desired
+        said |= {"is_requested": by_hand, "is_demanded": by_demand and not by_hand}
         # An answer is of use until the handover, or else until the next shift begins, or until demand may be another.
         ends = (order.wanted_at if order.wanted_at > now else order.stops_at, now + _DEMAND_STANDS)
         answer = min(filter(None, ends if said["is_demanded"] else ends[:1]), default=None)
@@ -340,6 +331,8 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def _order(self, context: Context, wanted: DesiredAllocation) -> ShiftOrder:
         """The order of this task, without units."""
+        from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
+
         task = task_name(context["ti"])
         return ShiftOrder(
             key=sha256(f"{self._airflow} {task}".encode()).hexdigest()[:16],
@@ -359,6 +352,12 @@ class ShiftCapacityOperator(WaitingOperator):
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
         from airflow_provider_soperator.capacity.calendar import moment_by_clocks
         from airflow_provider_soperator.capacity.demand import kept_demand
+        from airflow_provider_soperator.capacity.order import (
+            Superseded,
+            is_requested,
+            requested_allocation,
+            scheduled_allocation,
+        )
         from airflow_provider_soperator.capacity.overrides import kept_overrides
         from airflow_provider_soperator.capacity.reconciliation import approved
 
@@ -417,6 +416,8 @@ def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None)
 
 def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_window: bool) -> None:
     """Refuse to end jobs at a time at which the shift is over by then."""
+    from airflow_provider_soperator.capacity.order import Timeouts, patience
+
     limit = patience(timeouts or Timeouts(), has_window=has_window)
     if limit is not None and after >= limit:
         raise CapacityMistake(

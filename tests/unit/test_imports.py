@@ -86,7 +86,6 @@ TABLE = (
             "soperator.active_checks",
             "soperator.cluster_objects",
             "soperator.evictions",
-            "soperator.kinds",
             "soperator.objects",
             "soperator.pod_events",
         ),
@@ -141,7 +140,7 @@ TABLE = (
             "nebius.node_groups",
             "page.actions",
             "page.app",
-            "page.output",
+            "page.viewer",
         ),
     ),
 )
