@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.pipelines.graph import region_of
 from airflow_provider_soperator.slurm.job_ids import CLOCKS, JobId, Keys, key_of
 from airflow_provider_soperator.slurm.job_records import Job
 
@@ -169,8 +170,18 @@ def match(jobs: Sequence[Job], instances: Sequence[Any]) -> dict[JobId, JobTasks
                 dag_id=first.dag_id,
                 run_id=first.run_id,
                 task_id=first.task_id,
-                map_index=-1 if first.map_index is None else first.map_index,
+                map_index=_map_index(first),
                 try_number=number,
                 count=len(parts),
             )
     return found
+
+
+def _map_index(instance: Any) -> int:
+    """The map index of a row: Airflow 3.4 has the number of an iteration of a loop in the same column."""
+    if not region_of(instance):
+        return -1 if instance.map_index is None else int(instance.map_index)
+    from airflow.models.task_coordinates import get_public_map_index  # type: ignore[import-not-found,unused-ignore]
+    from sqlalchemy.orm import object_session
+
+    return int(get_public_map_index(instance, session=object_session(instance)))
