@@ -64,9 +64,19 @@ def test_each_iteration_has_the_results_of_its_own_jobs(run: Run) -> None:
     assert sum(task_id == "repeated.compare" for task_id, *_ in states) == 2
 
 
-@pytest.mark.parametrize(
-    "task_id", ["in_worker", "deferred", "from_trigger", "mapped.0", "chain.first", "chain.second"]
-)
+@pytest.mark.parametrize("task_id", ["in_worker", "deferred", "from_trigger", "chain.first", "chain.second"])
 def test_each_iteration_has_jobs_of_its_own(run: Run, slurm: Cluster, task_id: str) -> None:
     run.stack.wait("the loop is over", lambda: run.state() in ("success", "failed"))
     assert list(Jobs(slurm, run, f"repeated.{task_id}").states().values()) == ["COMPLETED"] * 2
+
+
+def test_the_page_has_the_tasks_of_jobs_of_iterations(run: Run) -> None:
+    run.stack.wait("the loop is over", lambda: run.state() in ("success", "failed"))
+    asked = {"connection": "soperator_default", "jobs": "ended", "search": "repeated"}
+
+    def shown() -> str:
+        return run.stack.api.get(f"{run.stack.api.url}/soperator/", params=asked).text
+
+    run.stack.wait("the page has both", lambda: shown().count("loops &rsaquo; repeated.deferred") >= 2)
+    assert "repeated.deferred[" not in shown()
+    assert "loops &rsaquo; repeated.mapped[0]" in shown()
