@@ -35,20 +35,9 @@ class SoperatorPlugin(AirflowPlugin):
         root = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/") + "/soperator"
         icons = {"icon": f"{root}/static/icon.svg", "icon_dark_mode": f"{root}/static/icon-dark.svg"}
         job = "job?dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
+        page = {"destination": "nav", "url_route": "soperator", "nav_top_level": True}
+        tab = {"destination": "task_instance", "url_route": "soperator_job"}
         return [
-            {
-                "name": "Soperator",
-                "href": f"{root}/",
-                "destination": "nav",
-                "url_route": "soperator",
-                "nav_top_level": True,
-                **icons,
-            },
-            {
-                "name": "Slurm job",
-                "href": f"{root}/{job}",
-                "destination": "task_instance",
-                "url_route": "soperator_job",
-                **icons,
-            },
+            {"name": "Soperator", "href": f"{root}/", **page, **icons},
+            {"name": "Slurm job", "href": f"{root}/{job}", **tab, **icons},
         ]

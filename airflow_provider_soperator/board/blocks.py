@@ -36,15 +36,14 @@ async def look_at_capacity(connection: str, before: CapacityLook | None = None) 
     now, failures = datetime.now(timezone.utc), dict[str, str]()
     last = before or CapacityLook(taken=now)
     dags = await attempt("", failures, asyncio.to_thread(capacity_dags, connection), list(last.dags))
-    names = [dag.dag_id for dag in dags if dag.order]
-    looks = [reconciliation.look(dag.order, ShiftClients(), _log) for dag in dags if dag.order]
+    looks = {dag.dag_id: reconciliation.look(dag.order, ShiftClients(), _log) for dag in dags if dag.order}
     found = await asyncio.gather(
-        *(attempt(name, failures, look, last.worlds.get(name)) for name, look in zip(names, looks, strict=True))
+        *(attempt(name, failures, look, last.worlds.get(name)) for name, look in looks.items())
     )
     return CapacityLook(
         taken=now,
         dags=dags,
-        worlds={name: world for name, world in zip(names, found, strict=True) if world},
+        worlds={name: world for name, world in zip(looks, found, strict=True) if world},
         failures=failures,
         since={name: last.since.get(name, last.taken) for name in failures if name in last.worlds},
     )

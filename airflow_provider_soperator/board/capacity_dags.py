@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.board.tasks import path_of
 from airflow_provider_soperator.capacity.demand import Decision, newest_decision
@@ -26,6 +26,7 @@ from airflow_provider_soperator.errors import CapacityMistake
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 #: What a report of a window has.
 _REPORTED = {"window", "since", "until", "measured_hours", "gpu_hours", "idle_gpu_hours"}
@@ -64,6 +65,9 @@ class CapacityDag:
     schedule: CapacitySchedule
     #: It names the block and the targets; None if these are in the DAG file alone.
     order: ShiftOrder | None = None
+    #: Names of Airflow Variables: of its overrides, and of what demand decides, if anything does.
+    overrides_variable: str = ""
+    demand_variable: str = ""
     #: What targets could use in past windows, the newest last.
     reports: Sequence[Mapping[str, Any]] = ()
     #: The units by demand, if anything decides within ranges.
@@ -77,11 +81,9 @@ class CapacityDag:
     def gpus(self) -> dict[str, int]:
         """GPUs of one unit of each target."""
         named = {target.name: target.gpus_per_unit for target in self.order.targets} if self.order else {}
-        return {target: self.schedule.gpus_per_unit.get(target, named.get(target, 1)) for target in self.targets}
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return self.schedule.targets
+        return {
+            target: self.schedule.gpus_per_unit.get(target, named.get(target, 1)) for target in self.schedule.targets
+        }
 
     def is_of(self, connection: str) -> bool:
         """True if it may move nodes of this connection."""
@@ -110,44 +112,46 @@ def capacity_dags(connection: str) -> list[CapacityDag]:
             except UNREADABLE as error:
                 # Another version of the provider has stored it, until the DAG processor does so again.
                 _log.warning("The DAG %s is stored in a way that cannot be read: %s", dag_id, error)
-        found = []
-        for dag, overrides, demanded in stored:
-            if dag.is_of(connection):
-                seen = replace(dag, last=_last_shift(session, dag.dag_id))
-                found.append((seen, overrides, demanded))
-    return [_with_variables(*one) for one in found]
+        found = [replace(dag, last=_last_shift(session, dag.dag_id)) for dag in stored if dag.is_of(connection)]
+    return [_with_variables(dag) for dag in found]
 
 
-def _stored(dag_id: str, is_paused: bool, timetable: Mapping[str, Any]) -> tuple[CapacityDag, str, str]:
-    """A DAG as its serialized timetable has it, and the names of the Variables with its overrides and decisions."""
+def _stored(dag_id: str, is_paused: bool, timetable: Mapping[str, Any]) -> CapacityDag:
+    """A DAG as its serialized timetable has it."""
     watchers = (timetable.get("asset_condition") or {}).get("watchers") or ()
-    told: Mapping[str, Any] = next(
-        (one["trigger"]["kwargs"] for one in watchers if "order" in one["trigger"]["kwargs"]), {}
+    asked = (one["trigger"]["kwargs"] for one in watchers)
+    told: Mapping[str, Any] = next((one for one in asked if "order" in one), {})
+    return CapacityDag(
+        dag_id=dag_id,
+        is_paused=is_paused,
+        schedule=CapacitySchedule.read(timetable["schedule"]),
+        order=ShiftOrder.read(json.loads(told["order"])) if told else None,
+        overrides_variable=told.get("overrides", f"{dag_id}_overrides"),
+        demand_variable=told["demanded"] if told.get("demand") else "",
     )
-    order = ShiftOrder.read(json.loads(told["order"])) if told else None
-    schedule = CapacitySchedule.read(timetable["schedule"])
-    dag = CapacityDag(dag_id=dag_id, is_paused=is_paused, schedule=schedule, order=order)
-    return dag, told.get("overrides", f"{dag_id}_overrides"), told["demanded"] if told.get("demand") else ""
 
 
-def _with_variables(dag: CapacityDag, overrides: str, demanded: str) -> CapacityDag:
+def _with_variables(dag: CapacityDag) -> CapacityDag:
     """The DAG with what its runs, its watcher and its shifts keep in Airflow Variables."""
     try:
-        dag = replace(dag, schedule=dag.schedule.overridden(kept_overrides(overrides)))
+        dag = replace(dag, schedule=dag.schedule.overridden(kept_overrides(dag.overrides_variable)))
     except CapacityMistake as error:
         dag = replace(dag, mistake=str(error))
-    # A Variable that was edited by hand, or is of another version, says nothing.
-    with suppress(*UNREADABLE):
-        dag = replace(dag, reports=[one for one in kept_reports(dag.dag_id) if one.keys() >= _REPORTED])
     order = dag.order
-    if order is None:
-        return dag
+    shift = _readable(lambda: ShiftAtWork.find(order.block)) if order else None
+    return replace(
+        dag,
+        reports=_readable(lambda: [one for one in kept_reports(dag.dag_id) if one.keys() >= _REPORTED]) or (),
+        demand=_readable(lambda: newest_decision(dag.demand_variable)) if order and dag.demand_variable else None,
+        at_work=_readable(lambda: _at_work(shift)) if shift and not shift.ended else None,
+    )
+
+
+def _readable(read: Callable[[], T]) -> T | None:
+    """What is kept; None if it was edited by hand, or is of another version."""
     with suppress(*UNREADABLE):
-        dag = replace(dag, demand=newest_decision(demanded) if demanded else None)
-    with suppress(*UNREADABLE):
-        shift = ShiftAtWork.find(order.block)
-        dag = replace(dag, at_work=_at_work(shift) if shift and not shift.ended else None)
-    return dag
+        return read()
+    return None
 
 
 def _at_work(shift: ShiftAtWork) -> ShiftSeen | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any
 
 from airflow_provider_soperator.board.looks import attempt
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.figures import VARIABLES, Kept, kept_figures, slower
 from airflow_provider_soperator.health.findings import Finding
+from airflow_provider_soperator.hooks.check import sentences
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -38,7 +40,6 @@ class CheckLook:
 class HealthLook:
     """What is known of the health of a cluster's nodes beside what Slurm says."""
 
-    taken: datetime
     observations: Observations = Observations()  # noqa: RUF009 - it is frozen
     checks: Sequence[CheckLook] = ()
     #: Why a source could not be asked, by the name of the source.
@@ -54,31 +55,42 @@ class Course:
     node: str
     values: Sequence[float]
     is_slow: bool
-    #: The points of a line in a drawing.
-    points: str
+
+    @property
+    def points(self) -> str:
+        """A line through the values, from the left to the right; it begins at 0, so that a small change looks small."""
+        values = self.values if len(self.values) > 1 else [*self.values, *self.values]
+        most, step = max(values) or 1.0, WIDTH / (len(values) - 1)
+        ys = (HEIGHT - 1 - (HEIGHT - 2) * max(0.0, value) / most for value in values)
+        return " ".join(f"{place * step:.1f},{y:.1f}" for place, y in enumerate(ys))
 
 
 async def look_at_health(connection: str, before: HealthLook | None = None) -> HealthLook:
     """Figures from Airflow Variables; Pods and active checks, if the connection names one to Kubernetes."""
-    now, failures = datetime.now(timezone.utc), dict[str, str]()
-    last = before or HealthLook(taken=now)
+    failures, last = dict[str, str](), before or HealthLook()
     figures, pods, checks = await asyncio.gather(
-        attempt("figures of checks", failures, asyncio.to_thread(_all_figures), last.observations.figures),
+        attempt("figures of checks", failures, asyncio.to_thread(_all_figures, failures), last.observations.figures),
         attempt("Pods", failures, _pods(connection), last.observations.kubernetes),
         attempt("active checks", failures, _checks(connection), last.checks),
     )
-    seen = Observations(kubernetes=pods, figures=figures)
-    return HealthLook(taken=now, observations=seen, checks=checks, failures=failures)
+    return HealthLook(observations=Observations(kubernetes=pods, figures=figures), checks=checks, failures=failures)
 
 
-def _all_figures() -> dict[str, Kept]:
+def _all_figures(failures: dict[str, str]) -> dict[str, Kept]:
+    """The figures of all checks that can be read."""
     from airflow.models.variable import Variable
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
     with create_session() as session:
         keys = session.scalars(select(Variable.key).where(Variable.key.startswith(VARIABLES, autoescape=True))).all()
-    return {check: kept_figures(check) for check in sorted(key.removeprefix(VARIABLES) for key in keys if key)}
+    found = {}
+    for check in sorted(key.removeprefix(VARIABLES) for key in keys if key):
+        try:
+            found[check] = kept_figures(check)
+        except ValueError as error:
+            failures[f"figures of {check}"] = sentences(str(error))
+    return found
 
 
 async def _pods(connection: str) -> Any:
@@ -133,24 +145,11 @@ def courses(figures: Mapping[str, Kept], nodes: Sequence[str], tolerance: float 
     for check, kept in figures.items():
         mine = {node: runs for node, runs in kept.items() if node in names and runs}
         slow = {one.node for one in slower(check, mine, tolerance)}
-        drawn = [
-            Course(check=check, figure=figure, node=node, values=values, is_slow=node in slow, points=_points(values))
-            for node, figure, values in _series(mine)
-        ]
-        drawn.sort(key=lambda one: not one.is_slow)
-        found += drawn[:_MOST_DRAWN]
+        in_order = sorted(mine, key=lambda name: (name not in slow, name.rpartition("-")[0], len(name), name))
+        each = (
+            (node, figure) for node in in_order for figure in sorted({name for _, run in mine[node] for name in run})
+        )
+        for node, figure in islice(each, _MOST_DRAWN):
+            values = [run[figure] for _, run in mine[node] if figure in run]
+            found.append(Course(check=check, figure=figure, node=node, values=values, is_slow=node in slow))
     return found
-
-
-def _series(kept: Kept) -> Iterator[tuple[str, str, list[float]]]:
-    for node in sorted(kept, key=lambda name: (name.rpartition("-")[0], len(name), name)):
-        for figure in sorted({name for _, run in kept[node] for name in run}):
-            yield node, figure, [run[figure] for _, run in kept[node] if figure in run]
-
-
-def _points(values: Sequence[float]) -> str:
-    """A line through values from the left to the right; its scale begins at 0, so that a small change looks small."""
-    most, step = max(values) or 1.0, WIDTH / max(1, len(values) - 1)
-    xs = [index * step for index in range(len(values))] if len(values) > 1 else [0, WIDTH]
-    ys = [HEIGHT - 1 - (HEIGHT - 2) * max(0.0, value) / most for value in values] * (1 if len(values) > 1 else 2)
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from async_timeout import timeout
@@ -15,6 +15,8 @@ from airflow_provider_soperator.hooks.check import in_words
 T = TypeVar("T")
 #: Seconds that a cluster has for each part of a look.
 PATIENCE = 20.0
+#: Connections that are looked at together.
+_AT_ONCE = 16
 
 
 async def attempt(
@@ -34,29 +36,34 @@ async def attempt(
 @dataclass
 class _Frame(Generic[T]):
     look: T | None = None
-    taking: asyncio.Task[T] | None = None
+    taking: asyncio.Task[None] | None = None
     at: float = 0.0
 
 
+@dataclass
 class Looks(Generic[T]):
-    """The newest look at each connection; ``take`` gets the connection and the look before, and never fails."""
+    """The newest look at each connection."""
 
-    def __init__(self, take: Callable[[str, T | None], Awaitable[T]]) -> None:
-        self._taken_by = take
-        self._frames: dict[str, _Frame[T]] = {}
+    #: It gets the connection and the look before, and never fails.
+    take: Callable[[str, T | None], Awaitable[T]]
+    #: Seconds for which a look is shown before a new one is taken, and that a viewer waits for that.
+    interval: float
+    glance: float = 0.0
+    _frames: dict[str, _Frame[T]] = field(default_factory=dict)
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
-    async def newest(self, connection: str, interval: float, glance: float = 0.0) -> T | None:
-        """A look that is new enough, else the last one; None while the first one takes longer than ``glance``."""
+    async def newest(self, connection: str) -> T | None:
+        """A look that is new enough, else the last one; None while the first one is being taken."""
         frame = self._frames.setdefault(connection, _Frame())
-        if frame.taking is None and (frame.look is None or time.monotonic() - frame.at > interval):
+        if frame.taking is None and (frame.look is None or time.monotonic() - frame.at > self.interval):
             frame.taking = asyncio.create_task(self._take(frame, connection))
         if frame.taking:
-            await asyncio.wait([frame.taking], timeout=glance)
+            await asyncio.wait([frame.taking], timeout=self.glance)
         return frame.look
 
-    async def _take(self, frame: _Frame[T], connection: str) -> T:
+    async def _take(self, frame: _Frame[T], connection: str) -> None:
         try:
-            frame.look = await self._taken_by(connection, frame.look)
-            return frame.look
+            async with self._turns:
+                frame.look = await self.take(connection, frame.look)
         finally:
             frame.at, frame.taking = time.monotonic(), None

@@ -4,26 +4,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import Any
 
-from airflow_provider_soperator.board.looks import PATIENCE, Looks, attempt
-from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.board.looks import PATIENCE, attempt
+from airflow_provider_soperator.board.tasks import JobTasks, find_tasks
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.functions.call import FOLDER
 from airflow_provider_soperator.health.assessment import Observations, assess
 from airflow_provider_soperator.health.findings import Finding
 from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Reservation
+from airflow_provider_soperator.slurm.files import FileRequest
 from airflow_provider_soperator.slurm.job_ids import JobId, key_of
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations
+from airflow_provider_soperator.slurm.requests import (
+    Command,
+    CommandOutput,
+    ListJobs,
+    ListNodes,
+    ListReservations,
+    Request,
+    ShowConfig,
+)
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: Seconds for which a picture is shown before a new one is taken.
 INTERVAL = 15.0
 #: Seconds that a viewer waits for a new picture before seeing the last one.
 GLANCE = 3.0
+#: Time in which a task, or its executor, has told Airflow of a job that was submitted.
+_LATE = timedelta(minutes=1)
+#: Minutes after which no task reads the file of a call whose job has left the queue.
+_OLD = 24 * 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +52,8 @@ class Picture:
     nodes: tuple[Node, ...] = ()
     jobs: tuple[Job, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    #: Files of calls of functions that are a day old.
+    files: tuple[str, ...] = ()
     #: The tasks of jobs, by the ids that the queue has.
     tasks: Mapping[JobId, JobTasks] = field(default_factory=dict)
     #: Why parts could not be read, as sentences; and since when a part is as it was.
@@ -56,52 +74,66 @@ class Picture:
         return {name: found for name, found in assess(self.nodes, Observations()).items() if found}
 
 
-#: The parts of a picture that Slurm is asked for.
-_REQUESTS: dict[str, Any] = {"nodes": ListNodes(), "jobs": ListJobs(), "reservations": ListReservations()}
+_FIND = """\
+[ ! -d "$PWD/$1" ] || find "$PWD/$1" -maxdepth 1 -type f -mmin "+$2" -printf '%p\\0'
+"""
 
 
-#: A search for the tasks of jobs, which may block.
-FindTasks = Callable[[Sequence[Job]], Mapping[JobId, JobTasks]]
+@dataclass(frozen=True)
+class OldFiles(FileRequest[tuple[str, ...]]):
+    """Find the files of calls of functions in the user's home that are a day old."""
+
+    doing = "looking for files of calls"
+
+    def command(self) -> Command:
+        return Command(("bash", "-c", _FIND, "find", FOLDER, str(_OLD)))
+
+    def read(self, answer: CommandOutput) -> tuple[str, ...]:
+        return tuple(word.decode() for word in self.check(answer).stdout.split(b"\0")[:-1])
 
 
-async def take(connection: str, find_tasks: FindTasks, before: Picture | None = None) -> Picture:
+#: The parts of a picture that the cluster is asked for, each with the seconds for which an answer holds.
+_PARTS: Mapping[str, tuple[Request[Any], float]] = {
+    "config": (ShowConfig(), 600.0),
+    "nodes": (ListNodes(), 0.0),
+    "jobs": (ListJobs(), 0.0),
+    "reservations": (ListReservations(), 0.0),
+    "files": (OldFiles(), 600.0),
+}
+
+
+async def take(connection: str, before: Picture | None = None) -> Picture:
     """A picture of the cluster behind an Airflow connection. A failure is a part of it, never an error."""
     failures: dict[str, str] = {}
+    last = before or Picture(connection=connection, taken=datetime.now(timezone.utc))
 
-    async def part(name: str, read: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
-        answer = await attempt(name, failures, read(), None, PATIENCE)
-        return {} if name in failures else {name: answer}
+    async def part(name: str, read: Awaitable[Any]) -> tuple[str, Any]:
+        return name, await attempt(name, failures, read, getattr(last, name), PATIENCE)
 
-    read: dict[str, Any] = {}
+    async def asked(client: AsyncSlurmClient, name: str) -> Any:
+        try:
+            return await client.ask_now(*_PARTS[name])
+        except NotSupported:
+            # Without a way to files there are none.
+            return getattr(last, name)
+
     try:
         async with SlurmHook(connection).async_client() as client:
-            asked = {name: (lambda request=request: client.ask(request)) for name, request in _REQUESTS.items()}
-            parts = [part(name, ask) for name, ask in {"config": client.config, **asked}.items()]
-            for one in await asyncio.gather(*parts):
-                read |= one
+            read = dict(await asyncio.gather(*(part(name, asked(client, name)) for name in _PARTS)))
     except Exception as error:
         # The connection itself: each part of the cluster is behind it.
-        failures = dict.fromkeys(("config", *_REQUESTS), in_words(error))
-    if "jobs" in read:
-        read |= await part("tasks", lambda: asyncio.to_thread(find_tasks, read["jobs"]))
-    else:
+        failures, read = dict.fromkeys(_PARTS, in_words(error)), {name: getattr(last, name) for name in _PARTS}
+    if "jobs" in failures:
         failures["tasks"] = failures["jobs"]
-    now = datetime.now(timezone.utc)
-    last = before or Picture(connection=connection, taken=now)
+        read["tasks"] = last.tasks
+    else:
+        known = {} if "tasks" in last.failures else {job.id: job.name for job in last.jobs}
+        late = last.taken - _LATE
+        new = {one.id for one in read["jobs"] if known.get(one.id) != one.name or (one.submitted or late) > late}
+        read |= [await part("tasks", asyncio.to_thread(find_tasks, read["jobs"], last.tasks, new))]
     since = {name: last.since.get(name, last.taken) for name in failures} if before else {}
-    kept = {one.name: getattr(last, one.name) for one in fields(Picture) if one.name in failures}
-    return Picture(connection=connection, taken=now, failures=failures, since=since, **(read | kept))
-
-
-class Album:
-    """The newest picture of each connection, taken on demand and shared by all viewers."""
-
-    def __init__(self, find_tasks: FindTasks) -> None:
-        self._looks: Looks[Picture] = Looks(lambda connection, before: take(connection, find_tasks, before))
-
-    async def newest(self, connection: str) -> Picture | None:
-        """A picture that is new enough, else the last one; None while the first one is being taken."""
-        return await self._looks.newest(connection, INTERVAL, GLANCE)
+    now = datetime.now(timezone.utc)
+    return Picture(connection=connection, taken=now, failures=failures, since=since, **read)
 
 
 def without_tasks(picture: Picture, may_see: Callable[[str], bool], sees_unknown: bool = True) -> Picture:

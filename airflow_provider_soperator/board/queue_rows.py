@@ -1,9 +1,9 @@
-"""The queue of a picture as rows: what was asked for, in the order of what runs and what comes next."""
+"""The queue of a picture as rows, in the order of what runs and what comes next; and what a job has printed last."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -12,12 +12,21 @@ from pydantic import BaseModel, ConfigDict
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.board.wall import nodes_of
+from airflow_provider_soperator.client.output import Console
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId, strip_key
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
 
 #: Rows on a page, and reasons above them.
 ROWS, _REASONS = 100, 4
+#: Bytes that are read of the end of a file, and lines that are shown.
+_BYTES, _LINES = 32 << 10, 200
+#: An offset beyond the end of any file: only its size is read.
+_BEYOND = (1 << 63) - 1
+#: Seconds for which viewers share what was read.
+_MAX_AGE = 5.0
 
 
 class QueueQuery(BaseModel):
@@ -83,8 +92,8 @@ class QueuePage:
     pending: int
     gpus_running: int
     gpus_pending: int
-    #: The most frequent reasons of pending jobs, with how many there are.
-    reasons: tuple[tuple[str, int], ...] = ()
+    #: The most frequent reasons of pending jobs, each in words, with how many there are.
+    reasons: tuple[tuple[str, str, int], ...] = ()
 
 
 def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> QueuePage:
@@ -92,10 +101,12 @@ def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> Queu
     rows = [_row(job, picture.tasks.get(job.id)) for job in picture.jobs]
     running = [row for row in rows if row.job.state.is_active]
     pending = [row for row in rows if row.job.state.is_pending]
-    reasons: Counter[str] = Counter()
+    reasons, waiting = Counter[str](), dict[str, Job]()
     for row in pending:
         # Elements that wait for several reasons are one row, with all of these.
-        reasons[row.job.reason.partition(",")[0]] += row.count
+        reason = row.job.reason.partition(",")[0]
+        reasons[reason] += row.count
+        waiting[reason] = replace(row.job, reason=reason)
     fitting = [row for row in rows if _fits(row, query)]
     fitting.sort(key=_order)
     return QueuePage(
@@ -105,7 +116,11 @@ def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> Queu
         pending=sum(row.count for row in pending),
         gpus_running=sum(row.gpus for row in running),
         gpus_pending=sum(row.gpus * row.count for row in pending),
-        reasons=tuple((reason, number) for reason, number in reasons.most_common(_REASONS) if reason),
+        reasons=tuple(
+            (reason, reason_in_words(waiting[reason]), number)
+            for reason, number in reasons.most_common(_REASONS)
+            if reason
+        ),
     )
 
 
@@ -135,3 +150,20 @@ def _order(row: QueueRow) -> tuple[int, int, object]:
     if job.state.is_active:
         return (0, 0, job.id)
     return (1 if job.state.is_pending else 2, -(job.priority or 0), job.id)
+
+
+async def output_tail(connection: str, job: Job) -> str:
+    """The last lines of what a job has printed; raises ``ClusterError`` if they cannot be read."""
+    path = job.output
+    if not path:
+        raise FileError("it is not known yet which file the job writes")
+    async with SlurmHook(connection).async_client() as client:
+        [found] = await client.ask_shared(ReadPieces((Piece(path, _BEYOND, 0),)), _MAX_AGE)
+        if found.size is None:
+            raise FileError("the job has written no output yet")
+        begin = max(0, found.size - _BYTES)
+        [piece] = await client.ask_shared(ReadPieces((Piece(path, begin, _BYTES),)), _MAX_AGE)
+    console = Console()
+    lines = [*console.feed(piece.data), *console.end()]
+    # The first one is cut.
+    return "\n".join(lines[1 if begin and len(lines) > 1 else 0 :][-_LINES:])

@@ -71,7 +71,7 @@ def band(dag: CapacityDag, now: datetime) -> Band:
 
     def bars(has: Mapping[str, float]) -> list[Bar]:
         found, top = [], HEIGHT
-        for number, target in enumerate(dag.targets):
+        for number, target in enumerate(dag.schedule.targets):
             height = round(HEIGHT * has.get(target, 0) / most, 2)
             top -= height
             found.append((number, round(top, 2), height))
@@ -142,7 +142,7 @@ def _shared(one: CapacityDag, other: CapacityDag) -> str:
 
 def _where_they_differ(one: CapacityDag, other: CapacityDag, now: datetime) -> str:
     """The first moment from which on two schedules wish for different sizes of what they share."""
-    same = [name for name in one.targets if name in other.targets]
+    same = [name for name in one.schedule.targets if name in other.schedule.targets]
     moments = {now} | {change.at for dag in (one, other) for change in dag.schedule.changes(now, now + AFTER)}
     for moment in sorted(moments):
         wishes: list[Mapping[str, Units]] = [dag.schedule.at(moment).allocation for dag in (one, other)]

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.pipelines.graph import region_of
-from airflow_provider_soperator.slurm.job_ids import CLOCKS, JobId, Keys, key_of
+from airflow_provider_soperator.slurm.job_ids import CLOCKS, JobId, Keys, SubmissionKey, key_of
 from airflow_provider_soperator.slurm.job_records import Job
 
 #: States in which a task may have a job in the queue.
 _ALIVE = ("running", "deferred", "queued", "scheduled", "up_for_retry", "up_for_reschedule", "restarting")
-#: Jobs that are remembered with their tasks.
-_MOST_KNOWN = 50_000
+#: Task instances among which those that have ended are searched, the newest ones.
+_MOST_SEARCHED = 100_000
+#: The event in the audit log by which ``SlurmExecutor`` tells of a job, whose name with its key ends the message.
+SUBMITTED = "slurm job submitted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +73,13 @@ def known_connections(environment: Mapping[str, str]) -> list[str]:
 
 
 def _type_of(text: str) -> str:
-    """The type of a connection, written as JSON or as a URI."""
-    if text.lstrip().startswith("{"):
-        try:
-            return str(json.loads(text).get("conn_type", ""))
-        except ValueError:
-            return ""
-    return urlsplit(text).scheme.replace("-", "_")
+    """The type of a connection, written as JSON or as a URI; empty if it cannot be read."""
+    from airflow.models.connection import Connection
+
+    with suppress(Exception):
+        found = Connection.from_json(text) if text.lstrip().startswith("{") else Connection(uri=text)
+        return found.conn_type or ""
+    return ""
 
 
 def dags_at_work(dag_ids: Collection[str]) -> dict[str, bool]:
@@ -95,93 +96,127 @@ def dags_at_work(dag_ids: Collection[str]) -> dict[str, bool]:
     return {dag_id: dag_id in active for dag_id in known}
 
 
-class TaskFinder:
-    """The tasks of jobs in the queue: those at work are looked up each time, and one that has ended is remembered."""
+def find_tasks(jobs: Sequence[Job], known: Mapping[JobId, JobTasks], new: Collection[JobId]) -> dict[JobId, JobTasks]:
+    """The tasks of jobs in the queue: those at work, those that were ``known`` before, and, of ``new`` jobs, any.
 
-    def __init__(self) -> None:
-        #: By the names of jobs, which have their submission keys, and by their ids; None: no task is known.
-        self._known: dict[tuple[str, JobId], JobTasks | None] = {}
+    A task may have ended before anyone has looked at its job; a search while that is ``new`` is enough.
+    """
+    keyed = [job for job in jobs if key_of(job.name)]
+    if not keyed:
+        return {}
+    from airflow.models.taskinstance import TaskInstance
 
-    def __call__(self, jobs: Sequence[Job]) -> Mapping[JobId, JobTasks]:
-        keyed = [job for job in jobs if key_of(job.name)]
-        if not keyed:
-            return {}
-        from airflow.models.taskinstance import TaskInstance
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            alive = _instances().where(TaskInstance.state.in_(_ALIVE))
-            found = match(keyed, session.execute(alive).all())
-            unknown = [job for job in keyed if job.id not in found and (job.name, job.id) not in self._known]
-            # A task may have ended before anyone has looked at its job; one search for each job is enough.
-            since = min((job.submitted for job in unknown if job.submitted), default=None)
-            ended = match(unknown, session.execute(with_jobs_since(since)).all()) if since else {}
-        if len(self._known) > _MOST_KNOWN:
-            self._known.clear()
-        self._known |= {(job.name, job.id): ended.get(job.id) for job in unknown}
-        self._known |= {(job.name, job.id): found[job.id] for job in keyed if job.id in found}
-        for job in keyed:
-            if job.id not in found and (tasks := self._known.get((job.name, job.id))):
-                found[job.id] = replace(tasks, has_ended=True)
-        return found
+    found = _matched(keyed, _instances(), _submitted_by_executor(), TaskInstance.state.in_(_ALIVE))
+    others = [job.id for job in keyed if job.id not in found]
+    before = dict(known) | find_ended([job for job in keyed if job.id in new and job.id not in found])
+    return found | {job: replace(before[job], has_ended=True) for job in others if job in before}
 
 
-find_tasks = TaskFinder()
+def find_ended(jobs: Sequence[Job], until: datetime | None = None) -> dict[JobId, JobTasks]:
+    """The tasks of jobs, among the newest that have told of a job between the submission of these and a moment."""
+    since = min((job.submitted for job in jobs if job.submitted), default=None)
+    if since is None:
+        return {}
+    from airflow.models.log import Log
+    from airflow.models.xcom import XComModel
+
+    def newest(query: Any, at: Any) -> Any:
+        within = query.where(at >= since - CLOCKS, *([at <= until + CLOCKS] if until else []))
+        return within.order_by(at.desc()).limit(_MOST_SEARCHED)
+
+    told = _instances().join(XComModel, _of_task(XComModel) & (XComModel.key == "job_id"))
+    return _matched(jobs, newest(told, XComModel.timestamp), newest(_submitted_by_executor(), Log.dttm))
+
+
+def _matched(jobs: Sequence[Job], instances: Any, by_executor: Any, *where: Any) -> dict[JobId, JobTasks]:
+    """The tasks of jobs: of those that submit one, and, if there are others, of those that the executor runs in one."""
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        # Of very many rows few are kept.
+        found = match(jobs, session.execute(instances.where(*where).execution_options(yield_per=1000)))
+        if others := [job for job in jobs if job.id not in found]:
+            found |= match(others, session.execute(by_executor.where(*where).execution_options(yield_per=1000)))
+    return found
 
 
 def _instances() -> Any:
+    """The query for task instances with the starts of their runs."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 
-    return select(TaskInstance, DagRun.start_date).join(TaskInstance.dag_run)
+    columns: list[Any] = [getattr(TaskInstance, name) for name in (*_IDS, "try_number")]
+    if not hasattr(TaskInstance, "region_id"):
+        columns.append(TaskInstance.map_index)
+    else:
+        # Airflow 3.4 has the number of an iteration of a loop where others have their map index.
+        from airflow.models.task_coordinates import (  # type: ignore[import-not-found,unused-ignore]
+            public_map_index_expression,
+        )
+
+        index = public_map_index_expression(TaskInstance).label("map_index")
+        columns += [index, TaskInstance.region_id, TaskInstance.region_index]
+    return select(*columns, DagRun.start_date).join(TaskInstance.dag_run)
 
 
-def with_jobs_since(since: datetime) -> Any:
-    """The query for task instances that have told the id of a job since then, with the starts of their runs."""
+def _submitted_by_executor() -> Any:
+    """The query for what ``SlurmExecutor`` has told of jobs in the audit log, with their task instances."""
+    from airflow.models.log import Log
     from airflow.models.taskinstance import TaskInstance
-    from airflow.models.xcom import XComModel
+    from sqlalchemy import select
+
+    columns = [getattr(Log, name) for name in (*_IDS, "map_index", "try_number", "extra")]
+    return select(*columns).join(TaskInstance, _of_task(Log)).where(Log.event == SUBMITTED)
+
+
+_IDS = ("dag_id", "run_id", "task_id")
+
+
+def _of_task(table: Any) -> Any:
+    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import and_
 
-    same = [
-        getattr(XComModel, name) == getattr(TaskInstance, name) for name in ("dag_id", "run_id", "task_id", "map_index")
-    ]
-    told = and_(*same, XComModel.key == "job_id")
-    return _instances().join(XComModel, told).where(XComModel.timestamp >= since - CLOCKS)
+    # Airflow 3.4: the same names and numbers may be of several iterations.
+    if hasattr(table, "task_instance_id"):
+        return table.task_instance_id == TaskInstance.id
+    return and_(*(getattr(table, name) == getattr(TaskInstance, name) for name in (*_IDS, "map_index")))
 
 
-def match(jobs: Sequence[Job], instances: Sequence[Any]) -> dict[JobId, JobTasks]:
-    """The tasks of jobs, among task instances with the starts of their runs."""
-    from airflow_provider_soperator.work.sbatch import key_of_try
-
-    owners = {
-        key_of_try(instance, begun, number): (instance, number)
-        for instance, begun in instances
-        # A retry may go on with the job of an earlier try.
-        for number in range(1, max(1, instance.try_number) + 1)
-    }
+def match(jobs: Iterable[Job], instances: Iterable[Any]) -> dict[JobId, JobTasks]:
+    """The tasks of jobs, among rows of task instances, each with the start of its run or what its executor has told."""
+    jobs = list(jobs)
+    wanted = {key.shared for job in jobs if (key := key_of(job.name))}
+    owners: dict[SubmissionKey, list[tuple[Any, int]]] = {}
+    for row in instances:
+        for key, number in _keys_of(row):
+            if key.shared in wanted:
+                owners.setdefault(key, []).append((row, number))
     keys = Keys(owners)
     found: dict[JobId, JobTasks] = {}
     for job in jobs:
-        parts = [owners[key] for key, _ in keys.of(job.name, job.id)]
+        parts = [owner for key, _ in keys.of(job.name, job.id) for owner in owners[key]]
         if parts:
             first, number = parts[0]
             found[job.id] = JobTasks(
                 dag_id=first.dag_id,
                 run_id=first.run_id,
                 task_id=first.task_id,
-                map_index=_map_index(first),
+                map_index=-1 if first.map_index is None else first.map_index,
                 try_number=number,
                 count=len(parts),
             )
     return found
 
 
-def _map_index(instance: Any) -> int:
-    """The map index of a row: Airflow 3.4 has the number of an iteration of a loop in the same column."""
-    if not region_of(instance):
-        return -1 if instance.map_index is None else int(instance.map_index)
-    from airflow.models.task_coordinates import get_public_map_index  # type: ignore[import-not-found,unused-ignore]
-    from sqlalchemy.orm import object_session
+def _keys_of(row: Any) -> Iterator[tuple[SubmissionKey, int]]:
+    """The keys of the jobs of a task instance, each with its try."""
+    from airflow_provider_soperator.work.sbatch import key_of_try
 
-    return int(get_public_map_index(instance, session=object_session(instance)))
+    if hasattr(row, "extra"):
+        if key := key_of(row.extra or ""):
+            yield key, row.try_number
+        return
+    # A retry may go on with the job of an earlier try.
+    for number in range(1, max(1, row.try_number) + 1):
+        yield key_of_try(row, row.start_date, number), number

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
-from airflow_provider_soperator.board.tasks import JobTasks, match, with_jobs_since
+from airflow_provider_soperator.board.tasks import JobTasks, find_ended
 from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.job_ids import JobId, key_of
@@ -17,41 +17,57 @@ from airflow_provider_soperator.slurm.job_records import AccountingJob
 from airflow_provider_soperator.slurm.job_reports import usage_of
 from airflow_provider_soperator.slurm.requests.accounting import ListUsage
 
-#: The days that are asked for.
+#: The days that are asked for, in UTC; the last one is not over.
 DAYS = 7
+_DAY = timedelta(days=1)
 #: Rows of a table.
 _MOST_ROWS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class UsedJob:
-    """What a job, or a run of it, has used within the days."""
+class Used:
+    """What jobs have used within a day, or within all days."""
 
-    user: str
-    gpu_hours: float
-    has_failed: bool
+    user: str = ""
+    #: Empty of jobs whose task is unknown or must not be named, and of what is of several.
+    dag_id: str = ""
+    name: str = ""
+    #: Those that began within the time, and those that began before.
+    jobs: int = 0
+    earlier: int = 0
+    gpu_hours: float = 0.0
+    failed_hours: float = 0.0
     core_seconds: float = 0.0
-    cpu_seconds: float | None = None
-    #: Seconds from when it could have started; None if it has not, or did so before.
-    waited: float | None = None
-    tasks: JobTasks | None = None
+    cpu_seconds: float = 0.0
+    #: Seconds from when a job could have started, of those that have within the time; sorted in a row of a table.
+    waits: tuple[float, ...] = ()
+
+    @property
+    def failed(self) -> float | None:
+        """The part of the GPU-hours that was of jobs that failed or were cancelled."""
+        return self.failed_hours / self.gpu_hours if self.gpu_hours else None
+
+    @property
+    def cpu(self) -> float | None:
+        """The part of the CPU time that was used."""
+        return min(1.0, self.cpu_seconds / self.core_seconds) if self.core_seconds else None
+
+    @property
+    def median_wait(self) -> float | None:
+        return statistics.median(self.waits) if self.waits else None
+
+    @property
+    def p90_wait(self) -> float | None:
+        return self.waits[math.ceil(len(self.waits) * 0.9) - 1] if self.waits else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class UsageRow:
-    """What several jobs have used."""
+class UsedDay:
+    """What jobs have used on a day, by user and task."""
 
-    name: str
-    #: The DAG of tasks; empty for users, and for jobs whose task is unknown or must not be named.
-    dag_id: str = ""
-    jobs: int
-    gpu_hours: float
-    #: The part of the GPU-hours that was of jobs that failed or were cancelled; and of the CPU time that was used.
-    failed: float | None
-    cpu: float | None
-    #: Seconds.
-    median_wait: float | None
-    p90_wait: float | None
+    used: Sequence[Used]
+    #: False while jobs of this day may still run, so that it is not known yet whether they fail.
+    is_final: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,103 +75,107 @@ class UsageLook:
     """The usage of a cluster in the days before it was taken."""
 
     taken: datetime
-    used: Sequence[UsedJob] = ()
+    #: By their beginnings.
+    days: Mapping[datetime, UsedDay] = field(default_factory=dict)
     failure: str = ""
     #: Made once for all who may see the same DAGs.
-    _tables: dict[frozenset[str], dict[str, list[UsageRow]]] = field(default_factory=dict, repr=False, compare=False)
+    _tables: dict[frozenset[str], dict[str, list[Used]]] = field(default_factory=dict, repr=False, compare=False)
 
-    def tables(self, may_see: Callable[[str], bool]) -> Mapping[str, Sequence[UsageRow]]:
+    def tables(self, may_see: Callable[[str], bool]) -> Mapping[str, Sequence[Used]]:
         """Rows by task, DAG and user, and the total: what is of DAGs that one may not see is there without names."""
-        visible = frozenset(filter(may_see, {one.tasks.dag_id for one in self.used if one.tasks}))
+        first = min(self.days, default=None)
+        # A job that lasts for days is counted once.
+        used = [
+            replace(one, jobs=one.jobs + one.earlier) if day == first else one
+            for day, its in self.days.items()
+            for one in its.used
+        ]
+        visible = frozenset(filter(may_see, {one.dag_id for one in used if one.dag_id}))
 
-        def task(one: UsedJob) -> tuple[str, str]:
-            if one.tasks is None:
+        def task(one: Used) -> tuple[str, str]:
+            if not one.dag_id:
                 return "", "jobs without a task"
-            return (one.tasks.dag_id, one.tasks.task_id) if one.tasks.dag_id in visible else ("", "other DAGs")
+            return (one.dag_id, one.name) if one.dag_id in visible else ("", "other DAGs")
 
         if visible not in self._tables:
             self._tables[visible] = {
-                "task": _rows(self.used, task),
-                "dag": _rows(self.used, lambda one: ("", task(one)[0] or task(one)[1])),
-                "user": _rows(self.used, lambda one: ("", one.user)),
-                "total": _rows(self.used, lambda one: ("", "all")),
+                "task": _rows(used, task),
+                "dag": _rows(used, lambda one: ("", task(one)[0] or task(one)[1])),
+                "user": _rows(used, lambda one: ("", one.user)),
+                "total": _rows(used, lambda one: ("", "all")),
             }
         return self._tables[visible]
 
 
 async def look_at_usage(connection: str, before: UsageLook | None = None) -> UsageLook:
-    """Ask accounting once. It is read in a thread: a week of a large cluster would hold up the server."""
+    """Ask accounting for each day that is not known for good, one after another, and read it in a thread."""
     now = datetime.now(timezone.utc)
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    last = before or UsageLook(taken=now)
+    days: dict[datetime, UsedDay] = {}
     try:
-        return UsageLook(taken=now, used=await asyncio.to_thread(_ask, connection, now))
+        for day in (today - ago * _DAY for ago in range(DAYS)):
+            known = last.days.get(day)
+            days[day] = known if known and known.is_final else await asyncio.to_thread(_ask, connection, day, now)
+        return UsageLook(taken=now, days=days)
     except Exception as error:
-        return replace(before or UsageLook(taken=now), failure=in_words(error))
+        return UsageLook(taken=last.taken, days={**last.days, **days}, failure=in_words(error))
 
 
-def _ask(connection: str, now: datetime) -> list[UsedJob]:
-    since = now - timedelta(days=DAYS)
+def _ask(connection: str, day: datetime, now: datetime) -> UsedDay:
+    end = day + _DAY
     with SlurmHook(connection).client() as slurm:
-        jobs = slurm.ask(ListUsage(everyone=True, since=since))
-    keyed = [job.as_job() for job in jobs if key_of(job.name)]
-    return used_since(jobs, _tasks_of(keyed, since) if keyed else {}, since, now)
+        jobs = slurm.ask(ListUsage(everyone=True, since=day, until=end))
+    tasks = find_ended([job.as_job() for job in jobs if key_of(job.name)], end)
+    # Accounting lags behind.
+    is_final = now > end + timedelta(hours=1) and all(job.state.is_finished for job in jobs if job.started)
+    return UsedDay(used=used_between(jobs, tasks, day, min(end, now)), is_final=is_final)
 
 
-def _tasks_of(jobs: Sequence[object], since: datetime) -> Mapping[JobId, JobTasks]:
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        return match(jobs, session.execute(with_jobs_since(since)).all())  # type: ignore[arg-type]
-
-
-def used_since(
-    jobs: Iterable[AccountingJob], tasks: Mapping[JobId, JobTasks], since: datetime, now: datetime
-) -> list[UsedJob]:
-    """What jobs have used since a moment; of one that began before, the part after it."""
-    found = []
+def used_between(
+    jobs: Iterable[AccountingJob], tasks: Mapping[JobId, JobTasks], since: datetime, until: datetime
+) -> list[Used]:
+    """What jobs have used between two moments, of one that began before or ended later the part between, by task."""
+    groups: dict[tuple[str, str, str], list[Used]] = {}
     for job in jobs:
-        if not job.started:
+        if not job.started or job.started >= until:
             continue
         seconds = job.elapsed.total_seconds() if job.elapsed else 0.0
-        end = job.ended or now
-        share = min(1.0, max(0.0, (end - max(job.started, since)).total_seconds()) / seconds) if seconds else 0.0
+        within = min(job.ended or until, until) - max(job.started, since)
+        share = min(1.0, max(0.0, within.total_seconds()) / seconds) if seconds else 0.0
         usage = usage_of(job)
-        ready = job.eligible or job.submitted
-        found.append(
-            UsedJob(
-                user=job.user,
-                gpu_hours=share * usage.gpu_seconds / 3600,
-                has_failed=job.state.is_finished and not job.state.succeeded,
-                core_seconds=share * usage.core_seconds if usage.cpu_seconds is not None else 0.0,
-                cpu_seconds=None if usage.cpu_seconds is None else share * usage.cpu_seconds,
-                waited=max(0.0, (job.started - ready).total_seconds()) if ready and job.started > since else None,
-                tasks=tasks.get(job.id),
-            )
+        hours = share * usage.gpu_seconds / 3600
+        ready, is_new = job.eligible or job.submitted, job.started >= since
+        its = tasks.get(job.id)
+        one = Used(
+            user=job.user,
+            dag_id=its.dag_id if its else "",
+            name=its.task_id if its else "",
+            jobs=int(is_new),
+            earlier=int(not is_new),
+            gpu_hours=hours,
+            failed_hours=hours if job.state.is_finished and not job.state.succeeded else 0.0,
+            core_seconds=share * usage.core_seconds if usage.cpu_seconds is not None else 0.0,
+            cpu_seconds=share * (usage.cpu_seconds or 0.0),
+            waits=(max(0.0, (job.started - ready).total_seconds()),) if ready and is_new else (),
         )
-    return found
+        groups.setdefault((one.user, one.dag_id, one.name), []).append(one)
+    return [replace(_sum(group), user=user, dag_id=dag_id, name=name) for (user, dag_id, name), group in groups.items()]
 
 
-def _rows(used: Iterable[UsedJob], key: Callable[[UsedJob], tuple[str, str]]) -> list[UsageRow]:
+def _sum(group: Sequence[Used]) -> Used:
+    sums = {
+        name: sum(getattr(one, name) for one in group)
+        for name in ("jobs", "earlier", "gpu_hours", "failed_hours", "core_seconds", "cpu_seconds")
+    }
+    return Used(**sums, waits=tuple(sorted(wait for one in group for wait in one.waits)))
+
+
+def _rows(used: Iterable[Used], key: Callable[[Used], tuple[str, str]]) -> list[Used]:
     """The groups with most GPU-hours, or else with most CPU time."""
-    groups: dict[tuple[str, str], list[UsedJob]] = {}
+    groups: dict[tuple[str, str], list[Used]] = {}
     for one in used:
         groups.setdefault(key(one), []).append(one)
-    rows = [
-        (_row(dag_id, name, group), sum(one.core_seconds for one in group)) for (dag_id, name), group in groups.items()
-    ]
-    rows.sort(key=lambda pair: (-pair[0].gpu_hours, -pair[1], pair[0].name))
-    return [row for row, _ in rows[:_MOST_ROWS]]
-
-
-def _row(dag_id: str, name: str, group: Sequence[UsedJob]) -> UsageRow:
-    hours, cores = sum(one.gpu_hours for one in group), sum(one.core_seconds for one in group)
-    waits = sorted(one.waited for one in group if one.waited is not None)
-    return UsageRow(
-        name=name,
-        dag_id=dag_id,
-        jobs=len(group),
-        gpu_hours=hours,
-        failed=sum(one.gpu_hours for one in group if one.has_failed) / hours if hours else None,
-        cpu=min(1.0, sum(one.cpu_seconds or 0.0 for one in group) / cores) if cores else None,
-        median_wait=statistics.median(waits) if waits else None,
-        p90_wait=waits[math.ceil(len(waits) * 0.9) - 1] if waits else None,
-    )
+    rows = [replace(_sum(group), dag_id=dag_id, name=name) for (dag_id, name), group in groups.items()]
+    rows.sort(key=lambda row: (-row.gpu_hours, -row.core_seconds, row.name))
+    return rows[:_MOST_ROWS]

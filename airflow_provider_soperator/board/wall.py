@@ -7,12 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 
-from airflow_provider_soperator.capacity.lease_store import ShiftRecord
-from airflow_provider_soperator.capacity.reservations import OUR_RESERVATIONS
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
@@ -21,8 +18,6 @@ from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
 STATES = (
     "failed to boot", "off", "going off", "booting", "not responding", "down", "draining", "drained", "busy", "idle",
 )  # fmt: skip
-#: The DAG of a shift, at the end of what it says about itself.
-_DAG = re.compile(r"\(([\w.-]+)\)$")
 _NUMBER = re.compile(r"(.*?)-?(\d+)")
 
 
@@ -109,49 +104,3 @@ def nodes_of(job: Job) -> list[str]:
 
 def _order(tile: Tile) -> tuple[int, str]:
     return (int(tile.number) if tile.number.isdecimal() else 0, tile.node.name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeftOver:
-    """A drain or a reservation of this provider, which its owner is to release."""
-
-    what: str
-    owner: str
-    why: str = ""
-    since: datetime | None = None
-    #: The drained nodes, or the reservation.
-    nodes: tuple[str, ...] = ()
-    reservation: Reservation | None = None
-
-    @property
-    def dag_id(self) -> str:
-        """The DAG that has left it, as far as it says so."""
-        if self.reservation and (record := ShiftRecord.read(self.reservation.comment)):
-            return record.task.partition("/")[0]
-        # The reason of a drain by hand may end with its user, as this one ends with the DAG.
-        said = self.reservation.comment if self.reservation else self.why if self.owner.startswith("capacity/") else ""
-        found = _DAG.search(said)
-        return found[1] if found else self.owner
-
-
-def left_overs(nodes: Iterable[Node], reservations: Iterable[Reservation]) -> list[LeftOver]:
-    """Drains of this provider, those of one owner and reason together, and those reservations that are its own."""
-    drains: dict[DrainReason, list[Node]] = {}
-    for node in nodes:
-        reason = DrainReason.parse(node.reason)
-        if reason and any(WORDS[word](node) for word in ("drained", "draining")):
-            drains.setdefault(reason, []).append(node)
-    found = [
-        LeftOver(
-            what=f"drain of {hostlist.fold(node.name for node in drained)}",
-            owner=reason.owner,
-            why=reason.why,
-            since=min((node.reason_since for node in drained if node.reason_since), default=None),
-            nodes=tuple(node.name for node in drained),
-        )
-        for reason, drained in drains.items()
-    ]
-    ours = [one for one in reservations if one.name.startswith(OUR_RESERVATIONS)]
-    return found + [
-        LeftOver(what=f"reservation {one.name} of {one.nodelist}", owner=one.name, reservation=one) for one in ours
-    ]

@@ -25,19 +25,15 @@ _ASKED = {
     "rest": ("rest_url", "login", "jwt_secret", "ssh_conn_id"),
     "nebius": ("password", "credentials_file", "lease_conn_id", "lease_namespace"),
 }
-_HELP = {
-    "host": "Login node, such as login.example.com",
-    "port": "Port, if not 22",
-    "login": "User there",
-    "password": "Access token, if there is no service account",
-}
 
 
 @command
 def connection(args: Namespace) -> None:
     """Print a connection; ends with status 1 if it does not work."""
     form, hook = (NEBIUS, NebiusHook) if args.type == "nebius" else (SOPERATOR, SlurmHook)
-    known = {**_HELP, **{field.name: field.help for field in form.fields}}
+    labels, examples = form.behaviour["relabeling"], form.behaviour["placeholders"]
+    known = {name: f"{labels.get(name, name.capitalize())} ({examples.get(name, 'optional')})" for name in _OWN}
+    known |= {field.name: field.help for field in form.fields}
     given = dict(one.partition("=")[::2] for one in args.fields)
     for name in given:
         if name not in known and name not in SSH_EXTRAS:
@@ -64,8 +60,9 @@ def _answers(args: Namespace, known: dict[str, str], secrets: set[str]) -> dict[
         raise ValueError("no field is given: give some, such as host=login.example.com login=airflow")
     transport = args.type
     if transport != "nebius":
-        transport = _answer("transport", f"How the cluster is reached: {', '.join(_ASKED)[: -len(', nebius')]}", set())
-        if transport not in _ASKED:
+        ways = [way for way in _ASKED if way in TRANSPORTS]
+        transport = _answer("transport", f"How the cluster is reached: {', '.join(ways)}", set())
+        if transport not in ways:
             raise ValueError(f"no questions for the transport {transport!r}: {name_remedy(transport, TRANSPORTS)}")
     return {name: _answer(name, known[name], secrets) for name in _ASKED[transport]}
 

@@ -118,27 +118,23 @@ def lint(args: Namespace) -> None:
 
     # So that the line of the DAG file is among those of an error.
     conf.set("core", "dagbag_import_error_traceback_depth", "50")
-    rows: list[dict[str, str]] = []
+    rows: list[tuple[str, str, str, str]] = []
     tasks: list[tuple[DAG, Any]] = []
     for bag in bags(args.dags):
-        rows += [_row(file, "", "", _where(file, why)) for file, why in bag.import_errors.items()]
+        rows += [(file, "", "", _where(file, why)) for file, why in bag.import_errors.items()]
         tasks += [(dag, task) for dag in bag.dags.values() for task in job_tasks(dag)]
-    rows += [_row(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in tasks for wrong in _files(dag, task)]
+    rows += [(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in tasks for wrong in _files(dag, task)]
     default = SlurmHook.default_conn_name
     there = [(dag, it) for dag, it in tasks if (option(it, "slurm_conn_id") or default) == args.conn_id]
     if args.conn_id:
         known = asyncio.run(_names(args.conn_id))
-        rows += [_row(dag.fileloc, dag.dag_id, it.task_id, one) for dag, it in there for one in _strange(it, known)]
+        rows += [(dag.fileloc, dag.dag_id, it.task_id, one) for dag, it in there for one in _strange(it, known)]
     for_cluster = f", {len(there)} of them against {args.conn_id}" if args.conn_id else ""
     tell(f"{len(tasks)} tasks with jobs checked{for_cluster}: {len(rows)} problems")
-    lines = (": ".join(filter(None, (row["file"], row["dag"], row["task"], row["problem"]))) for row in rows)
     if rows or args.output != "table":
-        show(args, rows, "\n".join(lines))
+        named = [dict(zip(("file", "dag", "task", "problem"), row, strict=True)) for row in rows]
+        show(args, named, "\n".join(": ".join(filter(None, row)) for row in rows))
     sys.exit(bool(rows))
-
-
-def _row(file: str, dag: str, task: str, problem: str) -> dict[str, str]:
-    return {"file": file, "dag": dag, "task": task, "problem": problem}
 
 
 def _where(file: str, trace: str) -> str:
@@ -206,35 +202,22 @@ def import_script(args: Namespace) -> None:
         raise FileNotFoundError(f"there is no script {path}: name a shell script, or that of a job")
     text = path.read_text()
     dag_id = args.dag_id or re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)
-    made: dict[str, Any] = {"script": path.name, "dag_id": dag_id}
     common = {} if args.conn_id == SlurmHook.default_conn_name else {"slurm_conn_id": args.conn_id}
     if directives.read(text)[0].fields or not re.search(r"\bsbatch\b", text):
-        made |= {"module": "sbatch", "operator": "SbatchOperator", "where": "Keep it beside that script."}
-        call = _call("SbatchOperator", {"task_id": dag_id, "script": path.name, **common})
+        module, operator, where = "sbatch", "SbatchOperator", "Keep it beside that script."
+        given = {"task_id": dag_id, "script": path.name, **common}
+        call = f"SbatchOperator({', '.join(f'{name}={value!r}' for name, value in given.items())})"
     else:
+        module, operator = "pipeline", "SbatchPipeline"
         variables = dict(one.partition("=")[::2] for one in args.variable or ())
         stages = task_parameters(path.name, path.parent, variables, args.ignore or (), by_name=True)
-        here = [said["script"] for said in stages.values() if "\n" not in said.get("script", "\n")]
-        there = [said["remote_script"] for said in stages.values() if "remote_script" in said]
-        where = f"Keep it beside {', '.join(dict.fromkeys(here))}." if here else ""
-        where += f" On the cluster there have to be {', '.join(dict.fromkeys(there))}." if there else ""
-        made |= {"module": "pipeline", "operator": "SbatchPipeline", "where": where.strip()}
-        call = f"SbatchPipeline.of({dag_id!r}, {_literal(stages)}{''.join(f', {k}={v!r}' for k, v in common.items())})"
-    shell = _DAG.format(**made, call=call.replace("\n", "\n    "))
+        here = dict.fromkeys(said["script"] for said in stages.values() if "\n" not in said.get("script", "\n"))
+        there = dict.fromkeys(said["remote_script"] for said in stages.values() if "remote_script" in said)
+        where = f"Keep it beside {', '.join(here)}. " * bool(here)
+        where += f"On the cluster there have to be {', '.join(there)}." * bool(there)
+        more = "".join(f", {name}={value!r}" for name, value in common.items())
+        call = f"SbatchPipeline.of({dag_id!r}, {pformat(stages, width=110, sort_dicts=False)}{more})"
+    call = call.replace("\n", "\n    ")
+    names = {"script": path.name, "where": where.strip(), "module": module, "operator": operator}
+    shell = _DAG.format(**names, dag_id=dag_id, call=call)
     show(args, [{"dag_id": dag_id, "file": shell}], shell.rstrip("\n"))
-
-
-def _call(name: str, given: Mapping[str, Any]) -> str:
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
-
-
-def _literal(stages: Mapping[str, Mapping[str, Any]]) -> str:
-    """Stages as source, one option a line, in the order of the script."""
-    lines = ["{"]
-    for name, options in stages.items():
-        lines.append(f"    {name!r}: {{")
-        for option_name, value in options.items():
-            said = pformat(value, width=90, sort_dicts=False).replace("\n", "\n        ")
-            lines.append(f"        {option_name!r}: {said},")
-        lines.append("    },")
-    return "\n".join([*lines, "}"])

@@ -24,7 +24,7 @@ def get_cli_commands() -> list[Any]:
     from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, GroupCommand, lazy_load_command
 
     Arg: Any = cli_config.Arg  # It has no types.
-    json = Arg(("--json",), help="Short for --output json", action=_AsJson)
+    shared = (ARG_OUTPUT, Arg(("--json",), help="Short for --output json", action=_AsJson), ARG_VERBOSE)
 
     def option(name: str, said: str, **more: Any) -> Any:
         return Arg((f"--{name}",), help=said, **{"default": None if more.get("action") == "append" else ""} | more)
@@ -32,143 +32,118 @@ def get_cli_commands() -> list[Any]:
     def flag(name: str, said: str) -> Any:
         return option(name, said, action="store_true", default=False)
 
-    def words(name: str, said: str, nargs: Any = None) -> Any:
-        return Arg((name,), help=said, **({"nargs": nargs} if nargs else {}))
+    def words(name: str, said: str, nargs: str) -> Any:
+        return Arg((name,), help=said, **({"nargs": nargs} if nargs != "1" else {}))
 
-    def action(name: str, place: str, said: str, *args: Any) -> Any:
+    def action(place: str, said: str, *args: Any, name: str = "") -> Any:
         command = lazy_load_command(f"airflow_provider_soperator.cli.{place}")
-        return ActionCommand(name=name, help=said, func=command, args=(*args, ARG_OUTPUT, json, ARG_VERBOSE))
+        return ActionCommand(name=name or place.partition(".")[2], help=said, func=command, args=(*args, *shared))
 
     connection = option("conn-id", f"Connection (default: {_DEFAULT})", default=_DEFAULT)
     yes = flag("yes", "Do it without a question")
-    shown = option(
-        "state",
-        "Which jobs: active, running, pending or ended (default: active)",
-        choices=("active", "running", "pending", "ended"),
-        default="active",
-    )
-    dag = words("dag", "Id of a DAG, or a file with one")
+    states = ("active", "running", "pending", "ended")
+    which = "Which jobs: active, running, pending or ended (default: active)"
+    shown = option("state", which, choices=states, default="active")
+    dag = words("dag", "Id of a DAG, or a file with one", "1")
     sizes = words("sizes", "What targets are to have, such as training=2 or training='16 gpus'", "*")
     because = option("because", "Why, for plans and logs")
-    return [
-        GroupCommand(
-            name="soperator",
-            help="Look at Slurm clusters, lint DAGs of jobs, plan shifts of capacity",
-            subcommands=(
-                action(
-                    "doctor",
-                    "doctor.doctor",
-                    "Look at all that a connection needs; name what is wrong, and the remedy",
-                    connection,
-                    option("partition", "Partition that jobs will ask for"),
-                    option("account", "Account that jobs will ask for"),
-                    option("qos", "QOS that jobs will ask for"),
-                    option("folder", "Folder in which jobs run (default: the user's home)"),
-                    option("python", "Interpreter on the cluster (default: python3)"),
-                    option("feature", "Feature of docs/rbac that has to work; can be repeated", action="append"),
-                    option("nebius-conn-id", "Connection to Nebius (default: nebius_default, if it is there)"),
-                    option("block", "Id of a capacity block"),
-                ),
-                action(
-                    "board",
-                    "glance.board",
-                    "Show a cluster at a glance",
-                    connection,
-                    flag("watch", "Show it anew every 15 seconds, until Ctrl-C"),
-                ),
-                action(
-                    "jobs",
-                    "glance.jobs",
-                    "List jobs with their tasks, and why they wait",
-                    option("search", "Words in id, name, task, user, account or partition"),
-                    shown,
-                    connection,
-                ),
-                action(
-                    "nodes", "glance.nodes", "List nodes with their state, jobs, and who has drained them", connection
-                ),
-                action("health", "glance.health", "List what Slurm has against nodes", connection),
-                action(
-                    "why",
-                    "glance.why",
-                    "Tell why a job waits, or how it ended",
-                    words("job", "Id of the job"),
-                    connection,
-                ),
-                action(
-                    "leftovers",
-                    "leftovers.leftovers",
-                    "List drains, reservations and files of DAGs that nothing will release",
-                    words("names", "Only these, as the list names them, and also those that may have an owner", "*"),
-                    flag("release", "Release them, after the plan was shown"),
-                    yes,
-                    connection,
-                ),
-                action(
-                    "plan",
-                    "dags.plan",
-                    "Show which jobs a DAG would submit, as sbatch commands, without a run",
-                    dag,
-                    words("task", "Only this task", "?"),
-                    option("conf", "The conf of the run, as JSON"),
-                ),
-                action(
-                    "lint",
-                    "dags.lint",
-                    "Check DAG files: values, scripts, files; with --conn-id also partitions, accounts and QOS",
-                    words("dags", "Files or folders", "+"),
-                    option("conn-id", "Connection to the cluster that tasks with this connection are checked against"),
-                ),
-                action(
-                    "import",
-                    "dags.import_script",
-                    "Print a DAG file for a script: one of chained sbatch calls, or a job's own",
-                    words("script", "The script; the DAG file belongs beside it"),
-                    option("variable", "Variable for it, such as 1=data", action="append"),
-                    option("ignore", "Command without effect on jobs; can be repeated", action="append"),
-                    option("dag-id", "Id of the DAG (default: the script's name)"),
-                    option("conn-id", f"Connection that tasks use (default: {_DEFAULT})", default=_DEFAULT),
-                ),
-                action(
-                    "schedule",
-                    "schedules.schedule",
-                    "Draw who has how many GPUs when, with what DAGs have in common",
-                    words("dags", "Ids of DAGs, files or folders (default: all DAGs of Airflow)", "*"),
-                    option("days", "Days that are drawn (default: 7)", type=int, default=7),
-                    option("at", "Moment at which it begins (default: now)"),
-                ),
-                action(
-                    "shift",
-                    "schedules.shift",
-                    "Show the plan of a shift, then start the DAG",
-                    dag,
-                    sizes,
-                    flag("plan", "Only the plan"),
-                    option("until", "Moment until which the schedule is overridden"),
-                    because,
-                    yes,
-                ),
-                action(
-                    "override",
-                    "schedules.override",
-                    "List, add or remove overrides of a DAG's schedule",
-                    dag,
-                    sizes,
-                    option("since", "Moment from which it holds (default: now)"),
-                    option("until", "Moment until which it holds (default: the next handover)"),
-                    because,
-                    flag("remove", "Remove those that hold between since and until, or all"),
-                    yes,
-                ),
-                action(
-                    "connection",
-                    "connect.connection",
-                    "Ask for a connection, test it, and print it for the environment",
-                    words("fields", "Its fields, such as host=login.example.com login=airflow", "*"),
-                    option("type", "soperator or nebius (default: soperator)", choices=("soperator", "nebius")),
-                    option("conn-id", f"Its id (default: {_DEFAULT}, or nebius_default)"),
-                    flag("no-test", "Only print it"),
-                ),
-            ),
-        )
-    ]
+    commands = (
+        action(
+            "doctor.doctor",
+            "Look at all that a connection needs; name what is wrong, and the remedy",
+            connection,
+            option("partition", "Partition that jobs will ask for"),
+            option("account", "Account that jobs will ask for"),
+            option("qos", "QOS that jobs will ask for"),
+            option("folder", "Folder in which jobs run (default: the user's home)"),
+            option("python", "Interpreter on the cluster (default: python3)"),
+            option("feature", "Feature of docs/rbac that has to work; can be repeated", action="append"),
+            option("nebius-conn-id", "Connection to Nebius (default: nebius_default, if it is there)"),
+            option("block", "Id of a capacity block"),
+        ),
+        action(
+            "glance.board",
+            "Show a cluster at a glance",
+            connection,
+            flag("watch", "Show it anew every 15 seconds, until Ctrl-C"),
+        ),
+        action(
+            "glance.jobs",
+            "List jobs with their tasks, and why they wait",
+            option("search", "Words in id, name, task, user, account or partition"),
+            shown,
+            connection,
+        ),
+        action("glance.nodes", "List nodes with their state, jobs, and who has drained them", connection),
+        action("glance.health", "List what Slurm has against nodes", connection),
+        action("glance.why", "Tell why a job waits, or how it ended", words("job", "Id of the job", "1"), connection),
+        action(
+            "leftovers.leftovers",
+            "List drains, reservations and files of DAGs that nothing will release",
+            words("names", "Only these, as the list names them, and also those that may have an owner", "*"),
+            flag("release", "Release them, after the plan was shown"),
+            yes,
+            connection,
+        ),
+        action(
+            "dags.plan",
+            "Show which jobs a DAG would submit, as sbatch commands, without a run",
+            dag,
+            words("task", "Only this task", "?"),
+            option("conf", "The conf of the run, as JSON"),
+        ),
+        action(
+            "dags.lint",
+            "Check DAG files: values, scripts, files; with --conn-id also partitions, accounts and QOS",
+            words("dags", "Files or folders", "+"),
+            option("conn-id", "Connection to the cluster that tasks with this connection are checked against"),
+        ),
+        action(
+            "dags.import_script",
+            "Print a DAG file for a script: one of chained sbatch calls, or a job's own",
+            words("script", "The script; the DAG file belongs beside it", "1"),
+            option("variable", "Variable for it, such as 1=data", action="append"),
+            option("ignore", "Command without effect on jobs; can be repeated", action="append"),
+            option("dag-id", "Id of the DAG (default: the script's name)"),
+            option("conn-id", f"Connection that tasks use (default: {_DEFAULT})", default=_DEFAULT),
+            name="import",
+        ),
+        action(
+            "schedules.schedule",
+            "Draw who has how many GPUs when, with what DAGs have in common",
+            words("dags", "Ids of DAGs, files or folders (default: all DAGs of Airflow)", "*"),
+            option("days", "Days that are drawn (default: 7)", type=int, default=7),
+            option("at", "Moment at which it begins (default: now)"),
+        ),
+        action(
+            "schedules.shift",
+            "Show the plan of a shift, then start the DAG",
+            dag,
+            sizes,
+            flag("plan", "Only the plan"),
+            option("until", "Moment until which the schedule is overridden"),
+            because,
+            yes,
+        ),
+        action(
+            "schedules.override",
+            "List, add or remove overrides of a DAG's schedule",
+            dag,
+            sizes,
+            option("since", "Moment from which it holds (default: now)"),
+            option("until", "Moment until which it holds (default: the next handover)"),
+            because,
+            flag("remove", "Remove those that hold between since and until, or all"),
+            yes,
+        ),
+        action(
+            "connect.connection",
+            "Ask for a connection, test it, and print it for the environment",
+            words("fields", "Its fields, such as host=login.example.com login=airflow", "*"),
+            option("type", "soperator or nebius (default: soperator)", choices=("soperator", "nebius")),
+            option("conn-id", f"Its id (default: {_DEFAULT}, or nebius_default)"),
+            flag("no-test", "Only print it"),
+        ),
+    )
+    about = "Look at Slurm clusters, lint DAGs of jobs, plan shifts of capacity"
+    return [GroupCommand(name="soperator", help=about, subcommands=commands)]

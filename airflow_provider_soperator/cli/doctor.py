@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from airflow_provider_soperator import __version__
 from airflow_provider_soperator.cli.cloud_checks import RIGHTS, kubernetes_checks, nebius_checks
-from airflow_provider_soperator.cli.slurm_checks import JobsAsked, slurm_checks
+from airflow_provider_soperator.cli.slurm_checks import slurm_checks
 from airflow_provider_soperator.cli.terminal import command, show
 from airflow_provider_soperator.cli.verdicts import Verdict, of_error
 from airflow_provider_soperator.errors import name_remedy
@@ -38,11 +38,8 @@ async def cluster_checks(args: Namespace) -> list[Verdict]:
     try:
         settings = await hook.async_settings()
         found.append(Verdict("connection", f"{args.conn_id}: {settings.transport}"))
-        wanted = JobsAsked(
-            **{name: getattr(args, name) for name in JobsAsked.__dataclass_fields__ if getattr(args, name)}
-        )
         kubernetes = asyncio.ensure_future(_kubernetes(settings, args))
-        found += await slurm_checks(settings, wanted)
+        found += await slurm_checks(settings, args)
         found += await kubernetes
     except Exception as error:
         found.append(of_error("connection", error))

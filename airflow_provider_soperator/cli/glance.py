@@ -9,14 +9,13 @@ import asyncio
 import sys
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from airflow_provider_soperator.board.leftovers import left_overs
 from airflow_provider_soperator.board.picture import INTERVAL, Picture, take
 from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page
-from airflow_provider_soperator.board.tasks import find_tasks
-from airflow_provider_soperator.board.wall import left_overs, wall
+from airflow_provider_soperator.board.wall import wall
 from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.cli.terminal import command, moment_text, show, tell
 from airflow_provider_soperator.client.diagnosis import diagnose
@@ -29,8 +28,6 @@ from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 
 #: Rows of the queue: a terminal has no pages.
 _ALL = 1_000_000
-#: Reasons of pending jobs on the board, the most frequent ones.
-_REASONS = 4
 
 
 @command
@@ -57,18 +54,15 @@ def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
         gpus = sum(node.gpus for node in nodes)
         used = f"; {sum(node.gpus_used for node in nodes)} of {gpus} GPUs in use" if gpus else ""
         yield "nodes", f"{group.name} ({len(nodes)})", said + used
-    queue = queue_page(picture, QueueQuery(), _ALL)
+    queue = queue_page(picture, QueueQuery())
     yield "queue", "running", f"{counted(queue.running, 'jobs')}, {queue.gpus_running} GPUs"
     yield "queue", "pending", f"{counted(queue.pending, 'jobs')}, {queue.gpus_pending} GPUs"
-    reasons = Counter[str]()
-    for row in queue.rows:
-        reasons[row.why] += row.count if row.why else 0
-    for why, count in (reasons - Counter[str]()).most_common(_REASONS):
+    for _, why, count in queue.reasons:
         yield "queue", f"{count} wait", why
     for name, found in picture.findings.items():
         for one in found:
             yield "health", name, one.what
-    for left in left_overs(picture.nodes, picture.reservations):
+    for left in left_overs(picture):
         yield "held", left.what, f"by {left.owner}{f': {left.why}' * bool(left.why)}"
 
 
@@ -77,65 +71,59 @@ def jobs(args: Namespace) -> None:
     """List jobs with their tasks, and why they wait."""
     picture = picture_of(args, "jobs")
     query = QueueQuery(jobs=args.state, search=args.search)
-    show(
-        args,
-        (
-            {
-                "job": row.job.id,
-                "task": f"{row.tasks.dag_id} › {row.tasks}" if row.tasks else row.name,
-                "user": row.job.user,
-                "state": row.job.state,
-                "why": row.why,
-                "since": moment_text(row.since),
-                "gpus": row.gpus * row.count,
-                "nodes": row.job.nodelist,
-                "limit": _limit(row),
-            }
-            for row in queue_page(picture, query, _ALL).rows
-        ),
+    rows = (
+        {
+            "job": row.job.id,
+            "task": f"{row.tasks.dag_id} › {row.tasks}" if row.tasks else row.name,
+            "user": row.job.user,
+            "state": row.job.state,
+            "why": row.why,
+            "since": moment_text(row.since),
+            "gpus": row.gpus * row.count,
+            "nodes": row.job.nodelist,
+            "limit": _limit(row),
+        }
+        for row in queue_page(picture, query, _ALL).rows
     )
+    show(args, rows)
 
 
 @command
 def nodes(args: Namespace) -> None:
     """List nodes with their state, jobs, and who has drained them."""
     picture = picture_of(args, "nodes")
-    show(
-        args,
-        (
-            {
-                "node": tile.node.name,
-                "state": tile.state,
-                "gpus": f"{tile.node.gpus_used}/{tile.node.gpus}",
-                "jobs": [str(job) for job in tile.jobs],
-                "reason": tile.node.reason,
-                "by": tile.drained_by if tile.node.reason else "",
-                "since": moment_text(tile.node.reason_since),
-            }
-            for group in wall(picture.nodes, picture.jobs)
-            for tile in group.tiles
-        ),
+    rows = (
+        {
+            "node": tile.node.name,
+            "state": tile.state,
+            "gpus": f"{tile.node.gpus_used}/{tile.node.gpus}",
+            "jobs": [str(job) for job in tile.jobs],
+            "reason": tile.node.reason,
+            "by": tile.drained_by if tile.node.reason else "",
+            "since": moment_text(tile.node.reason_since),
+        }
+        for group in wall(picture.nodes, picture.jobs)
+        for tile in group.tiles
     )
+    show(args, rows)
 
 
 @command
 def health(args: Namespace) -> None:
     """List what Slurm has against nodes."""
     found = picture_of(args, "nodes").findings
-    show(
-        args,
-        (
-            {
-                "node": one.node,
-                "finding": one.kind.value,
-                "what": one.what,
-                "since": moment_text(one.since),
-                "heals": "yes" if one.heals else "no",
-            }
-            for findings in found.values()
-            for one in findings
-        ),
+    rows = (
+        {
+            "node": one.node,
+            "finding": one.kind.value,
+            "what": one.what,
+            "since": moment_text(one.since),
+            "heals": "yes" if one.heals else "no",
+        }
+        for findings in found.values()
+        for one in findings
     )
+    show(args, rows)
 
 
 def _limit(row: QueueRow) -> Any:
@@ -169,7 +157,7 @@ def _waits(status: JobStatus) -> Iterable[str]:
 
 def picture_of(args: Namespace, *needed: str) -> Picture:
     """The picture, if it has what is needed; what else could not be read is told beside it."""
-    picture = asyncio.run(take(args.conn_id, find_tasks))
+    picture = asyncio.run(take(args.conn_id))
     for why_not, parts in picture.unread.items():
         tell(f"Not read: {', '.join(parts)}. {why_not}")
     if not picture.failures.keys().isdisjoint(needed):

@@ -40,19 +40,18 @@ def _bundles() -> Iterator[Any]:
 
 def dags_of(names: Sequence[str]) -> list[DAG]:
     """DAGs by their ids, or all of files and folders; without a name all of Airflow."""
-    ids = [name for name in names if not Path(name).exists()]
     found: dict[str, DAG] = {}
-    for name in [name for name in names if name not in ids]:
-        its = {dag_id: dag for bag in bags([name]) for dag_id, dag in _read(bag).items()}
-        if not its and os.sep not in name:
-            # A folder beside a DAG may have its name.
-            ids.append(name)
+    ids: list[str] = []
+    for name in names:
+        its = {dag_id: dag for bag in bags([name]) for dag_id, dag in _read(bag).items()} if Path(name).exists() else {}
         found |= its
+        # A folder beside a DAG may have its name.
+        ids += [] if its else [name]
     known = {dag_id: dag for bag in bags(()) for dag_id, dag in bag.dags.items()} if ids or not names else {}
     for dag_id in ids:
         if dag_id not in known:
-            raise LookupError(f"there is no DAG {dag_id}: {name_remedy(dag_id, known, 'name its file instead')}")
-    return list((found | {dag_id: dag for dag_id, dag in known.items() if dag_id in ids or not names}).values())
+            raise LookupError(f"there is no DAG {dag_id}: {name_remedy(dag_id, known, 'name its id, or its file')}")
+    return list((found | {dag_id: known[dag_id] for dag_id in (ids if names else known)}).values())
 
 
 def _read(bag: DagBag) -> Mapping[str, DAG]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.board.capacity_dags import CapacityDag
+from airflow_provider_soperator.board.looks import attempt
 from airflow_provider_soperator.board.schedule_band import conflicts
 from airflow_provider_soperator.capacity.allocation import least_gpus, units_text
 from airflow_provider_soperator.capacity.calendar import instant, moment_by_clocks
@@ -19,6 +21,8 @@ from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.cli.rehearsal import dags_of, in_order, rehearsed, the_dag, user
 from airflow_provider_soperator.cli.terminal import agreed, command, show, tell
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.values import moment_of
 
 if TYPE_CHECKING:
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Letters of a bar, by target; and letters of a whole block.
 _BARS, _WIDTH = "█▒░▚▞", 32
+#: Seconds in which a cluster has to answer one who asks by hand.
+_SOON = 10.0
 
 
 def _shift_task(dag: DAG) -> Any:
@@ -101,13 +107,14 @@ def _bar(gpus: Mapping[str, int], most: int) -> str:
 def shift(args: Namespace) -> None:
     """Show the plan of a shift, then start the DAG."""
     dag = the_dag(args.dag)
-    task = _shift_task(dag)
-    if task is None:
+    if (task := _shift_task(dag)) is None:
         raise LookupError(f"DAG {dag.dag_id} shifts no capacity: name a DAG with a ShiftCapacityOperator")
     sizes = _sizes(args.sizes, [target.name for target in task.targets])
     until = moment_by_clocks(task.schedule and task.schedule.zone, "until", args.until)
     asked = {**sizes, "until": until and until.isoformat(), "because": args.because or None}
     conf = {name: value for name, value in asked.items() if value is not None}
+    if silent := asyncio.run(_silent({one.slurm_conn_id for one in task.targets if hasattr(one, "slurm_conn_id")})):
+        sys.exit("\n".join(f"The cluster {name} does not answer. {why}" for name, why in silent.items()))
     context = rehearsed(dag, task, conf)
     task = context["task"] = task.prepare_for_execution()
     task.render_template_fields(context)
@@ -127,6 +134,18 @@ def shift(args: Namespace) -> None:
 
     run = get_current_api_client().trigger_dag(dag.dag_id, conf=conf, triggering_user_name=user() or None)
     tell(f"Started: run {run['dag_run_id']} of {dag.dag_id}" if run else "Not started")
+
+
+async def _silent(conn_ids: Collection[str]) -> dict[str, str]:
+    """The clusters that do not answer now, and why: a task would wait for them."""
+    failures: dict[str, str] = {}
+
+    async def ping(conn_id: str) -> None:
+        async with SlurmHook(conn_id).async_client() as client:
+            await client.ask_now(Ping())
+
+    await asyncio.gather(*(attempt(name, failures, ping(name), None, _SOON) for name in conn_ids))
+    return failures
 
 
 def _sizes(said: Sequence[str], targets: Sequence[str]) -> dict[str, str]:

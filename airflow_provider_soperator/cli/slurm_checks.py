@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from argparse import Namespace
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,20 +38,8 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported
 _OLDEST_SLURM, _OLDEST_PYTHON = (24, 11), (3, 8)
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobsAsked:
-    """What jobs will ask for; the cluster's defaults where it is empty."""
-
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    #: Where they run; by default the user's home.
-    folder: str = ""
-    python: str = "python3"
-
-
-async def slurm_checks(settings: Settings, wanted: JobsAsked) -> list[Verdict]:
-    """All about Slurm behind a connection, as far as it can be reached."""
+async def slurm_checks(settings: Settings, wanted: Namespace) -> list[Verdict]:
+    """All about Slurm behind a connection, as far as it can be reached, for jobs that ask for what is ``wanted``."""
     client = AsyncSlurmClient(open_transport(settings), RetryPolicy(tries=1))
     try:
         found = await judged("slurmctld", _controllers(client))
@@ -78,7 +67,7 @@ async def _controllers(client: AsyncSlurmClient) -> AsyncIterator[Verdict]:
 
 
 async def _settings(client: AsyncSlurmClient, settings: Settings) -> AsyncIterator[Verdict]:
-    config = await _config(client)
+    config: ClusterConfig | None = await run_steps_async(if_supported(ShowConfig()), client.ask)
     user = await client.ask(WhoAmI())
     slurm = f"Slurm {config.version}, cluster {config.cluster}" if config else "Slurm answers"
     yield Verdict("slurm", f"{slurm}, over {settings.transport} as {user}")
@@ -88,12 +77,7 @@ async def _settings(client: AsyncSlurmClient, settings: Settings) -> AsyncIterat
     yield Verdict("clock", "the clocks agree")
 
 
-async def _config(client: AsyncSlurmClient) -> ClusterConfig | None:
-    found: ClusterConfig | None = await run_steps_async(if_supported(ShowConfig()), client.ask)
-    return found
-
-
-async def _accounting(client: AsyncSlurmClient, wanted: JobsAsked) -> AsyncIterator[Verdict]:
+async def _accounting(client: AsyncSlurmClient, wanted: Namespace) -> AsyncIterator[Verdict]:
     user = await client.ask(WhoAmI())
     try:
         rights = await client.ask(ShowRights(user))
@@ -107,7 +91,7 @@ async def _accounting(client: AsyncSlurmClient, wanted: JobsAsked) -> AsyncItera
             remedy = f"{name_remedy(name, known)}; {add} gives it to the user"
             yield Verdict("accounting", f"{user} may not use the {what} {name}", remedy, "wrong")
     try:
-        config = await _config(client)
+        config = await run_steps_async(if_supported(ShowConfig()), client.ask)
     except ControllerUnreachable:
         return
     said, _, remedy = (await run_steps_async(rights_of(user, config), client.ask)).partition(", for which ")
@@ -117,13 +101,12 @@ async def _accounting(client: AsyncSlurmClient, wanted: JobsAsked) -> AsyncItera
 _ADD_QOS = "`sacctmgr modify user {} set qos+={}`"
 
 
-async def _partitions(client: AsyncSlurmClient, wanted: JobsAsked) -> AsyncIterator[Verdict]:
+async def _partitions(client: AsyncSlurmClient, wanted: Namespace) -> AsyncIterator[Verdict]:
     partitions, nodes = await asyncio.gather(client.ask(ListPartitions()), client.ask(ListNodes()))
     names = [one.name for one in partitions]
     if wanted.partition and wanted.partition not in names:
-        yield Verdict(
-            "partitions", f"there is no partition {wanted.partition}", name_remedy(wanted.partition, names), "wrong"
-        )
+        said = f"there is no partition {wanted.partition}"
+        yield Verdict("partitions", said, name_remedy(wanted.partition, names), "wrong")
     chosen = [one for one in partitions if (one.name == wanted.partition if wanted.partition else one.is_default)]
     if not wanted.partition and not chosen:
         remedy = f"name one in each task (partition=): {', '.join(names)}"
@@ -148,27 +131,24 @@ def _partition(partition: Partition, nodes: Sequence[Node]) -> Verdict:
         return Verdict("partitions", said)
     why = {node.reason for node in bad if node.reason}
     said = f"none of the {len(its_nodes)} nodes of {partition.name} can take a job ({'; '.join(sorted(why)) or 'down'})"
-    remedy = (
-        "`airflow soperator nodes` tells who has drained them; `scontrol update NodeName=NODE State=RESUME` undoes it"
-    )
-    return Verdict("partitions", said, remedy, "wrong")
+    undo = "`scontrol update NodeName=NODE State=RESUME` undoes it"
+    return Verdict("partitions", said, f"`airflow soperator nodes` tells who has drained them; {undo}", "wrong")
 
 
 @dataclass(frozen=True)
 class TrialSubmission(Order):
     """Ask whether Slurm would take a job, and submit none."""
 
-    wanted: JobsAsked
+    options: tuple[str, ...]
 
     def command(self) -> Command:
-        options = ("partition", "account", "qos")
-        said = [f"--{name}={value}" for name in options if (value := getattr(self.wanted, name))]
-        return Command(("sbatch", "--test-only", "--time=1", *said, "--wrap=true"))
+        return Command(("sbatch", "--test-only", "--time=1", *self.options, "--wrap=true"))
 
 
-async def _submission(client: AsyncSlurmClient, wanted: JobsAsked) -> AsyncIterator[Verdict]:
+async def _submission(client: AsyncSlurmClient, wanted: Namespace) -> AsyncIterator[Verdict]:
+    options = (f"--{name}={value}" for name in ("partition", "account", "qos") if (value := getattr(wanted, name)))
     try:
-        await client.ask(TrialSubmission(wanted))
+        await client.ask(TrialSubmission(tuple(options)))
     except NotSupported:
         return
     yield Verdict("submission", "Slurm would take a job")
@@ -207,16 +187,16 @@ class ProbeFolder(FileRequest[dict[str, Any]]):
         return {"folders": dict(told), "python": lines[-1].removeprefix("python=")}
 
 
-async def _files(client: AsyncSlurmClient, wanted: JobsAsked) -> AsyncIterator[Verdict]:
+async def _files(client: AsyncSlurmClient, wanted: Namespace) -> AsyncIterator[Verdict]:
     try:
-        probe = await client.ask(ProbeFolder(wanted.folder, wanted.python))
+        probe = await client.ask(ProbeFolder(wanted.folder, wanted.python or "python3"))
     except NotSupported:
         said, _, remedy = NO_FILES.partition(": ")
         yield Verdict("files", said, remedy, "note")
         return
     for folder, said in probe["folders"].items():
         yield _folder(folder, said) if said else Verdict("files", f"jobs can write to {folder}")
-    yield _python(wanted.python, probe["python"])
+    yield _python(wanted.python or "python3", probe["python"])
 
 
 def _folder(folder: str, said: str) -> Verdict:

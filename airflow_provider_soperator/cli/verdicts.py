@@ -10,9 +10,8 @@ from typing import Literal
 from async_timeout import timeout
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.check import PATIENCE, in_words, sentences
-from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
-from airflow_provider_soperator.transports.transport_errors import TransportError
+from airflow_provider_soperator.hooks.check import PATIENCE, cause_and_remedy, sentences
+from airflow_provider_soperator.slurm.errors import SubmitRefused
 
 
 @dataclass(frozen=True)
@@ -57,14 +56,11 @@ _SLOW = {"slurmctld": "check whether slurmctld is up (`scontrol ping`) and how b
 
 def of_error(subject: str, error: Exception) -> Verdict:
     """The verdict that an error means."""
-    if isinstance(error, TransportError):
-        return Verdict(subject, error.what, error.remedy, "wrong")
-    if isinstance(error, SlurmError):
+    said, remedy = cause_and_remedy(error)
+    if isinstance(error, SubmitRefused):
         # Errors that begin with their remedy have it as a part of them.
-        remedy = error.remedy or (_OF_OPTIONS.get(error.option, "") if isinstance(error, SubmitRefused) else "")
-        said = f"{error.command}: {error.said}".removeprefix(": ")
-        return Verdict(subject, said, remedy or "correct what the message names", "wrong")
+        remedy = remedy or _OF_OPTIONS.get(error.option, "")
     if isinstance(error, ConnectionMistake):
-        said, _, remedy = str(error).partition(": ")
-        return Verdict(subject, said, remedy or "correct this field of the connection", "wrong")
-    return Verdict(subject, in_words(error), "correct what the message names", "wrong")
+        said, _, remedy = said.partition(": ")
+        remedy = remedy or "correct this field of the connection"
+    return Verdict(subject, said, remedy or "correct what the message names", "wrong")

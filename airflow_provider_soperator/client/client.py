@@ -132,6 +132,10 @@ class AsyncSlurmClient:
         """An answer no older than ``max_age`` seconds, shared by all callers with the same request."""
         return await self._answers.get(request, lambda: self.ask(request), max_age)
 
+    async def ask_now(self, request: Request[T], max_age: float = 0.0) -> T:
+        """The same for one who looks: a broken connection is reopened, any other failure is told at once."""
+        return await self._answers.get(request, lambda: self._ask(request, _OF_WATCHERS), max_age)
+
     async def config(self) -> ClusterConfig:
         """The cluster's settings, cached for some minutes."""
         return await self.ask_shared(ShowConfig(), _CONFIG_AGE)

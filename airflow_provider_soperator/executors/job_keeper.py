@@ -247,8 +247,10 @@ class JobKeeper:
         except Exception as error:
             self._fail(one.tasks, f"The job could not be submitted: {error}")
             return
+        # By the key at its end the page Soperator finds the task.
+        said = f"Job {submitted.id} submitted as {one.key.name(one.job.name or '')}"
         for task in one.tasks:
-            self._tell(News(task.leg, NewsKind.SUBMITTED, f"Job {submitted.id} submitted"))
+            self._tell(News(task.leg, NewsKind.SUBMITTED, said))
         await self._follow(submitted.id, one.key, one.tasks)
 
     async def _follow(self, job: JobId, key: SubmissionKey, tasks: Sequence[QueuedTask]) -> None:

@@ -64,8 +64,13 @@ def with_run(kept: Kept, at: datetime, run: Figures) -> Kept:
 def kept_figures(check: str) -> Kept:
     """What is known of a check, from an Airflow Variable, which Airflow workers and the triggerer can read."""
     from airflow.sdk import Variable
+    from pydantic import TypeAdapter
 
-    read: Kept = json.loads(Variable.get(_key(check), default=None) or "{}")
+    try:
+        read: Kept = json.loads(Variable.get(_key(check), default=None) or "{}")
+        TypeAdapter(Kept).validate_python(read)
+    except ValueError:
+        raise ValueError(f"the Airflow Variable {_key(check)} was edited, and has no figures: delete it") from None
     return read
 
 

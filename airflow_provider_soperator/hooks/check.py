@@ -70,12 +70,16 @@ async def _said(opening: Opening) -> list[str]:
 
 def in_words(error: Exception) -> str:
     """The error and its remedy, as sentences."""
+    return sentences(*cause_and_remedy(error))
+
+
+def cause_and_remedy(error: Exception) -> tuple[str, str]:
     if isinstance(error, SlurmError):
-        return f"{error.command}: {error.said}. {sentences(error.remedy)}".removeprefix(": ").strip()
+        return f"{error.command}: {error.said}".removeprefix(": "), error.remedy
     if isinstance(error, TransportError):
-        return sentences(error.what, error.remedy)
+        return error.what, error.remedy
     is_known = isinstance(error, (ConnectionMistake, CapacityError))
-    return sentences(str(error) if is_known else f"{type(error).__name__}: {error}")
+    return str(error) if is_known else f"{type(error).__name__}: {error}", ""
 
 
 def sentences(*said: str) -> str:

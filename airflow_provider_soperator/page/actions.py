@@ -6,24 +6,23 @@ the viewer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
-from airflow.models.dag import DagModel
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.core_api.security import requires_access_dag, requires_access_view
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from airflow_provider_soperator.board.leftovers import OwnersNeed, left_overs
 from airflow_provider_soperator.board.offers import Offer, fields_of, find_offers
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.queue_rows import QueueRow, row_of
 from airflow_provider_soperator.board.tasks import dags_at_work
-from airflow_provider_soperator.board.wall import Tile, left_overs, wall
+from airflow_provider_soperator.board.wall import Tile, wall
+from airflow_provider_soperator.page.viewer import Viewer
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet, ids_in
@@ -33,13 +32,15 @@ from airflow_provider_soperator.slurm.states import NodeFlag
 
 #: Nodes and jobs that a form tells of one by one.
 _TOLD = 20
+_MAY_TRIGGER = requires_access_dag("POST", DagAccessEntity.RUN)
+router = APIRouter()
 
 
+@dataclass(frozen=True)
 class Offers:
     """The actions on one cluster, as one viewer has them."""
 
-    def __init__(self, found: Iterable[Offer]) -> None:
-        self.all = tuple(found)
+    all: Sequence[Offer]
 
     def of(self, *kinds: str) -> list[Offer]:
         """Those of these kinds, in their order."""
@@ -50,18 +51,12 @@ class Offers:
         return next((offer for offer in self.of(kind) if offer.is_allowed and not offer.is_paused), None)
 
 
-def offers_to(user: Any, connection: str) -> Offers:
+def offers_to(viewer: Viewer, connection: str) -> Offers:
     """The actions on the cluster behind a connection, and which of them a user may trigger."""
-    found = find_offers(connection)
-    teams = DagModel.get_dag_id_to_team_name_mapping([one.dag_id for one in found]) if found else {}
-
-    def may(dag_id: str, method: Literal["GET", "POST"], entity: DagAccessEntity | None = None) -> bool:
-        details = DagDetails(id=dag_id, team_name=teams.get(dag_id))
-        return get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=details, user=user)
-
     # A DAG that one may not read is not named.
-    readable = [one for one in found if may(one.dag_id, "GET")]
-    return Offers(replace(one, is_allowed=may(one.dag_id, "POST", DagAccessEntity.RUN)) for one in readable)
+    readable = [one for one in find_offers(connection) if viewer.may_see(one.dag_id)]
+    allowed = viewer.may("POST", DagAccessEntity.RUN, [one.dag_id for one in readable])
+    return Offers([replace(one, is_allowed=one.dag_id in allowed) for one in readable])
 
 
 def node_actions(tile: Tile, picture: Picture) -> list[tuple[str, dict[str, str]]]:
@@ -88,12 +83,17 @@ class Subject:
     #: What the cluster has not.
     unknown: Sequence[str] = ()
     reservation: Reservation | None = None
-    #: The DAGs that may still need what is to be released, and whether they are at work; None of an unknown one.
-    at_work: Mapping[str, bool | None] = field(default_factory=dict)
+    #: Who may still need what is to be released.
+    needs: Sequence[OwnersNeed] = ()
 
 
-def subject_of(picture: Picture, given: Mapping[str, str]) -> Subject:
-    """The nodes with their jobs, the jobs, or the reservation that an action is about; of mistakes the form tells."""
+def subject_of(picture: Picture | None, given: Mapping[str, str], owner: str) -> Subject:
+    """The nodes with their jobs, the jobs, or the reservation that an action of an owner is about, and who needs them.
+
+    Of mistakes the form tells.
+    """
+    if picture is None:
+        return Subject()
     names: list[str] = []
     meant: list[JobId] = []
     with suppress(ValueError):
@@ -107,43 +107,31 @@ def subject_of(picture: Picture, given: Mapping[str, str]) -> Subject:
     jobs = [job for job in picture.jobs if not job.state.is_finished and (job.id in on_nodes or wanted.touches(job.id))]
     there = JobIdSet(job.id for job in jobs)
     missing = [name for name in names if name not in known] + [str(job) for job in meant if not there.touches(job)]
+    # What was drained from the page has no run that needs it.
+    held = [one for one in left_overs(picture) if one.dag_id != owner and one.is_meant(given)]
+    at_work = dags_at_work({one.dag_id for one in held}) if held else {}
     return Subject(
         tiles=tiles[:_TOLD],
         jobs=[row_of(picture, job.id) for job in jobs[:_TOLD]],
         more=max(0, len(tiles) - _TOLD) + max(0, len(jobs) - _TOLD),
         unknown=missing[:_TOLD] + [f"{len(missing) - _TOLD} more"] * (len(missing) > _TOLD),
         reservation=next((one for one in picture.reservations if one.name == given.get("name")), None),
+        needs=list(dict.fromkeys(one.need(at_work) for one in held)),
     )
 
 
-def owners_of(picture: Picture, given: Mapping[str, str]) -> set[str]:
-    """The DAGs that have left what is to be released."""
-    held = left_overs(picture.nodes, picture.reservations)
-    return {
-        one.dag_id for one in held if one.owner == (given.get("name") if one.reservation else given.get("drain_owner"))
-    }
+@router.get("/action", dependencies=[Depends(requires_access_view(AccessView.JOBS)), Depends(_MAY_TRIGGER)])
+async def action(request: Request, viewer: Annotated[Viewer, Depends()], dag_id: str, connection: str) -> Response:
+    offers = await run_in_threadpool(offers_to, viewer, connection)
+    offer = next((one for one in offers.all if one.dag_id == dag_id), None)
+    if offer is None or not offer.is_allowed:
+        raise HTTPException(404, "There is no such action on this cluster")
+    given = {name: value for name, value in request.query_params.items() if name not in ("dag_id", "connection")}
+    picture = await viewer.seen(connection)
 
+    def draw() -> Response:
+        about = subject_of(picture, given, dag_id.removesuffix(f"_{offer.kind}"))
+        values = {"offer": offer, "fields": fields_of(dag_id, given), "given": given, "connection": connection}
+        return viewer.page("action.html", picture=picture, about=about, **values)
 
-def add_actions(
-    app: FastAPI, page: Callable[..., Response], seen: Callable[[str, Any], Awaitable[Picture | None]]
-) -> None:
-    """Add the form of an action; ``seen`` is the picture of a connection for a user."""
-    rights = (requires_access_view(AccessView.JOBS), requires_access_dag("POST", DagAccessEntity.RUN))
-
-    @app.get("/action", dependencies=[*map(Depends, rights)])
-    async def action(request: Request, user: GetUserDep, dag_id: str, connection: str) -> Response:
-        offers = await run_in_threadpool(offers_to, user, connection)
-        offer = next((one for one in offers.all if one.dag_id == dag_id), None)
-        if offer is None or not offer.is_allowed:
-            raise HTTPException(404, "There is no such action on this cluster")
-        given = {name: value for name, value in request.query_params.items() if name not in ("dag_id", "connection")}
-        picture = await seen(connection, user)
-        about = await run_in_threadpool(subject_of, picture, given) if picture else Subject()
-        # What was drained from the page has no run that needs it.
-        owners = owners_of(picture, given) - {dag_id.removesuffix(f"_{offer.kind}")} if picture else None
-        if owners:
-            known = await run_in_threadpool(dags_at_work, owners)
-            about = replace(about, at_work={dag_id: known.get(dag_id) for dag_id in sorted(owners)})
-        fields = await run_in_threadpool(fields_of, dag_id, given)
-        values = {"offer": offer, "about": about, "fields": fields, "given": given, "connection": connection}
-        return await run_in_threadpool(partial(page, request, "action.html", picture=picture, **values))
+    return await run_in_threadpool(draw)

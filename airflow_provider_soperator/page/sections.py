@@ -28,18 +28,16 @@ class Sections:
     """The newest looks at all connections, and what a viewer sees of them."""
 
     def __init__(self) -> None:
-        self._capacity: Looks[CapacityLook] = Looks(look_at_capacity)
-        self._health: Looks[HealthLook] = Looks(look_at_health)
-        self._usage: Looks[UsageLook] = Looks(look_at_usage)
+        self._capacity: Looks[CapacityLook] = Looks(look_at_capacity, MINUTE)
+        self._health: Looks[HealthLook] = Looks(look_at_health, MINUTE)
+        self._usage: Looks[UsageLook] = Looks(look_at_usage, HOUR)
 
     async def of(self, picture: Picture, may_see: Callable[[str], bool]) -> dict[str, Any]:
         """The values of the sections' templates."""
         name = picture.connection
-        capacity = await self._capacity.newest(name, MINUTE)
-        health = await self._health.newest(name, MINUTE)
-        usage = await self._usage.newest(name, HOUR)
-        # A week of jobs takes a while to add up.
-        return await asyncio.to_thread(said, picture, may_see, capacity, health, usage)
+        capacity, health = await self._capacity.newest(name), await self._health.newest(name)
+        # With many nodes it takes a while.
+        return await asyncio.to_thread(said, picture, may_see, capacity, health, await self._usage.newest(name))
 
 
 def said(

@@ -76,6 +76,18 @@ def test_mapped_tasks_are_one_array_and_sharing_ones_one_job(run: Run, slurm: Cl
     assert len(numbers) < 5
 
 
+def test_the_page_knows_the_task_of_each_job(run: Run, stack: Stack) -> None:
+    run.wait("on_node", "success")
+    run.wait("mapped", "success", index=3)
+    asked = {"connection": "soperator_default", "jobs": "ended", "search": run.dag_id}
+    for task_id in ("on_node", "mapped[3]"):
+        link = f"{run.dag_id} &rsaquo; {task_id}</a>"
+        stack.wait(
+            f"the page has {task_id}",
+            lambda link=link: link in stack.api.get(f"{stack.api.url}/soperator/", params=asked).text,
+        )
+
+
 def test_a_task_that_fails_has_failed_though_its_job_did_its_work(run: Run, slurm: Cluster) -> None:
     run.wait("fails", "failed")
     assert "exit code 3" in run.log("fails")

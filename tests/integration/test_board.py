@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_soperator.board import usage
 from airflow_provider_soperator.board.check_history import look_at_health
-from airflow_provider_soperator.board.output_tail import output_tail
+from airflow_provider_soperator.board.queue_rows import output_tail
 from airflow_provider_soperator.board.usage import look_at_usage
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -30,7 +30,7 @@ def test_a_connection_with_kubernetes_has_pods_and_the_results_of_checks() -> No
 
 def test_usage_and_output_are_of_the_jobs_that_ran(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tasks are in Airflow's database, which there is none of here.
-    monkeypatch.setattr(usage, "_tasks_of", lambda jobs, since: {})
+    monkeypatch.setattr(usage, "find_ended", lambda jobs, until: {})
     job = cluster.sbatch(wrap="seq 1000")
     cluster.wait_job(job, "COMPLETED")
 

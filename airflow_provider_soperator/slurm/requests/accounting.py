@@ -93,6 +93,8 @@ class Accounting(JobQuery[AccountingJob]):
     everyone: bool = False
     #: Jobs that existed at this time or later. Without it and without ids only today's are found.
     since: datetime | None = None
+    #: With it: jobs that existed before this time; by default all.
+    until: datetime | None = None
     #: Steps too.
     steps: bool = False
     table: Table = field(default_factory=partial(commands.table_of, _COLUMNS), compare=False, repr=False)
@@ -120,9 +122,13 @@ class Accounting(JobQuery[AccountingJob]):
             argv.append("--allusers")
         if self.since:
             # Selection by state also finds jobs that ended before they were ever eligible.
-            argv += [f"--starttime={notations.format_time(self.since)}", "--endtime=now+1day"]
+            argv += [f"--starttime={notations.format_time(self.since)}", f"--endtime={self.end}"]
             argv.append(f"--state={','.join(_STATES)}")
         return argv
+
+    @property
+    def end(self) -> str:
+        return notations.format_time(self.until) if self.until else "now+1day"
 
     def selections(self, most: int) -> list[list[str]]:
         """The same as several commands, each of at most so many names: a command line has its limits."""

@@ -60,7 +60,7 @@ def _queries(request: requests.Accounting) -> Iterator[Query]:
         general += (("users", request.user),)
     if request.since:
         # Selection by state also finds jobs that ended before they were ever eligible.
-        general += (("start_time", notations.format_time(request.since)), ("end_time", "now+1day"))
+        general += (("start_time", notations.format_time(request.since)), ("end_time", request.end))
         general += tuple(("state", base.value) for base in JobBase)
     elif request.ids is None:
         general += (("start_time", "today"),)

@@ -36,15 +36,14 @@ TARGETS = [
 ]
 
 
-def stored(timetable: dict[str, Any]) -> tuple[CapacityDag, str, str]:
+def stored(timetable: dict[str, Any]) -> CapacityDag:
     return _stored("gpu_shifts", True, timetable)
 
 
 @pytest.fixture
 def dag() -> CapacityDag:
     made = capacity_dag("gpu_shifts", SCHEDULE, TARGETS, "block-1")
-    said, *_ = stored(DagSerialization.to_dict(made)["dag"]["timetable"]["__var"])
-    return said
+    return stored(DagSerialization.to_dict(made)["dag"]["timetable"]["__var"])
 
 
 def test_a_dag_is_read_as_airflow_stores_it_with_its_targets_and_its_block(dag: CapacityDag) -> None:
@@ -57,7 +56,8 @@ def test_a_dag_is_read_as_airflow_stores_it_with_its_targets_and_its_block(dag: 
 
 
 def test_of_a_dag_with_a_timetable_alone_the_schedule_is_known() -> None:
-    said, *variables = stored(CapacityTimetable(SCHEDULE).serialize())
+    said = stored(CapacityTimetable(SCHEDULE).serialize())
+    variables = [said.overrides_variable, said.demand_variable]
     assert (said.schedule, said.order, variables) == (SCHEDULE, None, ["gpu_shifts_overrides", ""])
     assert said.is_of("any")
 
@@ -74,7 +74,7 @@ def with_variables(
     monkeypatch.setattr(capacity_dags, "kept_reports", lambda dag_id: [REPORT, {"edited": "by hand"}])
     monkeypatch.setattr(ShiftAtWork, "find", lambda block: shift)
     monkeypatch.setattr(capacity_dags, "_at_work", lambda shift: shift)
-    return _with_variables(dag, "gpu_shifts_overrides", "")
+    return _with_variables(dag)
 
 
 def test_overrides_reports_and_the_shift_at_work_come_from_variables(
@@ -91,20 +91,20 @@ def test_overrides_reports_and_the_shift_at_work_come_from_variables(
 
 def test_what_demand_has_decided_is_read_if_anything_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     made = capacity_dag("gpu_shifts", SCHEDULE, TARGETS, "block-1", demand=Demand([QueueLoad(target="training")]))
-    dag, overrides, demanded = stored(DagSerialization.to_dict(made)["dag"]["timetable"]["__var"])
+    dag = stored(DagSerialization.to_dict(made)["dag"]["timetable"]["__var"])
     now, kept = datetime(2026, 11, 28, tzinfo=timezone.utc), dict[str, str]()
     monkeypatch.setattr(Variable, "get", lambda key, default=None: kept.get(key, default))
     monkeypatch.setattr(Variable, "set", kept.__setitem__)
-    assert _with_variables(dag, overrides, demanded).demand is None
-    keep_decision(demanded, Decision({"training": 4, "inference": 0}, ("jobs wait",)), True, now)
-    seen = _with_variables(dag, overrides, demanded).demand
+    assert _with_variables(dag).demand is None
+    keep_decision(dag.demand_variable, Decision({"training": 4, "inference": 0}, ("jobs wait",)), True, now)
+    seen = _with_variables(dag).demand
     assert seen is not None
     assert (seen.units, seen.because, seen.since) == ({"training": 4, "inference": 0}, ("jobs wait",), now)
     assert seen.is_observed
     assert seen.holds(now + timedelta(minutes=15))
     assert not seen.holds(now + timedelta(minutes=16))
-    kept[demanded] = '{"edited": "by hand"}'
-    assert _with_variables(dag, overrides, demanded).demand is None
+    kept[dag.demand_variable] = '{"edited": "by hand"}'
+    assert _with_variables(dag).demand is None
 
 
 def test_a_mistake_in_overrides_is_told_and_the_schedule_is_there(
@@ -142,5 +142,5 @@ def test_a_dag_that_another_version_has_stored_hides_no_other(monkeypatch: pytes
     monkeypatch.setattr("airflow.utils.session.create_session", _Session)
     monkeypatch.setattr("airflow.models.serialized_dag.SerializedDagModel.get", row)
     monkeypatch.setattr(capacity_dags, "_last_shift", lambda session, dag_id: None)
-    monkeypatch.setattr(capacity_dags, "_with_variables", lambda dag, *variables: dag)
+    monkeypatch.setattr(capacity_dags, "_with_variables", lambda dag: dag)
     assert [dag.dag_id for dag in capacity_dags.capacity_dags("c")] == ["gpu_shifts"]

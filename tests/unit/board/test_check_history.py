@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,7 +95,7 @@ def look(monkeypatch: pytest.MonkeyPatch, before: HealthLook | None = None) -> H
         monkeypatch.setattr(check_history, name, Hook)
     monkeypatch.setattr(check_history, "ActiveChecks", lambda objects: Objects())
     monkeypatch.setattr(check_history, "_pods", pods)
-    monkeypatch.setattr(check_history, "_all_figures", lambda: {"all-reduce": RUNS})
+    monkeypatch.setattr(check_history, "_all_figures", lambda failures: {"all-reduce": RUNS})
     return asyncio.run(look_at_health("c", before))
 
 
@@ -108,3 +112,24 @@ def test_without_a_kubernetes_connection_there_are_no_checks(monkeypatch: pytest
     monkeypatch.setattr(Hook, "kubernetes_conn_id", "")
     seen = look(monkeypatch)
     assert seen.checks == []
+
+
+@pytest.mark.parametrize("edited", ["{broken", "[]", '{"worker-0": 3}', '{"worker-0": [[1, {"busbw": "fast"}]]}'])
+def test_figures_that_were_edited_by_hand_are_told_and_others_shown(
+    edited: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {"soperator_figures_edited": edited, "soperator_figures_nccl": json.dumps(RUNS)}
+
+    @contextmanager
+    def session() -> Iterator[Any]:
+        yield SimpleNamespace(scalars=lambda query: SimpleNamespace(all=lambda: [*kept]))
+
+    monkeypatch.setattr("airflow.utils.session.create_session", session)
+    monkeypatch.setattr("airflow.sdk.Variable.get", lambda key, default: kept[key])
+    failures: dict[str, str] = {}
+    found = check_history._all_figures(failures)
+    assert [*found] == ["nccl"]
+    assert failures == {
+        "figures of edited": "The Airflow Variable soperator_figures_edited was edited, and has no figures: delete it."
+    }
+    assert len(courses(found, NODES)) == 8

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from airflow_provider_soperator.board import output_tail as tails
-from airflow_provider_soperator.board.output_tail import output_tail
+from airflow_provider_soperator.board import queue_rows
+from airflow_provider_soperator.board.queue_rows import output_tail
 from airflow_provider_soperator.slurm.files import FileError, FilePiece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
@@ -40,7 +40,7 @@ class Files:
 
 def tail(files: Files, job: Job = JOB) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tails, "SlurmHook", lambda connection: files)
+        patch.setattr(queue_rows, "SlurmHook", lambda connection: files)
         return asyncio.run(output_tail("c", job))
 
 

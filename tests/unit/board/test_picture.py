@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.board import picture as pictures
-from airflow_provider_soperator.board.picture import Album, Picture, take, without_tasks
+from airflow_provider_soperator.board.looks import Looks
+from airflow_provider_soperator.board.picture import OldFiles, Picture, take, without_tasks
 from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
-from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations
+from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations, ShowConfig
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 JOB = Job(id=JobId(7))
 TASKS = JobTasks(dag_id="train", run_id="r1", task_id="fit")
@@ -43,8 +46,10 @@ class Slurm:
             raise answer
         return answer
 
-    async def config(self) -> ClusterConfig:
-        return ClusterConfig(version="25.11.3")
+    async def ask_now(self, request: Any, max_age: float) -> Any:
+        if isinstance(request, ShowConfig):
+            return ClusterConfig(version="25.11.3")
+        return () if isinstance(request, OldFiles) else await self.ask(request)
 
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[Slurm]:
@@ -59,19 +64,19 @@ def cluster(**limits: float) -> Iterator[Slurm]:
     slurm = Slurm()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pictures, "SlurmHook", lambda connection: slurm)
-        for name, seconds in {"PATIENCE": 60.0, "GLANCE": 60.0, **limits}.items():
-            patch.setattr(pictures, name, seconds)
+        patch.setattr(pictures, "find_tasks", find_tasks)
+        patch.setattr(pictures, "PATIENCE", limits.get("PATIENCE", 60.0))
         yield slurm
 
 
-def find_tasks(jobs: Any) -> dict[JobId, JobTasks]:
+def find_tasks(jobs: Any, known: Any, new: Any) -> dict[JobId, JobTasks]:
     return {job.id: TASKS for job in jobs}
 
 
 def test_a_picture_has_the_cluster_and_its_tasks() -> None:
     async def story() -> Picture:
         with cluster():
-            return await take("c", find_tasks)
+            return await take("c")
 
     seen = asyncio.run(story())
     assert (seen.nodes, seen.jobs, seen.tasks) == ((Node(name="worker-0"),), (JOB,), {JobId(7): TASKS})
@@ -81,10 +86,10 @@ def test_a_picture_has_the_cluster_and_its_tasks() -> None:
 def test_what_cannot_be_read_stays_as_it_was_and_is_told() -> None:
     async def story() -> tuple[Picture, Picture]:
         with cluster() as slurm:
-            before = await take("c", find_tasks)
+            before = await take("c")
             slurm.answers[ListJobs] = SlurmError("Unable to contact slurm controller", "squeue")
             slurm.answers[ListNodes] = ()
-            return before, await take("c", find_tasks, before)
+            return before, await take("c", before)
 
     before, after = asyncio.run(story())
     assert (after.nodes, after.jobs, after.tasks) == ((), before.jobs, before.tasks)
@@ -96,17 +101,56 @@ def test_a_cluster_that_does_not_answer_is_told_after_a_while() -> None:
     async def story() -> Picture:
         with cluster(PATIENCE=0.05) as slurm:
             slurm.answering.clear()
-            return await take("c", find_tasks)
+            return await take("c")
 
     seen = asyncio.run(story())
     assert seen.failures["nodes"] == "No answer within 0.05 s."
+
+
+def test_a_job_is_searched_for_its_task_until_that_has_had_time_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.now(timezone.utc)
+    old, fresh = (Job(id=JobId(number), submitted=now - timedelta(minutes=5 * number)) for number in (1, 0))
+    searched: list[set[JobId]] = []
+
+    def find(jobs: Any, known: Any, new: set[JobId]) -> dict[JobId, JobTasks]:
+        searched.append(new)
+        return {}
+
+    async def story() -> None:
+        with cluster() as slurm:
+            monkeypatch.setattr(pictures, "find_tasks", find)
+            slurm.answers[ListJobs] = (old, fresh)
+            await take("c", await take("c"))
+
+    asyncio.run(story())
+    assert searched == [{old.id, fresh.id}, {fresh.id}]
+
+
+class Down:
+    """A way to a cluster whose slurmctld is down, and which has no way to files."""
+
+    async def ask(self, request: Any) -> Any:
+        if isinstance(request, OldFiles):
+            raise NotSupported("files")
+        raise ControllerUnreachable("Unable to contact slurm controller", "squeue")
+
+
+def test_the_cause_of_a_silence_is_told_before_it_is_waited_out() -> None:
+    async def story() -> Picture:
+        with cluster() as slurm:
+            slurm.ask_now = AsyncSlurmClient(Down()).ask_now  # type: ignore[arg-type,method-assign]
+            return await take("c")
+
+    seen = asyncio.run(story())
+    assert seen.failures.keys() == {"config", "nodes", "jobs", "reservations", "tasks"}
+    assert seen.failures["jobs"].startswith("squeue: Unable to contact slurm controller. Check whether slurmctld is up")
 
 
 def test_a_connection_that_is_wrong_is_told() -> None:
     async def story() -> Picture:
         with cluster() as slurm:
             slurm.trouble = ConnectionMistake("transport is rest, which needs rest_url")
-            return await take("c", find_tasks)
+            return await take("c")
 
     assert set(asyncio.run(story()).failures.values()) == {"Transport is rest, which needs rest_url."}
 
@@ -114,7 +158,7 @@ def test_a_connection_that_is_wrong_is_told() -> None:
 def test_all_who_look_see_one_picture() -> None:
     async def story() -> tuple[int, set[int]]:
         with cluster() as slurm:
-            album = Album(find_tasks)
+            album = Looks(take, interval=60.0, glance=60.0)
             seen = await asyncio.gather(*(album.newest("c") for _ in range(50)))
             seen += await asyncio.gather(*(album.newest("c") for _ in range(50)))
             return slurm.asked, {id(one) for one in seen}
@@ -124,15 +168,15 @@ def test_all_who_look_see_one_picture() -> None:
     assert len(different) == 1
 
 
-def test_one_who_looks_first_does_not_wait_for_a_slow_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_who_looks_first_does_not_wait_for_a_slow_cluster() -> None:
     async def story() -> tuple[Picture | None, Picture | None]:
         with cluster() as slurm:
             slurm.answering.clear()
-            album = Album(find_tasks)
-            monkeypatch.setattr(pictures, "GLANCE", 0.01)
+            album = Looks(take, interval=60.0, glance=60.0)
+            album.glance = 0.01
             first = await album.newest("c")
             slurm.answering.set()
-            monkeypatch.setattr(pictures, "GLANCE", 60.0)
+            album.glance = 60.0
             return first, await album.newest("c")
 
     first, then = asyncio.run(story())
@@ -140,12 +184,12 @@ def test_one_who_looks_first_does_not_wait_for_a_slow_cluster(monkeypatch: pytes
     assert then is not None
 
 
-def test_a_picture_that_is_old_is_taken_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_is_old_is_taken_anew() -> None:
     async def story() -> tuple[Picture | None, Picture | None]:
         with cluster() as slurm:
-            album = Album(find_tasks)
+            album = Looks(take, interval=60.0, glance=60.0)
             first = await album.newest("c")
-            monkeypatch.setattr(pictures, "INTERVAL", -1)
+            album.interval = -1
             slurm.answers[ListNodes] = ()
             return first, await album.newest("c")
 
@@ -158,7 +202,7 @@ def test_a_picture_that_is_old_is_taken_anew(monkeypatch: pytest.MonkeyPatch) ->
 def test_one_who_may_not_see_a_dag_sees_its_jobs_alone() -> None:
     async def story() -> Picture:
         with cluster():
-            return await take("c", find_tasks)
+            return await take("c")
 
     seen = without_tasks(asyncio.run(story()), lambda dag: dag != "train")
     assert (seen.jobs, seen.tasks) == ((JOB,), {})

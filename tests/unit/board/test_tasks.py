@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.board.tasks import TaskFinder, _type_of, match
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.board.tasks import SUBMITTED, _type_of, find_tasks, match
+from airflow_provider_soperator.executors.job_keeper import NewsKind
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.work.sbatch import key_of_try
 
@@ -24,6 +24,8 @@ class Instance:
     task_id: str = "fit"
     map_index: int = -1
     try_number: int = 1
+    #: Of its run.
+    start_date: datetime = BEGUN
 
 
 def job_of(instance: Instance, number: int = 1, text: str = "7") -> Job:
@@ -33,19 +35,19 @@ def job_of(instance: Instance, number: int = 1, text: str = "7") -> Job:
 
 def test_a_job_is_of_the_task_whose_key_it_has() -> None:
     fit, other = Instance(), Instance(task_id="evaluate")
-    found = match([job_of(fit), Job(id=JobId(8), name="by hand")], [(other, BEGUN), (fit, BEGUN)])
+    found = match([job_of(fit), Job(id=JobId(8), name="by hand")], [other, fit])
     assert {str(job): (one.dag_id, one.task_id, one.try_number) for job, one in found.items()} == {
         "7": ("train", "fit", 1)
     }
 
 
 def test_a_retry_may_go_on_with_an_earlier_job() -> None:
-    [tasks] = match([job_of(Instance(), 1)], [(Instance(try_number=3), BEGUN)]).values()
+    [tasks] = match([job_of(Instance(), 1)], [Instance(try_number=3)]).values()
     assert tasks.try_number == 1
 
 
 def test_a_run_that_was_made_again_does_not_have_the_jobs_of_the_old_one() -> None:
-    assert match([job_of(Instance())], [(Instance(), BEGUN.replace(hour=9))]) == {}
+    assert match([job_of(Instance())], [Instance(start_date=BEGUN.replace(hour=9))]) == {}
 
 
 def test_an_array_is_of_all_its_mapped_tasks() -> None:
@@ -55,7 +57,7 @@ def test_an_array_is_of_all_its_mapped_tasks() -> None:
         Job(id=JobId.parse("9_[1-4]"), name=shared.name("fit")),
         Job(id=JobId.parse("9_0"), name=shared.name("fit")),
     ]
-    found = match(jobs, [(one, BEGUN) for one in instances])
+    found = match(jobs, instances)
     waiting, running = found[jobs[0].id], found[jobs[1].id]
     assert (str(waiting), str(running)) == ("fit[1] and 3 more", "fit[0]")
     assert waiting.covers("train", instances[0].run_id, "fit", 3)
@@ -63,7 +65,7 @@ def test_an_array_is_of_all_its_mapped_tasks() -> None:
 
 
 def test_the_page_of_a_task_has_its_ids_in_its_address() -> None:
-    [tasks] = match([job_of(Instance(map_index=2))], [(Instance(map_index=2), BEGUN)]).values()
+    [tasks] = match([job_of(Instance(map_index=2))], [Instance(map_index=2)]).values()
     assert tasks.path == "dags/train/runs/manual__2026-11-24T08%3A00%3A00%2B00%3A00/tasks/fit/mapped/2"
 
 
@@ -81,12 +83,56 @@ def test_the_type_of_a_connection_is_read_however_it_is_written(written: str, ki
     assert _type_of(written) == kind
 
 
+@dataclass
+class Told:
+    """A row of the audit log, of a task that the executor runs in a job."""
+
+    extra: str
+    dag_id: str = "train"
+    run_id: str = "r"
+    task_id: str = "fit"
+    map_index: int = -1
+    try_number: int = 1
+
+
+def test_the_jobs_of_the_executor_are_of_the_tasks_for_which_it_has_told_their_keys() -> None:
+    alone, shared, array = (SubmissionKey.derive("executor", leg, "", -1, "") for leg in ("a", "b", "c"))
+    told = [
+        Told(f"Job 7 submitted as {alone.name('fit.train.r')}", task_id="alone"),
+        *(Told(f"Job 8 submitted as {shared.name('3.train.r')}", task_id=f"shared-{number}") for number in range(3)),
+        *(
+            Told(f"Job 9_{index} submitted as {SubmissionKey(f'{array.text}_{index}').name('fit')}", map_index=index)
+            for index in range(4)
+        ),
+        Told(""),
+    ]
+    jobs = [
+        Job(id=JobId(7), name=alone.name("fit.train.r")),
+        Job(id=JobId(8), name=shared.name("3.train.r")),
+        Job(id=JobId.parse("9_[2-3]"), name=array.name("fit")),
+        Job(id=JobId.parse("9_1"), name=array.name("fit")),
+        # Of another Airflow.
+        Job(id=JobId(10), name=SubmissionKey.derive("executor", "d", "", -1, "").name("fit.train.r")),
+    ]
+    assert {str(job): str(tasks) for job, tasks in match(jobs, told).items()} == {
+        "7": "alone",
+        "8": "shared-0 and 2 more",
+        "9_[2-3]": "fit[2] and 1 more",
+        "9_1": "fit[1]",
+    }
+
+
+def test_the_executor_tells_of_a_job_by_the_event_that_is_looked_for() -> None:
+    assert f"slurm job {NewsKind.SUBMITTED.value}" == SUBMITTED
+
+
 class Database:
     """Airflow's database: the instances that are at work, and those that have told the id of a job."""
 
     def __init__(self, *alive: Instance) -> None:
-        self.alive, self.told = list(alive), list(alive)
+        self.alive, self.told, self.by_executor = list(alive), list(alive), list[Told]()
         self.searched = 0
+        self.queries: list[str] = []
 
     def __enter__(self) -> Database:
         return self
@@ -95,9 +141,12 @@ class Database:
         pass
 
     def execute(self, query: Any) -> Any:
+        self.queries.append(str(query))
+        if "FROM log" in str(query):
+            return iter(self.by_executor)
         is_search = "xcom" in str(query)
         self.searched += is_search
-        return SimpleNamespace(all=lambda: [(one, BEGUN) for one in (self.told if is_search else self.alive)])
+        return iter(self.told if is_search else self.alive)
 
 
 @pytest.fixture
@@ -108,19 +157,33 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Database:
 
 
 def test_a_job_keeps_its_task_after_that_has_ended(database: Database) -> None:
-    find, job = TaskFinder(), replace(job_of(Instance()), submitted=BEGUN)
-    assert not find([job])[job.id].has_ended
+    job = replace(job_of(Instance()), submitted=BEGUN)
+    found = find_tasks([job], {}, {job.id})
+    assert not found[job.id].has_ended
     database.alive.clear()
-    assert find([job])[job.id] == replace(find([job])[job.id], has_ended=True)
+    again = find_tasks([job], found, ())
+    assert again[job.id] == replace(found[job.id], has_ended=True)
+    assert find_tasks([job], again, ()) == again
     assert database.searched == 0
 
 
 def test_a_task_that_ended_before_anyone_looked_is_searched_once(database: Database) -> None:
     database.alive.clear()
-    find, job = TaskFinder(), replace(job_of(Instance()), submitted=BEGUN)
+    job = replace(job_of(Instance()), submitted=BEGUN)
     stranger = replace(job_of(Instance(dag_id="of another Airflow"), text="8"), submitted=BEGUN)
-    for _ in range(3):
-        assert {str(one): tasks.has_ended for one, tasks in find([job, stranger]).items()} == {"7": True}
+    found: dict[JobId, Any] = {}
+    for new in ({job.id, stranger.id}, (), ()):
+        found = find_tasks([job, stranger], found, new)
+        assert {str(one): tasks.has_ended for one, tasks in found.items()} == {"7": True}
     assert database.searched == 1
     by_hand = Job(id=JobId(9), name="by hand")
-    assert find([by_hand]) == {}
+    assert find_tasks([by_hand], {}, {by_hand.id}) == {}
+
+
+def test_a_search_is_among_the_newest_and_reads_few_columns(database: Database) -> None:
+    old = replace(job_of(Instance(dag_id="of another Airflow")), submitted=BEGUN.replace(year=2020))
+    assert find_tasks([old], {}, {old.id}) == {}
+    [search] = [query for query in database.queries if "xcom" in query]
+    assert "ORDER BY xcom.timestamp DESC" in search
+    assert "LIMIT" in search
+    assert "task_instance.executor_config" not in search

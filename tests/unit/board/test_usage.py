@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.board import usage
-from airflow_provider_soperator.board.tasks import JobTasks
-from airflow_provider_soperator.board.usage import UsageLook, UsedJob, look_at_usage, used_since
+from airflow_provider_soperator.board.usage import UsageLook, Used, UsedDay, look_at_usage, used_between
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep
@@ -34,33 +36,45 @@ def test_of_a_job_that_began_before_the_days_their_part_counts() -> None:
         job(3, NOW - 2 * HOUR, 2, "RUNNING"),
         job(4, None, 0, "PENDING"),
     )
-    found = used_since([inside, across, running, pending], {}, SINCE, NOW)
+    parts = [used_between([one], {}, SINCE, NOW) for one in (inside, across, running, pending)]
+    found = [one for part in parts for one in part]
     assert [one.gpu_hours for one in found] == [8, 8, 16]
     # When it began is not of these days.
-    assert [one.waited for one in found] == [0, None, 0]
+    assert [one.waits for one in found] == [(0,), (), (0,)]
+    assert [(one.jobs, one.earlier) for one in found] == [(1, 0), (0, 1), (1, 0)]
+    # All of one user and task are together.
+    [whole] = used_between([inside, across, running, pending], {}, SINCE, NOW)
+    assert (whole.jobs, whole.earlier, whole.gpu_hours) == (2, 1, 32)
 
 
 def test_what_waited_failed_or_computed_is_counted() -> None:
     step = AccountingStep(id=JobId(1), cpu_time=HOUR)
     one = job(1, NOW - 2 * HOUR, 1, "FAILED", eligible=NOW - 3 * HOUR, steps=(step,))
-    [used] = used_since([one], {}, SINCE, NOW)
-    assert (used.waited, used.has_failed, used.cpu_seconds, used.core_seconds) == (3600, True, 3600, 7200)
+    [used] = used_between([one], {}, SINCE, NOW)
+    assert (used.waits, used.failed, used.cpu_seconds, used.core_seconds) == ((3600,), 1, 3600, 7200)
 
 
-def used(user: str, hours: float, dag: str = "", *, failed: bool = False, waited: float = 0.0) -> UsedJob:
-    tasks = JobTasks(dag_id=dag, run_id="r", task_id="fit") if dag else None
-    return UsedJob(user=user, gpu_hours=hours, has_failed=failed, waited=waited, tasks=tasks)
+def used(user: str, hours: float, dag: str = "", *, failed: bool = False, waited: float = 0.0) -> Used:
+    return Used(
+        user=user,
+        dag_id=dag,
+        name="fit" if dag else "",
+        jobs=1,
+        gpu_hours=hours,
+        failed_hours=hours if failed else 0.0,
+        waits=(waited,),
+    )
 
 
-LOOK = UsageLook(
-    taken=NOW,
+TODAY = UsedDay(
     used=[
         *(used("ann", 10, "train", waited=float(seconds)) for seconds in range(10)),
         used("ann", 100, "train", failed=True),
         used("bob", 50, "secret"),
         used("bob", 20),
-    ],
+    ]
 )
+LOOK = UsageLook(taken=NOW, days={NOW.replace(hour=0): TODAY})
 
 
 def test_usage_is_told_by_task_with_waits_and_what_failed() -> None:
@@ -90,10 +104,59 @@ def test_a_dag_that_one_may_not_see_is_not_named_but_counted() -> None:
 
 
 def test_without_accounting_the_last_figures_stay_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(connection: str, now: datetime) -> list[UsedJob]:
+    def ask(connection: str, day: datetime, now: datetime) -> UsedDay:
         raise AccountingDisabled("Slurm accounting storage is disabled", "sacct")
 
     monkeypatch.setattr(usage, "_ask", ask)
     seen = asyncio.run(look_at_usage("c", LOOK))
-    assert seen.used == LOOK.used
+    assert seen.days == LOOK.days
     assert seen.failure.startswith("sacct: Slurm accounting storage is disabled")
+
+
+def test_a_day_that_is_over_is_asked_for_once_and_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
+
+    def ask(connection: str, day: datetime, now: datetime) -> UsedDay:
+        ago = (today - day).days
+        asked.append(ago)
+        # On the day before the last one a job runs still.
+        return UsedDay(used=[replace(used("ann", 1), jobs=0, earlier=1)], is_final=ago not in (0, 1))
+
+    monkeypatch.setattr(usage, "_ask", ask)
+    first = asyncio.run(look_at_usage("c"))
+    assert asked == list(range(7))
+    again = asyncio.run(look_at_usage("c", first))
+    assert asked[7:] == [0, 1]
+    # A job that lasts for all these days is one.
+    [total] = again.tables(lambda dag: True)["total"]
+    assert (total.jobs, total.gpu_hours) == (1, 7)
+
+
+class Accounting:
+    """A cluster whose accounting has some jobs."""
+
+    def __init__(self, *jobs: AccountingJob) -> None:
+        self.jobs, self.asked = jobs, list[Any]()
+
+    @contextmanager
+    def client(self) -> Iterator[Accounting]:
+        yield self
+
+    def ask(self, request: Any) -> tuple[AccountingJob, ...]:
+        self.asked.append((request.since, request.until))
+        return self.jobs
+
+
+def test_accounting_is_asked_for_a_day_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Accounting(job(1, SINCE, 1), job(2, SINCE, 30, "RUNNING"))
+    monkeypatch.setattr(usage, "SlurmHook", lambda connection: slurm)
+    monkeypatch.setattr(usage, "find_ended", lambda jobs, until: {})
+    day = usage._ask("c", SINCE, NOW)
+    assert slurm.asked == [(SINCE, SINCE + 24 * HOUR)]
+    assert [(one.jobs, one.gpu_hours) for one in day.used] == [(2, 8 + 24 * 8)]
+    # It may still fail.
+    assert not day.is_final
+    slurm.jobs = slurm.jobs[:1]
+    assert usage._ask("c", SINCE, NOW).is_final
+    assert not usage._ask("c", NOW - HOUR, NOW).is_final

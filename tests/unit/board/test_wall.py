@@ -1,18 +1,14 @@
-"""The wall of nodes, and what DAGs hold."""
+"""The wall of nodes, its tiles and their jobs."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 import pytest
 
-from airflow_provider_soperator.board.wall import left_overs, state_of_tile, wall
-from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
+from airflow_provider_soperator.board.wall import state_of_tile, wall
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.states import JobState, NodeState
-
-SINCE = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
 
 
 def node(name: str, state: str = "IDLE+CLOUD", **more: str) -> Node:
@@ -63,27 +59,6 @@ def test_a_tile_tells_its_jobs_and_who_has_drained_it() -> None:
         "worker-1: draining, 0 of 8 GPUs in use, job 7, airflow:shifts/night: lent until 08:00 (by root)"
     )
     assert group.counts == {"draining": 1}
-
-
-def test_what_dags_hold_is_told_by_owner() -> None:
-    held = [
-        node(f"worker-{number}", "IDLE+DRAIN", reason="airflow:nc_f: tested", reason_since=SINCE)  # type: ignore[arg-type]
-        for number in (1, 2)
-    ]
-    others = [node("worker-3", "IDLE+DRAIN", reason="disk swap"), node("worker-4", reason="airflow:old: undrained")]
-    reserved = [
-        Reservation(name="airflow-handover-1", nodelist="worker-7"),
-        Reservation(name="maintenance", nodelist="all"),
-    ]
-    [drain, reservation] = left_overs([*held, *others], reserved)
-    assert (drain.what, drain.owner, drain.why, drain.since) == ("drain of worker-[1-2]", "nc_f", "tested", SINCE)
-    assert reservation.what == "reservation airflow-handover-1 of worker-7"
-
-
-def test_the_user_who_has_drained_a_node_by_hand_is_not_taken_for_a_dag() -> None:
-    reasons = ("airflow:cluster: new driver (ann)", "airflow:capacity/b-1: night (gpu_shifts)")
-    nodes = [node(f"worker-{number}", "IDLE+DRAIN", reason=reason) for number, reason in enumerate(reasons)]
-    assert [one.dag_id for one in left_overs(nodes, ())] == ["cluster", "gpu_shifts"]
 
 
 def test_a_job_whose_nodes_cannot_be_read_hides_no_other() -> None:

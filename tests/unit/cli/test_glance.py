@@ -54,7 +54,7 @@ def printed(
     picture: Picture = PICTURE,
     **more: Any,
 ) -> list[dict[str, Any]]:
-    async def take(connection: str, find_tasks: Any) -> Picture:
+    async def take(connection: str) -> Picture:
         assert connection == "c"
         return picture
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.board import picture
+from airflow_provider_soperator.board.picture import OldFiles
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.cli import leftovers
-from airflow_provider_soperator.cli.leftovers import OldFiles
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.files import RemoveFiles
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -21,6 +22,7 @@ from airflow_provider_soperator.slurm.requests import (
     ListJobs,
     ListNodes,
     ListReservations,
+    ShowConfig,
     Undrain,
 )
 from airflow_provider_soperator.slurm.states import NodeState
@@ -59,6 +61,9 @@ class Cluster:
     async def async_client(self) -> AsyncIterator[Cluster]:
         yield self
 
+    async def ask_now(self, request: Any, max_age: float) -> Any:
+        return await self.ask(request)
+
     async def ask(self, request: Any) -> Any:
         found = {
             ListNodes: self.nodes,
@@ -71,7 +76,7 @@ class Cluster:
             ListJobs: (Job(id=JobId(7), name="x.af-aaaaaaaaaaaa"),),
             OldFiles: (f"{HOME}/aaaaaaaaaaaa.zip", f"{HOME}/bbbbbbbbbbbb.zip"),
         }
-        if type(request) not in found:
+        if type(request) not in (*found, ShowConfig):
             self.changed.append(request)
         return found.get(type(request))
 
@@ -79,7 +84,9 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(leftovers, "SlurmHook", lambda connection: made)
+    for module in (leftovers, picture):
+        monkeypatch.setattr(module, "SlurmHook", lambda connection: made)
+    monkeypatch.setattr(picture, "find_tasks", lambda jobs, known, new: {})
     known = {"idle_dag": False, "busy_dag": True}
     monkeypatch.setattr(leftovers, "dags_at_work", lambda ids: {one: known[one] for one in ids if one in known})
     return made
@@ -118,6 +125,9 @@ def test_what_has_no_owner_at_work_is_released(cluster: Cluster, capsys: pytest.
 def test_what_is_named_is_released_whoever_owns_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert called(capsys, "leftovers", "c", "airflow-shift-held", "--release", "--yes").status == 0
     assert cluster.changed == [Undrain(("c",)), DeleteReservation("airflow-shift-held")]
+    file = f"{HOME}/bbbbbbbbbbbb.zip"
+    assert called(capsys, "leftovers", file, "--release", "--yes").status == 0
+    assert cluster.changed[2:] == [RemoveFiles((file,))]
     assert "nothing that is left is called e" in str(called(capsys, "leftovers", "e").status).lower()
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.cli import schedules
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from tests.unit.cli.calls import called
 
 DAG = """
@@ -127,3 +132,42 @@ def test_a_mistake_is_told(
     file = written(tmp_path, "nights")
     status = called(capsys, *(word.format(file) for word in words)).status
     assert said.lower() in str(status).lower()
+
+
+class Silent:
+    """A way to a cluster whose slurmctld is down, for some seconds or at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    async def ask(self, request: Any) -> Any:
+        await asyncio.sleep(self.seconds)
+        raise ControllerUnreachable("slurmctld at controller-0 is down", "scontrol")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("seconds", "soon", "why"),
+    [
+        (0, 60.0, "scontrol: slurmctld at controller-0 is down. Check whether slurmctld is up"),
+        (3600, 0.1, "No answer within 0.1 s."),
+    ],
+)
+def test_a_shift_is_not_planned_while_slurm_is_silent(
+    seconds: float,
+    soon: float,
+    why: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @asynccontextmanager
+    async def client(self: Any) -> AsyncIterator[AsyncSlurmClient]:
+        yield AsyncSlurmClient(Silent(seconds))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(schedules.SlurmHook, "async_client", client)
+    monkeypatch.setattr(schedules, "_SOON", soon)
+    status = str(called(capsys, "shift", written(tmp_path, "nights"), "--plan").status)
+    assert status.startswith(f"The cluster soperator_default does not answer. {why}")

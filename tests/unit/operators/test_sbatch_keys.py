@@ -191,12 +191,5 @@ def test_a_task_that_is_mapped_in_a_loop_can_share_an_array_with_those_of_its_it
     assert [key.shared == of[0].shared for key in of] == [True, True, False, False]
 
 
-def test_the_row_of_an_iteration_has_the_key_of_its_task() -> None:
-    place = {"region_id": uuid.uuid4(), "region_index": 1}
-    # The database has the number of an iteration where it has the map index of others.
-    row, task = instance(map_index=1, **place), instance(map_index=-1, **place)
-    assert key_of_try(row, None, 1) == key_of_try(task, None, 1)
-
-
 def instance(**place: Any) -> Any:
     return SimpleNamespace(dag_id="d", run_id="r", task_id="t", **place)

@@ -13,12 +13,14 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from airflow_provider_soperator import __version__
+from airflow_provider_soperator.board.looks import Looks
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
-from airflow_provider_soperator.page import actions, output
+from airflow_provider_soperator.page import actions, viewer
 from airflow_provider_soperator.page import app as page
 from airflow_provider_soperator.page.sections import Sections, said
 from airflow_provider_soperator.plugin import SoperatorPlugin
@@ -84,27 +86,32 @@ class Everything:
 @pytest.fixture
 def rights(monkeypatch: pytest.MonkeyPatch) -> Everything:
     given = Everything()
-    monkeypatch.setattr(page, "get_auth_manager", lambda: given)
+    monkeypatch.setattr(viewer, "get_auth_manager", lambda: given)
     monkeypatch.setattr("airflow.api_fastapi.core_api.security.get_auth_manager", lambda: given)
     # It is in the database which DAGs are a team's.
     monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
-    monkeypatch.setattr(Connection, "get_team_name", lambda conn_id: None)
     monkeypatch.setattr(DagModel, "get_dag_id_to_team_name_mapping", lambda dag_ids: {})
-    monkeypatch.setattr(actions, "get_auth_manager", lambda: given)
+    monkeypatch.setattr(Connection, "get_team_name", lambda conn_id: None)
     monkeypatch.setattr(actions, "find_offers", lambda connection: [])
     monkeypatch.setattr(page, "known_connections", lambda environment: ["c", "other"])
     return given
 
 
+def app_with(pictures: Any, sections: Any = None) -> FastAPI:
+    app = page.make_app()
+    app.state.pictures, app.state.sections = pictures, sections or Nothing()
+    return app
+
+
 def visit(path: str, shown: Picture | None, sections: Any = None) -> Any:
-    app = page.make_app(OnePicture(shown), sections or Nothing())  # type: ignore[arg-type]
+    app = app_with(OnePicture(shown), sections)
     app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="vic", role="viewer")
     return TestClient(app, root_path="/af/soperator").get(path)
 
 
 @pytest.fixture
 def without_login() -> TestClient:
-    return TestClient(page.make_app(OnePicture(picture())))  # type: ignore[arg-type]
+    return TestClient(app_with(OnePicture(picture())))
 
 
 @pytest.mark.parametrize(
@@ -197,8 +204,9 @@ def test_the_server_goes_on_while_the_page_is_computed(monkeypatch: pytest.Monke
 
         return noted
 
-    for name in ("without_tasks", "wall", "queue_page", "left_overs", "offers_to"):
+    for name in ("wall", "queue_page", "left_overs", "offers_to"):
         monkeypatch.setattr(page, name, noting(name, getattr(page, name)))
+    monkeypatch.setattr(viewer, "without_tasks", noting("without_tasks", viewer.without_tasks))
     assert visit("/", picture()).status_code == 200
     assert loops == dict.fromkeys(("without_tasks", "wall", "queue_page", "left_overs", "offers_to"), False)
 
@@ -212,15 +220,14 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         read.append(str(job.id))
         return HOSTILE
 
-    monkeypatch.setattr(output, "output_tail", tail)
+    monkeypatch.setattr(page, "output_tail", tail)
     return read
 
 
 def test_the_last_lines_of_a_job_are_read_for_those_who_may_read_the_log_of_its_task(
     rights: Everything, printed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "get_auth_manager", lambda: rights)
-    monkeypatch.setattr(output, "known_connections", lambda environment: ["c"])
+    monkeypatch.setattr(page, "known_connections", lambda environment: ["c"])
     shown = visit("/output?connection=c&job=8", picture())
     assert (shown.status_code, printed) == (200, ["8"])
     assert "&lt;script&gt;alert" in shown.text
@@ -237,14 +244,13 @@ def test_the_last_lines_of_a_job_are_read_for_those_who_may_read_the_log_of_its_
 def test_a_log_is_read_with_the_rights_in_the_team_of_its_dag(
     rights: Everything, printed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "get_auth_manager", lambda: rights)
-    monkeypatch.setattr(output, "known_connections", lambda environment: ["c"])
-    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: {"train": "vision"}[dag_id])
+    monkeypatch.setattr(page, "known_connections", lambda environment: ["c"])
+    monkeypatch.setattr(DagModel, "get_dag_id_to_team_name_mapping", lambda dag_ids: {"train": "vision"})
     monkeypatch.setattr(
         Everything, "is_authorized_dag", lambda self, *, details, **asked: details.team_name == "vision"
     )
     assert visit("/output?connection=c&job=8", picture()).status_code == 200
-    monkeypatch.setattr(DagModel, "get_team_name", lambda dag_id: None)
+    monkeypatch.setattr(DagModel, "get_dag_id_to_team_name_mapping", lambda dag_ids: {})
     assert visit("/output?connection=c&job=8", picture()).status_code == 404
 
 
@@ -256,14 +262,38 @@ def test_why_no_output_is_read_names_no_hosts_but_says_what_is_wrong_with_the_fi
     async def tail(connection: str, job: Job) -> str:
         raise errors.pop(0)
 
-    monkeypatch.setattr(output, "output_tail", tail)
-    monkeypatch.setattr(output, "get_auth_manager", lambda: rights)
-    monkeypatch.setattr(output, "known_connections", lambda environment: ["c"])
+    monkeypatch.setattr(page, "output_tail", tail)
+    monkeypatch.setattr(page, "known_connections", lambda environment: ["c"])
     rights.sees_connections = False
     assert "written no output yet" in visit("/output?connection=c&job=8", picture()).text
     said = visit("/output?connection=c&job=8", picture()).text
     assert "The reason is told to those who may see the connection." in said
     assert "login.example.com" not in said
+
+
+@pytest.mark.usefixtures("rights")
+def test_the_tab_asks_all_connections_at_once_and_waits_no_longer_than_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"c{number}" for number in range(20)]
+    monkeypatch.setattr(page, "known_connections", lambda environment: names)
+    asked: list[str] = []
+
+    async def silent(connection: str, before: Any) -> Any:
+        asked.append(connection)
+        await asyncio.sleep(3600)
+
+    app = app_with(Looks(silent, interval=60.0, glance=0.2))
+    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="vic", role="viewer")
+    said = TestClient(app, root_path="/af/soperator").get("/job?dag_id=train&run_id=r+1&task_id=fit").text
+    assert len(asked) == 16
+    assert "Being read: c0, c1" in said
+    assert "No job of this task is in a queue that was read." in said
+
+
+@pytest.mark.usefixtures("rights")
+def test_old_files_of_calls_are_shown_and_have_no_button() -> None:
+    shown = visit("/", picture(files=("/root/.airflow-soperator/aaaaaaaaaaaa.zip",))).text
+    assert "file /root/.airflow-soperator/aaaaaaaaaaaa.zip" in shown
+    assert "No drain, reservation or old file of a DAG." not in shown
 
 
 @pytest.mark.usefixtures("rights")

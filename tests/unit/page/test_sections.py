@@ -12,8 +12,7 @@ import pytest
 from airflow_provider_soperator.board.blocks import CapacityLook
 from airflow_provider_soperator.board.capacity_dags import ShiftSeen
 from airflow_provider_soperator.board.check_history import CheckLook, HealthLook
-from airflow_provider_soperator.board.tasks import JobTasks
-from airflow_provider_soperator.board.usage import UsageLook, UsedJob
+from airflow_provider_soperator.board.usage import UsageLook, Used, UsedDay
 from airflow_provider_soperator.capacity.demand import Decision
 from airflow_provider_soperator.capacity.overrides import Override
 from airflow_provider_soperator.health.assessment import Observations
@@ -48,20 +47,15 @@ CAPACITY = CapacityLook(
     failures={"twin": HOSTILE},
 )
 HEALTH = HealthLook(
-    taken=NOW,
     observations=Observations(figures={HOSTILE: {"worker-0": [(day, {HOSTILE: 1.0 + day}) for day in range(4)]}}),
     checks=[CheckLook(name=HOSTILE, state="Failed", is_bad=True, at=NOW, why=HOSTILE)],
     failures={"Pods": HOSTILE},
 )
-USAGE = UsageLook(
-    taken=NOW,
-    used=[
-        UsedJob(
-            user=HOSTILE, gpu_hours=4, has_failed=True, waited=60, tasks=JobTasks(dag_id=dag, run_id="r", task_id="fit")
-        )
-        for dag in ("gpu_shifts", "twin")
-    ],
-)
+OF_DAGS = [
+    Used(user=HOSTILE, dag_id=dag, name="fit", jobs=1, gpu_hours=4, failed_hours=4, waits=(60.0,))
+    for dag in ("gpu_shifts", "twin")
+]
+USAGE = UsageLook(taken=NOW, days={NOW: UsedDay(used=OF_DAGS)})
 
 
 class Known(Sections):

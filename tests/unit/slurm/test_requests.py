@@ -517,3 +517,10 @@ def test_blocks_of_a_topology_are_those_of_their_nodes() -> None:
     said = b"BlockName=b1 BlockIndex=0 Nodes=gb-[0-1] BlockSize=18\nBlockName=b2 BlockIndex=1 Nodes=gb-2 BlockSize=18\n"
     assert ShowTopology().read(CommandOutput(0, said)) == {"gb-0": "b1", "gb-1": "b1", "gb-2": "b2"}
     assert ShowTopology().read(CommandOutput(0, b"")) == {}
+
+
+def test_accounting_of_a_time_is_asked_for_no_longer() -> None:
+    since = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    until = since + timedelta(days=1)
+    for asked, end in ((Accounting(since=since), "now+1day"), (Accounting(since=since, until=until), "uts1795305600")):
+        assert f"--endtime={end}" in asked.command().argv

@@ -1,0 +1,120 @@
+"""What DAGs have left on a cluster: drains, reservations and files, who may need them yet, and their release."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import PurePosixPath
+from typing import Any, Literal, NamedTuple
+
+from airflow_provider_soperator.board.picture import Picture
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
+from airflow_provider_soperator.capacity.reservations import OUR_RESERVATIONS, is_lapsed
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
+from airflow_provider_soperator.slurm.files import RemoveFiles
+from airflow_provider_soperator.slurm.job_ids import key_of
+from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
+from airflow_provider_soperator.slurm.requests import DeleteReservation, Request, Undrain
+
+#: The DAG of a shift, at the end of what it says about itself.
+_DAG = re.compile(r"\(([\w.-]+)\)$")
+
+
+class OwnersNeed(NamedTuple):
+    """Whether the owner of something that is left is at work, and may need it."""
+
+    at_work: Literal["yes", "no", "unknown"]
+    said: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOver:
+    """A drain, a reservation or a file of this provider."""
+
+    what: str
+    owner: str = ""
+    why: str = ""
+    since: datetime | None = None
+    #: One of these: the drained nodes, the reservation, or the path of the file.
+    nodes: tuple[str, ...] = ()
+    reservation: Reservation | None = None
+    file: str = ""
+
+    @property
+    def dag_id(self) -> str:
+        """The DAG that has left it, as far as it says so."""
+        if self.reservation and (record := ShiftRecord.read(self.reservation.comment)):
+            return record.task.partition("/")[0]
+        # The reason of a drain by hand may end with its user, as this one ends with the DAG.
+        said = self.reservation.comment if self.reservation else self.why if self.owner.startswith("capacity/") else ""
+        found = _DAG.search(said)
+        return found[1] if found else self.owner
+
+    @property
+    def names(self) -> set[str]:
+        """What it is called: each of its nodes, or the reservation, or the file."""
+        return {*self.nodes} or {self.reservation.name if self.reservation else self.file}
+
+    @property
+    def release(self) -> Request[Any]:
+        if self.reservation:
+            return DeleteReservation(self.reservation.name)
+        return Undrain(self.nodes) if self.nodes else RemoveFiles((self.file,))
+
+    def of(self, named: Collection[str]) -> LeftOver:
+        """The part of it that is named."""
+        nodes = tuple(node for node in self.nodes if node in named)
+        return replace(self, what=f"drain of {hostlist.fold(nodes)}", nodes=nodes) if nodes else self
+
+    def is_meant(self, given: Mapping[str, str]) -> bool:
+        """True if the form of an action has it."""
+        return self.owner == given.get("name" if self.reservation else "drain_owner") and not self.file
+
+    def need(self, known: Mapping[str, bool]) -> OwnersNeed:
+        """Its owner's need of it; ``known`` are the DAGs of this Airflow, and whether a run of each is under way."""
+        dag = self.dag_id
+        if self.file:
+            return OwnersNeed("no", "No job in the queue is of this call.")
+        if self.reservation and is_lapsed(self.reservation, datetime.now(timezone.utc)):
+            return OwnersNeed("no", f"The shift of the DAG {dag} has not renewed its lease.")
+        if dag not in known:
+            # Of another Airflow, or under a name of its own.
+            return OwnersNeed("unknown", f"This Airflow has no DAG {dag}: its owner may need it.")
+        if known[dag]:
+            return OwnersNeed("yes", f"A run of the DAG {dag} is under way, and may need it.")
+        if self.owner.startswith("capacity/"):
+            return OwnersNeed("yes", "A schedule of capacity keeps nodes drained between its runs.")
+        return OwnersNeed("no", f"No run of the DAG {dag} is under way.")
+
+
+def left_overs(picture: Picture) -> list[LeftOver]:
+    """Drains of this provider, those of one owner and reason together; its reservations; and files without a job."""
+    drains: dict[DrainReason, list[Node]] = {}
+    for node in picture.nodes:
+        reason = DrainReason.parse(node.reason)
+        if reason and any(WORDS[word](node) for word in ("drained", "draining")):
+            drains.setdefault(reason, []).append(node)
+    found = [
+        LeftOver(
+            what=f"drain of {hostlist.fold(node.name for node in drained)}",
+            owner=reason.owner,
+            why=reason.why,
+            since=min((node.reason_since for node in drained if node.reason_since), default=None),
+            nodes=tuple(node.name for node in drained),
+        )
+        for reason, drained in drains.items()
+    ]
+    found += [
+        LeftOver(what=f"reservation {one.name} of {one.nodelist}", owner=one.name, reservation=one)
+        for one in picture.reservations
+        if one.name.startswith(OUR_RESERVATIONS)
+    ]
+    in_queue = {key.text for job in picture.jobs if (key := key_of(job.name))}
+    return found + [
+        LeftOver(what=f"file {file}", why="no job in the queue is of this call", file=file)
+        for file in picture.files
+        if "jobs" not in picture.failures and PurePosixPath(file).stem not in in_queue
+    ]

@@ -1,0 +1,49 @@
+"""What DAGs have left on a cluster, and who may need it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_provider_soperator.board.leftovers import left_overs
+from airflow_provider_soperator.board.picture import Picture
+from airflow_provider_soperator.slurm.cluster_records import Reservation
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from tests.unit.board.test_wall import node
+
+SINCE = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
+
+
+def picture(**more: Any) -> Picture:
+    return Picture(connection="c", taken=SINCE, **more)
+
+
+def test_what_dags_hold_is_told_by_owner() -> None:
+    held = [
+        node(f"worker-{number}", "IDLE+DRAIN", reason="airflow:nc_f: tested", reason_since=SINCE)  # type: ignore[arg-type]
+        for number in (1, 2)
+    ]
+    others = [node("worker-3", "IDLE+DRAIN", reason="disk swap"), node("worker-4", reason="airflow:old: undrained")]
+    reserved = [
+        Reservation(name="airflow-handover-1", nodelist="worker-7"),
+        Reservation(name="maintenance", nodelist="all"),
+    ]
+    [drain, reservation] = left_overs(picture(nodes=(*held, *others), reservations=tuple(reserved)))
+    assert (drain.what, drain.owner, drain.why, drain.since) == ("drain of worker-[1-2]", "nc_f", "tested", SINCE)
+    assert reservation.what == "reservation airflow-handover-1 of worker-7"
+
+
+def test_the_user_who_has_drained_a_node_by_hand_is_not_taken_for_a_dag() -> None:
+    reasons = ("airflow:cluster: new driver (ann)", "airflow:capacity/b-1: night (gpu_shifts)")
+    nodes = [node(f"worker-{number}", "IDLE+DRAIN", reason=reason) for number, reason in enumerate(reasons)]
+    assert [one.dag_id for one in left_overs(picture(nodes=tuple(nodes)))] == ["cluster", "gpu_shifts"]
+
+
+def test_an_old_file_is_left_over_if_no_job_in_the_queue_is_of_its_call() -> None:
+    files = tuple(f"/root/.airflow-soperator/{key}.zip" for key in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"))
+    jobs = (Job(id=JobId(7), name="x.af-aaaaaaaaaaaa"),)
+    [left] = left_overs(picture(jobs=jobs, files=files))
+    assert (left.what, left.names, left.need({}).at_work) == (f"file {files[1]}", {files[1]}, "no")
+    # An unread queue says nothing of jobs.
+    assert left_overs(picture(files=files, failures={"jobs": "away"})) == []
