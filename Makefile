@@ -16,14 +16,14 @@ help: ## List these targets
 venv: ## Install what is missing, into .venv and (as root) from Debian
 	@scripts/bootstrap
 
-demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in them
-	$(PYTHON) -m sandbox demo $(ARGS)
+demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in them; EXECUTOR=slurm for tasks on nodes
+	$(PYTHON) -m sandbox demo $(if $(EXECUTOR),--executor=$(EXECUTOR)) $(ARGS)
 
 docs: venv ## Build the documentation as a site, into build/site; ARGS=serve shows it while you write
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs $(or $(ARGS),build --strict)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
-	$(PYTHON) -m pytest --numprocesses=5 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+	$(PYTHON) -m pytest --numprocesses=7 --dist=loadgroup --no-loadscope-reorder $(ARGS)
 
 matrix: ## Run the tests in an Airflow on each version that is supported; VERSIONS=3.3.1 for another
 	@for version in $(VERSIONS); do \

@@ -18,7 +18,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sandbox import access, faults, lifecycle, preflight, status
 from sandbox.airflow import tables
 from sandbox.airflow.beside import Airflow
-from sandbox.demo import run as demo
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
 from sandbox.rootfs import RootCache, own_root
@@ -125,6 +124,8 @@ def parser() -> argparse.ArgumentParser:
             kind.add_argument(*words, **keywords)
     show = command("demo", "run an example DAG in an Airflow on a sandbox, and watch it", _demo)
     _add_settings(show)
+    executors = "where its tasks run: beside the scheduler, or as jobs on nodes (local)"
+    show.add_argument("--executor", choices=("local", "slurm"), default="local", help=executors)
     down = command("down", "stop a sandbox and remove all it has written", _down)
     down.add_argument("--all", action="store_true", help="all sandboxes of this machine")
     down.add_argument("--purge", action="store_true", help="remove the cached roots and the tables of Airflow, too")
@@ -170,7 +171,8 @@ def _up(options: argparse.Namespace) -> None:
 
 def _requested(options: argparse.Namespace) -> Sandbox:
     """The sandbox as it is if there is one, else as the options ask for it."""
-    given = {name: value for name, value in vars(options).items() if name in (*OPTIONS, "slurm_conf", "bare")}
+    others = ("slurm_conf", "bare", "visible")
+    given = {name: value for name, value in vars(options).items() if name in (*OPTIONS, *others)}
     if "root" in given:
         given |= own_root(given["root"], given.get("slurm", ""))
     wanted = Settings(name=options.name, **given)
@@ -220,9 +222,15 @@ def _fault(options: argparse.Namespace) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
+    # What it asks Airflow with takes as long to import as all that other commands need.
+    from sandbox.demo import run as demo
+
+    shown = demo.SHOWN[options.executor]
+    if shown.on_nodes:
+        options.visible = demo.visible(options.name)
     sandbox = _requested(options)
-    demo.check(sandbox.settings)
-    demo.run(sandbox, Console(highlight=False, soft_wrap=True), _progress)
+    demo.check(sandbox.settings, shown)
+    demo.run(sandbox, shown, Console(highlight=False, soft_wrap=True), _progress)
 
 
 def _down(options: argparse.Namespace) -> None:

@@ -12,8 +12,7 @@ from typing import Any, get_args
 import psutil
 
 from sandbox import daemons
-from sandbox.cloud.faults import Effect
-from sandbox.cloud.metrics import GPU_METRICS
+from sandbox.cloud.faults import GPU_METRICS, Effect
 from sandbox.control import request
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox

@@ -17,7 +17,7 @@ import pytest
 gc.disable()
 
 # Airflow reads its home once, when it is first imported, which some test modules do while they are collected.
-AIRFLOW_HOME = tempfile.mkdtemp(prefix="airflow-home-")
+AIRFLOW_HOME = tempfile.mkdtemp(prefix=f"airflow-home-{os.getpid()}-")
 # Its examples have a listener, which other Airflows hardly have.
 os.environ |= {"AIRFLOW_HOME": AIRFLOW_HOME, "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
 

@@ -1,4 +1,4 @@
-"""A pytest plugin: once a process that runs tests has ended, however it has, all that it has started ends too.
+"""A pytest plugin: once a process that runs tests has ended, however it has, all that it has started is gone, too.
 
 Servers are in sessions of their own, where no Ctrl-C reaches them, and a process that is killed ends nothing. So each
 has a keeper beside it. What it has started is known by a mark in the environment, which children inherit.
@@ -10,8 +10,10 @@ import contextlib
 import os
 import secrets
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,9 @@ def keep(process: int, mark: str) -> None:
         if os.getppid() == process:
             select.select([watched], [], [])
     end(mark)
+    # An Airflow's home and database have the process in their names, which removes them itself if it is not killed.
+    for folder in Path(tempfile.gettempdir()).glob(f"airflow-*-{process}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def end(mark: str) -> None:

@@ -1,4 +1,4 @@
-"""One sandbox for each Slurm version, shared by all tests of a run, which leave it as they found it."""
+"""A few sandboxes for each Slurm version, shared by all tests of a run, which leave them as they found them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ FOLDERS = {
 }
 
 
-#: Modules of ``integration`` from this name on have a second sandbox.
-HALF, SECOND = "test_f", ", second half"
+#: Modules of ``integration`` from these names on have another sandbox, so that no lane takes as long as the whole run.
+PARTS = ("test_c", "test_e", "test_k")
 #: Where tests run side by side, those that take long are begun first, so that all come to their end at the same time.
 LONG = (
-    *(max(SUITES) + SECOND, "airflow of shifts", max(SUITES), "airflow", min(SUITES) + SECOND, min(SUITES)),
-    *("sandboxes of their own", f"shifts on {max(SUITES)}", "terraform", f"shifts on {min(SUITES)}", "demo", "browser"),
+    *("airflow", "airflow of shifts", f"{max(SUITES)}, part 4", f"{max(SUITES)}, part 3", "sandboxes of their own"),
+    *(f"shifts on {max(SUITES)}", f"{min(SUITES)}, part 4", max(SUITES), f"{max(SUITES)}, part 2"),
+    *(f"{min(SUITES)}, part 2", f"shifts on {min(SUITES)}", min(SUITES), f"{min(SUITES)}, part 3"),
+    *("browser", "terraform", "demo"),
 )
 
 
@@ -107,9 +109,9 @@ def _folder_of(path: Path) -> str | None:
 
 
 def _sandbox_of(item: pytest.Item, slurm: str) -> str:
-    """Two for each Slurm: one alone would take as long as all other lanes together."""
-    is_of_the_second_half = item.path.parent.name == "integration" and item.path.name >= HALF
-    return slurm + SECOND * is_of_the_second_half
+    """Some for each Slurm: one alone would take as long as all other lanes together."""
+    part = 1 + sum(item.path.name >= name for name in PARTS if item.path.parent.name == "integration")
+    return slurm if part == 1 else f"{slurm}, part {part}"
 
 
 def _turn(item: pytest.Item) -> int:

@@ -60,6 +60,7 @@ def get_cli_commands() -> list[Any]:
             option("feature", "Feature of docs/rbac that has to work; can be repeated", action="append"),
             option("nebius-conn-id", "Connection to Nebius (default: nebius_default, if it is there)"),
             option("block", "Id of a capacity block"),
+            flag("executor", "Also try what SlurmExecutor needs, with a job"),
         ),
         action(
             "glance.board",

@@ -27,6 +27,10 @@ def doctor(args: Namespace) -> None:
         if feature not in RIGHTS:
             raise ValueError(f"there is no feature {feature}: {name_remedy(feature, RIGHTS)}")
     verdicts = [*airflow_checks(), *asyncio.run(cluster_checks(args))]
+    if args.executor:
+        from airflow_provider_soperator.cli.executor_checks import executor_checks
+
+        verdicts += asyncio.run(executor_checks(args))
     show(args, map(asdict, verdicts), "\n".join(map(str, verdicts)))
     sys.exit(any(one.state == "wrong" for one in verdicts))
 

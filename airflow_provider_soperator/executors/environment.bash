@@ -8,12 +8,13 @@ case $root in /*) ;; *) root=$PWD/$root ;; esac
 mkdir -p "$root"
 # Only its owner may read tokens.
 chmod 700 "$root"
-mkdir -p "$root/tasks" "$root/output"
+mkdir -p "$root/tasks" "$root/output" "$root/environments"
 find "$root/tasks" "$root/output" ! -type d -mtime "+$keep" -delete
 packages=$(cat)
 if [ -z "$python" ]; then
     made=$root/environments/$name python=$root/environments/$name/bin/python
-    mkdir -p "$root/environments"
+    # Its time is that of the last use.
+    touch "$made.lock"
     exec 9>>"$made.lock"
     flock 9
     if [ ! -e "$made/complete" ]; then
@@ -31,6 +32,10 @@ if [ -z "$python" ]; then
         touch "$made/complete"
     fi
 fi
+# What no scheduler has used for as long has no jobs any more.
+find "$root/environments" -maxdepth 1 -name '*.lock' -mtime "+$keep" | while read -r lock; do
+    ( flock -n 8 && rm -rf "${lock%.lock}" ) 8<"$lock" || true
+done
 [ -x "$python" ] || { echo "there is no Python $python: correct executor_python" >&2; exit 1; }
 found=$("$python" -c 'from importlib.metadata import version; print(version("apache-airflow-core"))' 2>/dev/null) ||
     { echo "$python has no Airflow: install apache-airflow-core==$airflow there" >&2; exit 1; }

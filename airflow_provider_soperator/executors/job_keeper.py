@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import PurePosixPath
@@ -27,7 +27,7 @@ from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, Queue
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_failures import failure
+from airflow_provider_soperator.slurm.job_failures import JobNodeFailed, JobPreempted, failure
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, submitted_since
 from airflow_provider_soperator.slurm.job_records import JobStatus, expand_filename, sentence
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
@@ -40,10 +40,10 @@ RENEWED, CLEANED = 60.0, 86400.0
 LONGEST = 90
 #: Seconds until a job is followed again after a failure that does not pass by itself.
 AGAIN = 10.0
-#: Seconds in which the files of jobs that have ended are gathered, to be removed together.
-GATHERED = 5.0
 #: Files that are read together, and bytes of each.
 _READ, _MOST = 200, 64 << 10
+#: Files that are removed together.
+_REMOVED = 2000
 #: Bytes of the end of a log.
 MOST_OF_LOG = 4 << 20
 
@@ -53,6 +53,7 @@ _MEANING = {
     runner.REFUSED: "Airflow refused its token: executor_token_days were over, or the clocks or secrets differ",
     runner.UNFIT: "its Python has no Airflow: correct executor_python",
 }
+_AGAIN = "retries of its task run it again"
 
 
 class NewsKind(Enum):
@@ -76,6 +77,10 @@ class News:
     #: Of a failure: lines for the task's log, and where that is, below the folder of logs.
     lines: tuple[str, ...] = ()
     log_path: str = ""
+
+    @property
+    def is_end(self) -> bool:
+        return self.kind in (NewsKind.SUCCEEDED, NewsKind.FAILED, NewsKind.NOT_WANTED)
 
 
 def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
@@ -103,32 +108,34 @@ class JobKeeper:
         self._options, self._env, self._tell, self._log, self._lend = options, env, tell, log, lend
         self._lease: AbstractAsyncContextManager[AsyncSlurmClient] | None = None
         self._client: AsyncSlurmClient | None = None
+        #: Where files are; and the same with the Python that tasks run with, once that is there.
         self._folder: ExecutorFolder | None = None
+        self._made: ExecutorFolder | None = None
         self._read_at = self._made_at = 0.0
-        self._reaching = asyncio.Lock()
-        #: The jobs by the legs of their tasks, and the work on each.
+        self._reaching, self._making, self._dropping = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
+        #: The jobs by the legs of their tasks; the legs among them that are not wanted any more.
         self._keys: dict[str, SubmissionKey] = {}
-        self._working: dict[SubmissionKey, asyncio.Task[None]] = {}
-        self._ended: list[str] = []
+        self._unwanted: set[str] = set()
+        #: Files of jobs that have ended, by the legs of their tasks: Airflow may not know it yet.
+        self._ended: dict[str, list[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, tasks: Sequence[QueuedTask]) -> None:
         """Submit the jobs of tasks that became ready together."""
-        if self._folder is None and not self._options.python:
+        if self._made is None and not self._options.python:
+            said = "The environment on the cluster is made, if it is not there"
             for task in tasks:
-                self._tell(
-                    News(task.leg, NewsKind.WAITING, "The environment on the cluster is made, if it is not there")
-                )
+                self._tell(News(task.leg, NewsKind.WAITING, said))
         try:
-            client, folder = await self._reach()
+            client, folder = await self.prepared()
             jobs, rejected = folder.plan(tasks, self._options.defaults, self._env)
             for task in tasks:
                 if error := rejected.get(task.leg):
-                    self._fail([task], f"The job is not submitted: {error}")
+                    self._over([task], _failed(f"The job is not submitted: {error}"))
             if jobs:
                 await client.patient(self._log).ask(UnpackFiles(folder.tasks, folder.archive(jobs)))
         except Exception as error:
-            self._fail(tasks, f"The job could not be submitted: {error}")
+            self._over(tasks, _failed(f"The job could not be submitted: {error}"))
             return
         for one in jobs:
             self._work(one.key, one.tasks, self._run(client, one))
@@ -154,19 +161,16 @@ class JobKeeper:
                     jobs[key] = BatchJob(command="true", name=said["name"])
         if not jobs:
             return ours
-        since = submitted_since(datetime.fromtimestamp(time.time() - self._options.token_days * 86400, timezone.utc))
-        assert since is not None
-        found = await run_steps_async(jobs_of(jobs, since), client.ask)
-        await client.cancel_keys([key for key in jobs if key not in found])
+        found = await run_steps_async(jobs_of(jobs, _since(self._options.token_days)), client.ask)
+        await client.cancel_keys(lost := [key for key in jobs if key not in found])
+        for key in lost:
+            self._ended |= {task.leg: [*folder.files_of(task.leg)] for task in tasks[key]}
         for key, status in found.items():
             self._work(key, tasks[key], self._follow(status.id, key, tasks[key]))
         return ours | {task.leg for key in found for task in tasks[key]}
 
     async def adopt_later(self, legs: Sequence[str]) -> None:
         """Adopt jobs as soon as the cluster answers; a task that turns out to have none has failed."""
-        self._begin(self._adopt_answered(legs))
-
-    async def _adopt_answered(self, legs: Sequence[str]) -> None:
         while True:
             try:
                 found = await self.adopt(legs)
@@ -175,23 +179,37 @@ class JobKeeper:
                 self._log.warning("The jobs of %s tasks cannot be looked for at present: %s", len(legs), error)
             await asyncio.sleep(AGAIN)
         lost = [QueuedTask(leg, "", "", "") for leg in legs if leg not in found]
-        self._fail(lost, "The scheduler ended before it had submitted a job")
+        self._over(lost, _failed("The scheduler ended before it had submitted a job"))
 
-    async def drop(self, legs: Iterable[str]) -> None:
-        """Cancel the jobs of tasks that are not wanted any more; a job that others share goes on without them."""
-        gone = {leg for leg in legs if leg in self._keys}
-        keys = {self._keys[leg] for leg in gone}
-        for leg in gone:
-            del self._keys[leg]
-            self._tell(News(leg, NewsKind.NOT_WANTED))
-        void = keys - set(self._keys.values())
-        for key in void:
-            if task := self._working.pop(key, None):
-                task.cancel()
-        if void:
-            client, _ = await self._reach()
-            await client.patient(self._log).cancel_keys(sorted(void, key=str))
-            self._remove(gone)
+    @property
+    def ended(self) -> Collection[str]:
+        """Legs whose jobs have ended, and whose files are still there."""
+        return self._ended.keys()
+
+    async def drop(self, legs: Collection[str]) -> None:
+        """Cancel the jobs of tasks that Airflow does not wait for, and remove the files of those that have ended.
+
+        A job that others share goes on without them.
+        """
+        if self._dropping.locked():
+            # The next look finds the same.
+            return
+        async with self._dropping:
+            unwanted = {leg for leg in legs if leg in self._keys}
+            self._unwanted |= unwanted
+            void = {self._keys[leg] for leg in unwanted}
+            void -= {key for leg, key in self._keys.items() if leg not in self._unwanted}
+            client = (await self._reach())[0].patient(self._log)
+            # Its end is told once it is there, as of any job.
+            await client.cancel_keys(sorted(void, key=str))
+            ended = self._ended.keys() & legs
+            paths = [path for leg in ended for path in self._ended[leg]]
+            # What stays is removed with old files.
+            with suppress(ClusterError):
+                for start in range(0, len(paths), _REMOVED):
+                    await client.ask(RemoveFiles(tuple(paths[start : start + _REMOVED])))
+            for leg in ended:
+                del self._ended[leg]
 
     async def close(self) -> None:
         """Leave all jobs as they are."""
@@ -201,17 +219,31 @@ class JobKeeper:
             await self._lease.__aexit__(None, None, None)
 
     async def _reach(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
-        """The client, of the connection as it is now, and the executor's folder."""
+        """The client, of the connection as it is now, and where files are."""
         async with self._reaching:
             now = time.monotonic()
             if self._client is None or now - self._read_at > RENEWED:
                 self._client, self._read_at = await self._renewed(), now
-            if self._folder is None or now - self._made_at > CLEANED:
+            if self._folder is None:
+                self._folder = await folder_of(self._options, self._client.patient(self._log))
+            return self._client, self._folder
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables that each job has."""
+        return {**self._env, **(self._options.defaults.job.get("env") or {})}
+
+    async def prepared(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
+        """The client, and the folder with the Python of the tasks, which take a while if they are not there."""
+        client, _ = await self._reach()
+        async with self._making:
+            now = time.monotonic()
+            if self._made is None or now - self._made_at > CLEANED:
                 packages = () if self._options.python else self._options.packages or installed_packages()
                 keep = self._options.token_days + LONGEST
                 request = PrepareFolder(self._options.root, self._options.python, packages, keep)
-                self._folder, self._made_at = await self._client.patient(self._log).ask(request), now
-            return self._client, self._folder
+                self._made, self._made_at = await client.patient(self._log).ask(request), now
+            return client, self._made
 
     async def _renewed(self) -> AsyncSlurmClient:
         try:
@@ -231,7 +263,7 @@ class JobKeeper:
 
     def _work(self, key: SubmissionKey, tasks: Sequence[QueuedTask], work: Coroutine[Any, Any, None]) -> None:
         self._keys |= dict.fromkeys((task.leg for task in tasks), key)
-        self._working[key] = self._begin(work)
+        self._begin(work)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -241,11 +273,10 @@ class JobKeeper:
 
     async def _run(self, client: AsyncSlurmClient, one: TaskJob) -> None:
         try:
-            since = submitted_since(datetime.now(timezone.utc))
-            submitted = await client.patient(self._log).submit(one.job, one.key, since=since)
+            submitted = await client.patient(self._log).submit(one.job, one.key, since=_since())
             assert submitted.id is not None
         except Exception as error:
-            self._fail(one.tasks, f"The job could not be submitted: {error}")
+            self._over(one.tasks, _failed(f"The job could not be submitted: {error}"))
             return
         # By the key at its end the page Soperator finds the task.
         said = f"Job {submitted.id} submitted as {one.key.name(one.job.name or '')}"
@@ -257,10 +288,10 @@ class JobKeeper:
         told: set[str] = set()
         while True:
             try:
-                client, folder = await self._reach()
+                client, _ = await self._reach()
                 async for status in client.watch(job, name=key.suffix_of(job), mine=True):
                     if status.is_over:
-                        await self._end(client, folder, status, key, tasks)
+                        await self._end(status, key, tasks)
                         return
                     self._tell_state(status, tasks, told)
             except Exception as error:
@@ -282,64 +313,60 @@ class JobKeeper:
             for task in tasks:
                 self._tell(News(task.leg, kind, said))
 
-    async def _end(
-        self,
-        client: AsyncSlurmClient,
-        folder: ExecutorFolder,
-        status: JobStatus,
-        key: SubmissionKey,
-        tasks: Sequence[QueuedTask],
-    ) -> None:
+    async def _end(self, status: JobStatus, key: SubmissionKey, tasks: Sequence[QueuedTask]) -> None:
+        client, folder = await self._reach()
         part, output = status.telling, f"{folder.root}/output/%j.out"
         code = part.exit_code.code if part and part.state.base is JobBase.FAILED else 0
+        path = expand_filename(part.stdout or output, part) if part else None
+        files = [path] if path else []
         if status.succeeded or code == runner.NOT_WANTED:
             kind = NewsKind.SUCCEEDED if status.succeeded else NewsKind.NOT_WANTED
-            self._over(tasks, kind, f"Job {status.id} {sentence(status)}")
-        else:
-            run = JobRun(client, BatchJob(command="true", output=output), [key])
-            # Only accounting knows who has cancelled a job.
-            status = await client.accounts.complete(status)
-            diagnosis, last = await run.diagnosis(status), await run.last_lines(status)
-            said = f"Job {status.id} {sentence(status)}"
-            # The supervisor's own messages are no explanation, and a heading alone is none.
-            last = [line for line in last if '{"timestamp":' not in line]
-            last = last if len(last) > 1 else []
-            why = _MEANING.get(code) or str(failure(status)).partition("\n")[0]
-            self._over(tasks, NewsKind.FAILED, f"{said}: {why}", (*diagnosis, *last))
-        self._working.pop(key, None)
-        self._remove(task.leg for task in tasks)
-        if part and (path := expand_filename(part.stdout or output, part)):
-            self._ended.append(path)
+            self._over(tasks, News("", kind, f"Job {status.id} {sentence(status)}"), files)
+            return
+        run = JobRun(client, BatchJob(command="true", output=output), [key])
+        # Only accounting knows who has cancelled a job.
+        status = await client.accounts.complete(status)
+        diagnosis, last = await run.diagnosis(status), await run.last_lines(status)
+        # The supervisor's own messages are no explanation, and a heading alone is none.
+        last = [line for line in last if '{"timestamp":' not in line]
+        lines = (*diagnosis, *(last if len(last) > 1 else ()))
+        error = failure(status)
+        why = _AGAIN if isinstance(error, (JobNodeFailed, JobPreempted)) else str(error).partition("\n")[0]
+        self._over(tasks, _failed(f"Job {status.id} {sentence(status)}: {_MEANING.get(code) or why}", lines), files)
 
-    def _fail(self, tasks: Iterable[QueuedTask], said: str) -> None:
-        self._over(tasks, NewsKind.FAILED, said)
-
-    def _over(self, tasks: Iterable[QueuedTask], kind: NewsKind, said: str, lines: tuple[str, ...] = ()) -> None:
+    def _over(self, tasks: Iterable[QueuedTask], news: News, files: Sequence[str] = ()) -> None:
+        """Tell the end of tasks, and note what is left of them."""
         for task in tasks:
             self._keys.pop(task.leg, None)
-            self._tell(News(task.leg, kind, said, lines, task.log_path))
+            if self._folder:
+                self._ended[task.leg] = [*self._folder.files_of(task.leg), *files]
+            is_wanted = task.leg not in self._unwanted
+            self._unwanted.discard(task.leg)
+            told = news if is_wanted else News("", NewsKind.NOT_WANTED)
+            self._tell(replace(told, leg=task.leg, log_path=task.log_path))
 
-    def _remove(self, legs: Iterable[str]) -> None:
-        """Remove the files of tasks, together with those of others that end at this time."""
-        if not self._ended:
-            self._begin(self._remove_ended())
-        assert self._folder is not None
-        self._ended += (path for leg in legs for path in self._folder.files_of(leg))
 
-    async def _remove_ended(self) -> None:
-        await asyncio.sleep(GATHERED)
-        paths, self._ended = tuple(self._ended), []
-        # What stays is removed with old files.
-        with suppress(ClusterError):
-            client, _ = await self._reach()
-            await client.ask(RemoveFiles(paths))
+def _failed(said: str, lines: tuple[str, ...] = ()) -> News:
+    return News("", NewsKind.FAILED, said, lines)
+
+
+def _since(days: float = 0.0) -> datetime:
+    """When a job that was handed over so many days ago was submitted at the earliest."""
+    since = submitted_since(datetime.fromtimestamp(time.time() - days * 86400, timezone.utc))
+    assert since is not None
+    return since
+
+
+async def folder_of(options: ExecutorOptions, client: AsyncSlurmClient) -> ExecutorFolder:
+    """Where the files of an executor are."""
+    home: PurePosixPath = await client.ask(WorkingFolder())
+    return ExecutorFolder(str(home / options.root), options.python)
 
 
 async def read_log(options: ExecutorOptions, leg: str) -> tuple[str, str]:
     """The log of a task that runs, or its end, and the path on the cluster."""
     async with lent(options.conn_id) as client:
-        home: PurePosixPath = await client.ask(WorkingFolder())
-        path = ExecutorFolder(str(home / options.root), "").log_of(leg)
+        path = (await folder_of(options, client)).log_of(leg)
         [piece] = await client.ask(ReadPieces((Piece(path, 0, MOST_OF_LOG),)))
         data, size = piece.data, piece.size or 0
         if size > MOST_OF_LOG:

@@ -9,13 +9,11 @@ import json
 import queue
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.executors.base_executor import BaseExecutor, get_execution_api_server_url
 
@@ -68,6 +66,10 @@ class SlurmExecutor(BaseExecutor):
         self._books = Books()
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._keeper: JobKeeper | None = None
+        #: News that are not taken up yet, as Airflow's database did not answer.
+        self._untaken: list[News] = []
+        #: Legs that Airflow did not wait for at the last look, and when that was.
+        self._unwanted: set[str] = set()
         self._looked_at = time.monotonic()
         #: The newest rows of audit logs: the scheduler loses those without another reference before it saves them.
         self._rows: deque[Any] = deque(maxlen=2 * MOST_NEWS)
@@ -147,44 +149,55 @@ class SlurmExecutor(BaseExecutor):
     # What the scheduler is told
 
     def sync(self) -> None:
-        """Take up the news; never waits, and never raises, which would end the scheduler."""
-        for _ in range(MOST_NEWS):
+        """Take up the news; never waits for the cluster, and never raises, which would end the scheduler."""
+        while len(self._untaken) < MOST_NEWS and not self._news.empty():
+            self._untaken.append(self._news.get_nowait())
+        try:
+            states = _states({news.leg for news in self._untaken if news.is_end})
+        except Exception:
+            self.log.exception("The states of tasks cannot be read at present")
+            return
+        news_of_jobs, self._untaken = self._untaken, []
+        for news in news_of_jobs:
             try:
-                news = self._news.get_nowait()
-            except queue.Empty:
-                break
-            try:
-                self._take_up(news)
+                self._take_up(news, states.get(news.leg))
             except Exception:
                 self.log.exception("News of %s could not be taken up: %s", news.leg, news.text)
-        if time.monotonic() - self._looked_at > LOOK and (legs := self._books.unstarted):
+        if time.monotonic() - self._looked_at > LOOK:
             self._looked_at = time.monotonic()
-            self._loop.begin(self._drop_unwanted(legs))
+            self._loop.begin(self._drop_unwanted(self._books.unstarted))
 
-    def _take_up(self, news: News) -> None:
+    def _take_up(self, news: News, state: str | None) -> None:
         from airflow_provider_soperator.executors.job_keeper import NewsKind
 
-        kind = news.kind
-        if kind is NewsKind.NOT_WANTED and news.text:
-            self._loop.begin(self._ask_if_wanted(news))
-            return
-        if kind in (NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED):
+        kind, said = news.kind, news.text
+        if not news.is_end:
             if kind is not NewsKind.WAITING:
                 self._books.move(news.leg, Phase.STARTED if kind is NewsKind.STARTED else Phase.SUBMITTED)
             if key := self._books.key_of(news.leg):
-                self._tell(key, kind.value, news.text)
+                self._tell(key, kind.value, said)
             return
         key = self._books.end(news.leg)
         if key is None:
             return
-        if kind in (NewsKind.NOT_WANTED, NewsKind.SUCCEEDED):
-            # The task has told its state itself. The end of its job would fail a sensor that has been rescheduled, and
-            # that Airflow has scheduled again since.
+        # Of a task that is not wanted another job may run.
+        is_waited_for = state is not None and (kind is not NewsKind.NOT_WANTED or state == "queued")
+        if is_waited_for:
+            said += self._WHY.get(kind.value, "")
+            self.fail(cast("WorkloadKey", key), info=said)
+        else:
+            # It has told its state itself. The end of its job would fail a sensor that has been rescheduled, and that
+            # Airflow has scheduled again since.
             self.running.discard(cast("WorkloadKey", key))
-            return
-        self.fail(cast("WorkloadKey", key), info=news.text)
-        self._tell(key, kind.value, "\n".join((news.text, *news.lines)))
-        self._append_to_log(news)
+        if is_waited_for or kind is NewsKind.FAILED:
+            self._tell(key, NewsKind.FAILED.value, "\n".join((said, *news.lines)))
+            self._append_to_log(news.log_path, said, news.lines)
+
+    #: Why a task has failed whose job has not: another server has answered its node, or it was cleared while it ran.
+    _WHY: ClassVar = {
+        "not wanted": ": what answered its node knows no such task: see whether execution_api_server_url is right",
+        "succeeded": ", and its task has told no state",
+    }
 
     def _tell(self, key: Any, event: str, said: str) -> None:
         """Add a row to the task's audit log."""
@@ -193,46 +206,32 @@ class SlurmExecutor(BaseExecutor):
         if self._task_event_logs:
             self._rows.append(self._task_event_logs[-1])
 
-    def _append_to_log(self, news: News) -> None:
+    def _append_to_log(self, log_path: str, said: str, more: Sequence[str]) -> None:
         """Add lines to the task's log, where the API server reads it."""
-        if not news.log_path:
+        if not log_path:
             return
-        at = datetime.now(timezone.utc).isoformat()
-        levels = ["error", *["warning"] * len(news.lines)]
-        lines = (
-            json.dumps({"timestamp": at, "level": level, "event": line, "logger": "slurm"}) + "\n"
-            for level, line in zip(levels, (news.text, *news.lines), strict=True)
-        )
-        path = Path(cast(str, self.conf.get("logging", "base_log_folder")), news.log_path).expanduser()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as log:
-            log.writelines(lines)
+        from airflow.sdk.log import init_log_file
 
-    async def _ask_if_wanted(self, news: News) -> None:
-        """A task whose start was refused has failed if it is queued still: it was no Airflow that has answered."""
+        at, events = datetime.now(timezone.utc).isoformat(), [("error", said), *(("warning", line) for line in more)]
+        lines = [{"timestamp": at, "level": level, "event": line, "logger": "slurm"} for level, line in events]
+        try:
+            # With the modes of Airflow's own: the user of the jobs has the logs of further tries beside it.
+            with init_log_file(log_path).open("a") as log:
+                log.writelines(json.dumps(line) + "\n" for line in lines)
+        except OSError as error:
+            self.log.warning("%s cannot be written, so the audit log alone tells of the end: %s", log_path, error)
+
+    async def _drop_unwanted(self, legs: Collection[str]) -> None:
         import asyncio
 
-        from airflow.utils.state import TaskInstanceState
-
-        from airflow_provider_soperator.executors.job_keeper import NewsKind
-
+        keeper = self._started_keeper
         try:
-            is_queued = await asyncio.to_thread(_wanted, [news.leg], [TaskInstanceState.QUEUED])
-        except Exception:
-            self.log.exception("Whether a task is wanted could not be found out")
-            await asyncio.sleep(LOOK)
-            self._news.put(news)
-            return
-        said = f"{news.text}: what answered its node knows no such task: see whether execution_api_server_url is right"
-        kind, text = (NewsKind.FAILED, said) if is_queued else (NewsKind.NOT_WANTED, "")
-        self._news.put(replace(news, kind=kind, text=text))
-
-    async def _drop_unwanted(self, legs: Sequence[str]) -> None:
-        import asyncio
-
-        try:
-            wanted = await asyncio.to_thread(_wanted, legs)
-            await self._started_keeper.drop(leg for leg in legs if leg not in wanted)
+            legs = {*legs, *keeper.ended}
+            unwanted = legs - {*await asyncio.to_thread(_states, legs)}
+            # The task of a job that has just started may be through before a poll has seen the start.
+            seen_twice, self._unwanted = unwanted & self._unwanted, unwanted
+            if seen_twice:
+                await keeper.drop(seen_twice)
         except Exception:
             self.log.exception("Tasks that were cleared could not be looked for")
 
@@ -324,14 +323,16 @@ class SlurmExecutor(BaseExecutor):
         return self._keeper
 
 
-def _wanted(legs: Sequence[str], states: Collection[Any] = ()) -> set[str]:
-    """Those of some legs that Airflow still waits for, in some states or any."""
+def _states(legs: Collection[str]) -> Mapping[str, str]:
+    """The states of those of some legs that Airflow still waits for."""
+    if not legs:
+        return {}
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from airflow.utils.state import State
     from sqlalchemy import select
 
-    known = TaskInstance.external_executor_id
+    known, state = TaskInstance.external_executor_id, TaskInstance.state
     with create_session() as session:
-        asked = select(known).where(known.in_(legs), TaskInstance.state.in_(states or State.adoptable_states))
-        return {leg for leg in session.scalars(asked) if leg}
+        rows = session.execute(select(known, state).where(known.in_(legs), state.in_(State.adoptable_states)))
+        return {str(leg): str(state) for leg, state in rows}

@@ -305,7 +305,7 @@ def sentence(status: JobStatus) -> str:
     """The state of a job as a sentence without its subject."""
     if status.lost:
         return f"is lost: {status.lost}"
-    if status.trouble:
+    if status.trouble and not status.is_finished:
         return f"cannot be polled at present, which does not affect it: {status.trouble}"
     if len(status.parts) > 1 and status.is_array:
         return _tally(status.parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -25,15 +24,8 @@ PATIENCE = 600.0
 
 def run() -> list[Row]:
     home = str(Settings(name=NAME).paths.airflow)
-    env = {"AIRFLOW_HOME": home, "AIRFLOW__CORE__DAGS_FOLDER": str(_DAGS)}
-    more = {
-        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor,SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor",
-        "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": sys.executable,
-        "AIRFLOW__SOPERATOR__EXECUTOR_JOB": json.dumps({"env": env, "partition": "main"}),
-        "AIRFLOW__CORE__PARALLELISM": "200",
-        "AIRFLOW__SCHEDULER__MAX_TIS_PER_QUERY": "200",
-    }
-    visible = [sys.base_prefix, str(Path(__file__).parents[2]), home]
+    more = {"AIRFLOW__CORE__PARALLELISM": "200", "AIRFLOW__SCHEDULER__MAX_TIS_PER_QUERY": "200"}
+    visible = [sys.prefix, str(Path(__file__).parents[2]), home]
     with airflow_beside(NAME, _DAGS, [DAG], more, user="root", visible=visible) as (sandbox, airflow):
         bare = []
         for _ in range(5):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sandbox import access, daemons
-from sandbox.airflow.api import AirflowApi
+from sandbox.airflow import interpreter
 from sandbox.airflow.home import COMPONENTS, AirflowHome, airflow
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
+
+if TYPE_CHECKING:
+    from sandbox.airflow.api import AirflowApi
 
 #: The example DAGs.
 DAGS = Path(__file__).parents[2] / "dags"
@@ -32,7 +38,13 @@ class Airflow:
         self._sandbox = sandbox
         self._more = dict(more or {})
         self.home = AirflowHome(sandbox.paths.airflow, dags, sandbox.settings.ports.airflow)
-        self.api = AirflowApi(self.home.url)
+
+    @cached_property
+    def api(self) -> AirflowApi:
+        # Most commands have nothing to ask, and its client takes as long to import as all that they need.
+        from sandbox.airflow.api import AirflowApi
+
+        return AirflowApi(self.home.url)
 
     @property
     def exists(self) -> bool:
@@ -52,6 +64,7 @@ class Airflow:
                 "AIRFLOW__CORE__PARALLELISM": str(_PARALLELISM),
                 "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
                 "AIRFLOW__API__INSTANCE_NAME": f"Soperator sandbox {self._sandbox.settings.name}",
+                **self._executors(),
                 **self._more,
             }
         )
@@ -66,6 +79,17 @@ class Airflow:
             if name == COMPONENTS[0]:
                 self.api.add_connections(facts["airflow_connections"])
         report(1.0, "ready")
+
+    def _executors(self) -> dict[str, str]:
+        """Nodes that see this Airflow can run its tasks."""
+        if str(self.home.folder) not in self._sandbox.settings.visible:
+            return {}
+        env = {"AIRFLOW_HOME": str(self.home.folder), "AIRFLOW__CORE__DAGS_FOLDER": str(self.home.dags)}
+        return {
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor,SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor",
+            "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": interpreter.environment(self._sandbox.init.root()),
+            "AIRFLOW__SOPERATOR__EXECUTOR_JOB": json.dumps({"env": env, "partition": "main"}),
+        }
 
     def wait_for_dag(self, dag_id: str, since: datetime | None = None, timeout: float = 60) -> None:
         """Until it has read the file of this name; ``since`` when, if what it knew before does not count."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import subprocess
 import tempfile
@@ -32,7 +33,7 @@ def start(sandbox: Sandbox, niceness: int = 0) -> str:
     port = sandbox.settings.ports.database
     programs = _programs()
     # Not in the sandbox's folder, which only root may enter.
-    folder = Path(tempfile.mkdtemp(prefix="airflow-database-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"airflow-database-{os.getpid()}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     shutil.chown(folder, "postgres", "postgres")
     made = [str(programs / "initdb"), "--auth=trust", "--username=airflow", "--no-sync", f"--pgdata={folder}"]

@@ -10,8 +10,7 @@ from collections import Counter
 from typing import Any
 
 from sandbox.cloud.conditions import condition, with_conditions
-from sandbox.cloud.faults import ApiFault
-from sandbox.cloud.metrics import GPU_METRICS
+from sandbox.cloud.faults import GPU_METRICS, ApiFault
 from sandbox.cloud.soperator import Pinned, in_maintenance, the_cluster
 from sandbox.cloud.world import World
 from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT

@@ -1,4 +1,4 @@
-"""API faults on demand: which calls to the two doubles fail, hang or conflict, and for how long."""
+"""Faults on demand: which calls to the two doubles fail, hang or conflict, and for how long; what a GPU may say."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from typing import Any, Literal, get_args
 Api = Literal["kubernetes", "nebius"]
 #: ``lost`` is a call that was carried out, and whose answer never came.
 Effect = Literal["error", "hang", "conflict", "lost"]
+#: What the DCGM exporter says of a GPU that is well.
+GPU_METRICS = {
+    "DCGM_FI_DEV_XID_ERRORS": 0.0,
+    "DCGM_FI_DEV_GPU_TEMP": 35.0,
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 0.0,
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": 0.0,
+}
 
 
 @dataclass

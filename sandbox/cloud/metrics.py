@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import uuid
 
+from sandbox.cloud.faults import GPU_METRICS
 from sandbox.cloud.slurm import Slurm, SlurmNode
 from sandbox.cloud.soperator import WORKER_LABEL, is_ready
 from sandbox.kube.store import ObjectStore
 from sandbox.prometheus.query import Labels, Sample
 from sandbox.settings import NAMESPACE, Settings
 
-#: What the DCGM exporter says of a GPU that is well.
-GPU_METRICS = {
-    "DCGM_FI_DEV_XID_ERRORS": 0.0,
-    "DCGM_FI_DEV_GPU_TEMP": 35.0,
-    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 0.0,
-    "DCGM_FI_DEV_ROW_REMAP_FAILURE": 0.0,
-}
 _BASE_STATES = ("UNKNOWN", "DOWN", "IDLE", "ALLOCATED", "ERROR", "MIXED", "FUTURE")
 #: The flags that the exporter has a label for, by its name.
 _FLAGS = {

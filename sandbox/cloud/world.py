@@ -80,6 +80,8 @@ class World:
         self._nebius: NebiusDouble | None = None
         #: What was written down last, with versions in the place of objects.
         self._kept = ""
+        #: The version of the objects that Slurm's files were made of last, and these.
+        self._rendered: tuple[int, dict[str, str]] = -1, {}
         #: Whether something has changed from outside since the last step.
         self._is_woken = False
         for cluster in (self.soperator, self.inference):
@@ -173,12 +175,20 @@ class World:
         return self._keep()
 
     async def _configure(self, processes: dict[str, dict[str, Any]]) -> None:
-        cluster = the_cluster(self.store)
-        if cluster and has_common(cluster):
-            nodesets = self.nodesets.of_cluster(cluster)
-            rendered = slurm_files.files(cluster, nodesets, self.settings, self.ports.first)
+        version = self.store.resource_version
+        if version != self._rendered[0]:
+            self._rendered = version, self._render()
+        if self._rendered[1]:
             running = {name for name, process in processes.items() if process["pid"]}
-            await self.slurm.configure(rendered, running)
+            await self.slurm.configure(self._rendered[1], running)
+
+    def _render(self) -> dict[str, str]:
+        """Slurm's files, as the objects describe them; none while there is no cluster."""
+        cluster = the_cluster(self.store)
+        if not cluster or not has_common(cluster):
+            return {}
+        nodesets = self.nodesets.of_cluster(cluster)
+        return slurm_files.files(cluster, nodesets, self.settings, self.ports.first)
 
     def ready(self) -> bool:
         """Every node that should be on from the start is on."""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -21,26 +22,44 @@ from sandbox.errors import SandboxError
 from sandbox.lifecycle import Progress, Sandbox
 from sandbox.settings import Settings
 
-DAG_ID = "train_pipeline"
+
+@dataclass(frozen=True)
+class Shown:
+    """An example DAG that can be shown."""
+
+    dag_id: str
+    #: GPUs that each of its jobs asks of a node.
+    gpus: int
+    #: Whether its tasks run on nodes, which then have to see Airflow.
+    on_nodes: bool = False
+
+
+#: By the executor of its tasks.
+SHOWN = {"local": Shown("train_pipeline", 8), "slurm": Shown("tune", 1, on_nodes=True)}
 #: The task whose result is the run's.
 LAST_TASK = "best"
-#: GPUs that each of its trainings asks of a node.
-GPUS = 8
 #: Seconds that a run may take on a machine that is busy with other things.
 TIMEOUT = 300
 #: Lines of a failed task's log that are shown.
 LAST_LINES = 30
 
 
-def check(settings: Settings) -> None:
+def visible(name: str) -> list[str]:
+    """The folders that nodes need to see for Airflow's tasks: packages and DAGs, and Airflow's own."""
+    return [sys.prefix, str(DAGS.parent), str(Settings(name=name).paths.airflow)]
+
+
+def check(settings: Settings, shown: Shown) -> None:
     """Refuse a sandbox in which the DAG could not run, before anything is started."""
     if not DAGS.is_dir():
         raise SandboxError("the example DAGs are not installed with the sandbox", "run `make demo` in a clone")
-    if settings.gpus < GPUS:
-        raise SandboxError(f"{DAG_ID} asks for {GPUS} GPUs of a node", f"use --gpus {GPUS} or more")
+    if settings.gpus < shown.gpus:
+        raise SandboxError(f"{shown.dag_id} asks for {shown.gpus} GPUs of a node", f"use --gpus {shown.gpus} or more")
 
 
-def run(sandbox: Sandbox, console: Console, progress: Callable[[], AbstractContextManager[Progress]]) -> None:
+def run(
+    sandbox: Sandbox, shown: Shown, console: Console, progress: Callable[[], AbstractContextManager[Progress]]
+) -> None:
     """Everything from nothing to the result. What fails is left for whoever wants to look at it."""
     with _undone_on_interrupt(sandbox):
         with _timed(console, "Slurm"), progress() as report:
@@ -49,9 +68,9 @@ def run(sandbox: Sandbox, console: Console, progress: Callable[[], AbstractConte
         airflow, since = Airflow(sandbox), datetime.now(timezone.utc)
         with _timed(console, "Airflow"), progress() as report:
             airflow.up(report)
-            airflow.wait_for_dag(DAG_ID, since)
-        started = DagRun(airflow.api, DAG_ID, airflow.api.trigger(DAG_ID, {}))
-        console.print(f"[bold]{DAG_ID}[/] runs: {started.page}\n")
+            airflow.wait_for_dag(shown.dag_id, since)
+        started = DagRun(airflow.api, shown.dag_id, airflow.api.trigger(shown.dag_id, {}))
+        console.print(f"[bold]{shown.dag_id}[/] runs: {started.page}\n")
         watched = Watched(started, sandbox)
         end = view.follow(watched.look, console, TIMEOUT)
         if end.state != "success":
@@ -63,12 +82,12 @@ def run(sandbox: Sandbox, console: Console, progress: Callable[[], AbstractConte
         console.print(f"[bold]Result[/]: what the task {LAST_TASK} has returned")
         for name, value in started.xcom(LAST_TASK).items():
             console.print(f"  {name:<14} {value:.4g}")
-        _what_next(sandbox, airflow, console)
+        _what_next(sandbox, shown, airflow, console)
 
 
-def _what_next(sandbox: Sandbox, airflow: Airflow, console: Console) -> None:
+def _what_next(sandbox: Sandbox, shown: Shown, airflow: Airflow, console: Console) -> None:
     name = sandbox.settings.name
-    others = ", ".join(sorted(file.stem for file in DAGS.glob("*.py") if file.stem != DAG_ID))
+    others = ", ".join(sorted(file.stem for file in DAGS.glob("*.py") if file.stem != shown.dag_id))
     console.print(
         f"\nBoth stay up.\n"
         f"  Airflow   {airflow.home.url}   no login needed; try {others}, or a DAG of yours in {DAGS}\n"

@@ -65,6 +65,7 @@ class Watched:
     def _task(self, task: dict[str, Any], jobs: dict[str, TaskSeen]) -> TaskSeen:
         name, state = task["task_id"], task["state"] or ""
         job = jobs.get(f"{name}.{self._run.dag_id}.{self._run.run_id}", TaskSeen("", ""))
+        name += f"[{task['map_index']}]" if task["map_index"] >= 0 else ""
         if name not in self._said:
             said = self._last_line(task) if task["try_number"] else ""
             if state in ENDS:

@@ -3,6 +3,6 @@
 set -euo pipefail
 # slurmctld throws away what its programs say; the log of its Pod keeps it.
 exec >>/proc/1/fd/2 2>&1
-manager=/opt/soperator/bin/power-manager
-"$manager" resume -nodes "$1"
-"$manager" wait-added -nodes "$1" -timeout 10
+hosts=$(scontrol show hostnames "$1")
+mapfile -t hosts <<<"$hosts"
+exec /opt/soperator/bin/power-manager resume 10 "${hosts[@]}"

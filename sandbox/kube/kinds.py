@@ -86,16 +86,20 @@ class Kinds:
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         self._kinds = tuple(kinds)
+        #: By every name; what two would be called is the first one's.
+        self._named: dict[str, Kind] = {}
+        for kind in self._kinds:
+            for name in (kind.plural, kind.singular, kind.kind, kind.resource, *kind.short_names):
+                self._named.setdefault(name, kind)
 
     def __iter__(self) -> Iterator[Kind]:
         return iter(self._kinds)
 
     def find(self, name: str) -> Kind:
         """The kind called so: plural, singular, kind, short name, or ``plural.group``."""
-        for kind in self._kinds:
-            if name in (kind.plural, kind.singular, kind.kind, kind.resource, *kind.short_names):
-                return kind
-        raise KeyError(f"no such kind: {name!r}")
+        if name not in self._named:
+            raise KeyError(f"no such kind: {name!r}")
+        return self._named[name]
 
     def at(self, group: str, version: str, plural: str) -> Kind | None:
         for kind in self._kinds:

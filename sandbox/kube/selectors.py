@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from sandbox.kube.errors import bad_request
@@ -26,6 +27,7 @@ FIELDS = re.compile(
 )
 
 
+@lru_cache
 def label_selector(text: str) -> Match:
     """A test for objects whose labels meet every requirement in ``text``.
 
@@ -54,6 +56,7 @@ def _label_requirement(text: str) -> Callable[[Mapping[str, str]], bool]:
     raise bad_request(f"unable to parse requirement: {text!r}")
 
 
+@lru_cache
 def field_selector(text: str) -> Match:
     """A test for objects whose fields have the values in ``text``; a field that is not there is empty."""
     tests = [_field_requirement(part.strip()) for part in text.split(",") if part.strip()]

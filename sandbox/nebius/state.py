@@ -48,6 +48,8 @@ class NebiusState:
     keys: dict[str, str] = field(default_factory=dict)
     #: Of the newest operation; no id is given twice, also not that of one which is forgotten.
     serial: int = 0
+    #: Of each group the spec, and the same serialised: it is asked for at each step, and replaced at most.
+    _serialised: dict[str, tuple[NodeGroupSpec, str]] = field(default_factory=dict)
 
     def forget_finished(self) -> None:
         """Drop the operations that are over, as the service may do at any time."""
@@ -57,13 +59,19 @@ class NebiusState:
     def dump(self) -> dict[str, Any]:
         return {
             "groups": {
-                group_id: {**vars(record), "spec": encoded(record.spec.SerializeToString(deterministic=True))}
+                group_id: {**vars(record), "spec": self._serialised_spec(group_id)}
                 for group_id, record in self.groups.items()
             },
             "operations": [asdict(operation) for operation in self.operations.values()],
             "keys": dict(self.keys),
             "serial": self.serial,
         }
+
+    def _serialised_spec(self, group_id: str) -> str:
+        spec, known = self.groups[group_id].spec, self._serialised.get(group_id)
+        if known is None or known[0] is not spec:
+            known = self._serialised[group_id] = spec, encoded(spec.SerializeToString(deterministic=True))
+        return known[1]
 
     def load(self, dumped: dict[str, Any]) -> None:
         """Groups that are no longer there are forgotten, those that are new keep what they were made with."""

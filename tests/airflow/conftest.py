@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.airflow import database
+from sandbox.airflow import database, interpreter
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
 from tests import leftovers
@@ -45,8 +45,8 @@ def slurm(home: Path) -> Iterator[Cluster]:
         vm_boot=0.5,
         vm_lag=1,
         vm_removal=0.5,
-        # Tasks run on nodes with the Python of this process.
-        visible=[sys.base_prefix, str(Path(sys.prefix).parent), str(home)],
+        # Tasks run on nodes with the packages of this process.
+        visible=[str(Path(__file__).parents[2]), sys.prefix, str(home)],
         # Each look at the nodes is a command.
         checks_interval=3,
         slurm_conf=[
@@ -85,7 +85,7 @@ def stack(slurm: Cluster, metrics: socket.socket, home: Path) -> Iterator[Stack]
         "AIRFLOW__METRICS__STATSD_PORT": str(port),
         "AIRFLOW__METRICS__METRICS_ALLOW_LIST": "soperator",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor,SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor",
-        "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": sys.executable,
+        "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": interpreter.environment(slurm.sandbox.init.root()),
         "AIRFLOW__SOPERATOR__EXECUTOR_JOB": json.dumps({"env": on_nodes(folder)}),
         "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "5",
     }

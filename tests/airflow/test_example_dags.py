@@ -10,7 +10,7 @@ from tests.airflow.stack import Run, Stack
 
 @pytest.fixture(scope="module")
 def runs(stack: Stack) -> dict[str, Run]:
-    dags = [stack.add_file(DAGS / f"{name}.py") for name in ("estimate_pi", "sweep", "tidy_up")]
+    dags = [stack.add_file(DAGS / f"{name}.py") for name in ("estimate_pi", "sweep", "tidy_up", "tune")]
     return {dag.dag_id: dag.trigger() for dag in dags}
 
 
@@ -38,6 +38,13 @@ def test_estimate_pi(runs: dict[str, Run]) -> None:
     run = runs["estimate_pi"]
     assert states(run) == {"seeds": ["success"], "throw": ["success"] * 4, "mean": ["success"]}
     assert run.xcom("mean") == pytest.approx(3.14159, abs=0.02)
+
+
+def test_tune(runs: dict[str, Run]) -> None:
+    run = runs["tune"]
+    assert states(run) == {"rates": ["success"], "fit": ["success"] * 4, "best": ["success"]}
+    assert run.xcom("best")["rate"] == 0.3
+    assert {task["hostname"].startswith("worker") for task in run.tasks() if task["task_id"] == "fit"} == {True}
 
 
 def test_tidy_up(runs: dict[str, Run]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.airflow import interpreter
+from sandbox.airflow import interpreter
 from tests.airflow.pipelines import HEAD, OPTIONS, Pipeline
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
@@ -70,7 +70,7 @@ shapes >> report()
 
 
 def start(stack: Stack, slurm: Cluster) -> Run:
-    head = f"{HEAD}PYTHON = {interpreter.install(slurm)!r}\n"
+    head = f"{HEAD}PYTHON = {interpreter.install(slurm.sandbox.init.root())!r}\n"
     return stack.add_dag("edges", BODY, head=head, dag_options=OPTIONS).trigger()
 
 

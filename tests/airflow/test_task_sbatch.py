@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow import interpreter
+from sandbox.airflow import interpreter
 from tests.airflow.jobs import Jobs
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
@@ -155,7 +155,7 @@ OPTIONS = f"default_args={{'poll_interval': 1, 'python': {interpreter.PYTHON!r},
 
 
 def start(stack: Stack, slurm: Cluster) -> Run:
-    python = interpreter.install(slurm)
+    python = interpreter.install(slurm.sandbox.init.root())
     slurm.run(python, "-m", "venv", "--without-pip", "/opt/venv")
     wheel(slurm.sandbox.init.root() / "opt/greeting-1.0-py3-none-any.whl")
     rest = {"rest_url": "http://127.0.0.1:6820", "jwt_token": "of-a-test"}

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation``: stories of jobs, or of shifts, seed by seed; ``--seed N`` plays one and tells it."""
+"""``python -m tests.simulation``: stories of jobs, of shifts or of an executor; ``--seed N`` plays one and tells it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many (1000)")
     parser.add_argument("--promise", action="append", default=[], metavar="NAME", help="one of NOT_YET, or all")
     parser.add_argument("--shifts", action="store_true", help="stories of shifts, and not of jobs")
+    parser.add_argument("--executor", action="store_true", help="stories of an executor, and not of operators")
     parser.add_argument("--keep-going", action="store_true", help="go on after a story has failed")
     given = parser.parse_args(words)
     with airflow_home():
@@ -25,7 +26,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def play(given: argparse.Namespace) -> int:
-    from tests.simulation import shifts
+    from tests.simulation import executors, shifts
     from tests.simulation.story import Violated
     from tests.simulation.world import NOT_YET, World
 
@@ -33,7 +34,11 @@ def play(given: argparse.Namespace) -> int:
     seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]
     begun, failed, counts = time.process_time(), Counter[str](), Counter[str]()
     for seed in seeds:
-        world = shifts.World(seed) if given.shifts else World(seed, not_yet)
+        world = (
+            shifts.World(seed) if given.shifts
+            else executors.World(seed) if given.executor
+            else World(seed, not_yet)
+        )  # fmt: skip
         try:
             world.play()
         except Violated as violated:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from async_timeout import timeout
 
 from airflow_provider_soperator.slurm.cluster_records import RateLimit
-from airflow_provider_soperator.slurm.files import ReadPieces
+from airflow_provider_soperator.slurm.files import ReadPieces, RemoveFiles, UnpackFiles
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, array_indices, array_text, key_of
 from airflow_provider_soperator.slurm.requests import (
@@ -47,7 +47,7 @@ from tests.simulation.clock import START, Process, outside
 OURS, THEIRS = "airflow", "mallory"
 
 #: Requests that change something: what has begun is carried out, whether anybody waits for it or not.
-_ORDERS = (SubmitOnce, CancelJobs, UpdateJob, Withdraw, CancelWithdrawn)
+_ORDERS = (SubmitOnce, CancelJobs, UpdateJob, Withdraw, CancelWithdrawn, UnpackFiles, RemoveFiles)
 _OK = CommandOutput(0, b"")
 _AWAY = b"slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
 _SBATCH_AWAY = b"sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n"
@@ -59,7 +59,7 @@ _GONE = "scancel: error: Kill job error on job id {}: Invalid job id specified\n
 _ENDED = "scancel: error: Kill job error on job id {}: Job/step already completing or completed\n"
 _NOT_OURS = "scancel: error: Kill job error on job id {}: Access/permission denied\n"
 NEVER, NOT_YET = "DependencyNeverSatisfied", "Dependency"
-ENDS = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"})
+ENDS = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"})
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ class Part:
     reason: str = "Resources"
     started: float = 0.0
     ended: float = 0.0
+    #: The exit code of one that is FAILED.
+    code: int = 1
     #: What accounting knows, with the time from which on.
     history: list[tuple[float, str, float, float]] = field(default_factory=list)
 
@@ -337,7 +339,7 @@ class Cluster:
             raise CommandTimedOut(type(request).__name__, limit) from None
         if is_cut or not self.is_reachable:
             raise ConnectionLost("the connection broke")
-        answer = request.read(output)
+        answer = request.read(output) if isinstance(output, CommandOutput) else output
         self._checks.answered(request, process, answer)
         return answer
 
@@ -421,7 +423,7 @@ class Cluster:
             "StartTime": self._epoch(part.started),
             "EndTime": self._epoch(part.ended),
             "TimeLimit": "a fortnight" if self.habits.odd_rows else "1:00:00",
-            "exit_code": "1:0" if part.state == "FAILED" else "0:0",
+            "exit_code": f"{part.code}:0" if part.state == "FAILED" else "0:0",
             "Dependency": ",".join(
                 f"{kind}:{number}({'failed' if part.reason == NEVER else 'unfulfilled'})"
                 for kind, number in _terms(job.dependency)
@@ -465,7 +467,7 @@ class Cluster:
             "JobName": name_in_accounting(job.name),
             "User": job.user,
             "State": "CANCELLED by 0" if state == "CANCELLED" else state,
-            "ExitCode": "1:0" if state == "FAILED" else "0:0",
+            "ExitCode": f"{part.code}:0" if state == "FAILED" else "0:0",
             "Submit": self._epoch(job.submitted),
             "Eligible": self._epoch(job.submitted),
             "Start": self._epoch(started),

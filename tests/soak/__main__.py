@@ -47,7 +47,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 @contextmanager
 def airflow_home() -> Iterator[None]:
     """A home for the Airflow that hooks read their connections from; it is read once, when Airflow is imported."""
-    folder = tempfile.mkdtemp(prefix="airflow-home-")
+    folder = tempfile.mkdtemp(prefix=f"airflow-home-{os.getpid()}-")
     # Connections that are made and cut are no news here.
     os.environ |= {
         "AIRFLOW_HOME": folder,

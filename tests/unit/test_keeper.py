@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 
 #: A server, as those of an Airflow, out of reach of a Ctrl-C.
 _TEST = """
-import pathlib, subprocess, time
+import os, pathlib, subprocess, tempfile, time
 def test_it():
+    tempfile.mkdtemp(prefix=f"airflow-home-{{os.getpid()}}-")
     server = subprocess.Popen(["sleep", "600"], start_new_session=True)
     pathlib.Path({up!r}).write_text(str(server.pid))
     time.sleep(600)
@@ -52,14 +54,15 @@ def test_a_server_ends_with_its_test(tmp_path: Path, end: Callable[[psutil.Proce
             end(psutil.Process(run.pid), worker)
             server.wait(60)
             worker.wait(60)
+            wait(lambda: not [*Path(tempfile.gettempdir()).glob(f"airflow-home-{worker.pid}-*")])
         finally:
             run.kill()
 
 
-def wait(condition: Callable[[], object], run: subprocess.Popen[bytes]) -> None:
+def wait(condition: Callable[[], object], run: subprocess.Popen[bytes] | None = None) -> None:
     deadline = time.monotonic() + 60
     while not condition():
-        assert run.poll() is None
+        assert run is None or run.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -15,14 +16,14 @@ from airflow_provider_soperator.executors.environment import PrepareFolder
 from airflow_provider_soperator.executors.job_keeper import JobKeeper, News, NewsKind
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
-from airflow_provider_soperator.slurm.files import RemoveFiles, UnpackFiles
+from airflow_provider_soperator.slurm.files import RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.notations import ExitCode
 from airflow_provider_soperator.slurm.requests import CancelJobs, Request
 from airflow_provider_soperator.slurm.states import JobState
 from tests.unit.client.tracking import Log, Slurm
 
-ROOT = "/shared"
+ROOT = "/shared/airflow/executor"
 
 
 class ClusterOfTasks(Slurm):
@@ -31,13 +32,20 @@ class ClusterOfTasks(Slurm):
     def __init__(self) -> None:
         super().__init__(accounting=[])
         self.preparation: Exception | None = None
+        #: Seconds for which an environment is made.
+        self.installation = 0.0
 
     async def ask(self, request: Request[Any]) -> Any:
-        if isinstance(request, PrepareFolder):
+        if isinstance(request, (PrepareFolder, UnpackFiles, WorkingFolder)):
             self.asked.append(request)
+            self.before()
+        if isinstance(request, PrepareFolder):
+            await asyncio.sleep(self.installation)
             if self.preparation:
                 raise self.preparation
             return ExecutorFolder(ROOT, "/venv/bin/python")
+        if isinstance(request, WorkingFolder):
+            return PurePosixPath("/shared")
         if isinstance(request, UnpackFiles):
             with tarfile.open(fileobj=io.BytesIO(request.archive)) as archive:
                 for member in archive.getmembers():

@@ -95,6 +95,19 @@ def test_old_files_are_removed(home: Path) -> None:
     assert (old.exists(), new.exists()) == (False, True)
 
 
+def test_an_environment_that_no_scheduler_uses_any_more_is_removed(home: Path) -> None:
+    unused, used = (
+        PrepareFolder("executor", packages=("apache-airflow", package), keep=8) for package in ("numpy==1", "numpy==2")
+    )
+    made = {request: Path(run(request, home).python).parents[1] for request in (unused, used)}
+    for folder in made.values():
+        os.utime(f"{folder}.lock", (0, 0))
+    # Its scheduler looks after it each day.
+    run(used, home)
+    assert [folder.exists() for folder in made.values()] == [False, True]
+    assert Path(run(unused, home).python).exists()
+
+
 def test_the_packages_are_those_of_this_process() -> None:
     found = installed_packages()
     assert any(package.startswith("apache-airflow-core==") for package in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -13,8 +14,9 @@ from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors import runner
 from airflow_provider_soperator.executors.environment import PrepareFolder
 from airflow_provider_soperator.executors.job_keeper import RENEWED, News, NewsKind
+from airflow_provider_soperator.executors.slurm import ADOPTION
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
-from airflow_provider_soperator.slurm.files import FileError
+from airflow_provider_soperator.slurm.files import FileError, UnpackFiles
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
 from tests.unit.client.tracking import run_without_waiting
@@ -61,6 +63,8 @@ def test_mapped_tasks_are_submitted_at_once_and_each_has_its_own_end(slurm: Clus
         assert failed.log_path == "leg-1.log"
         await keeper.until("leg-2", NewsKind.SUCCEEDED)
         await asyncio.sleep(20)
+        # Airflow knows of these ends by now.
+        await keeper.keeper.drop([*keeper.keeper.ended])
         return keeper
 
     keeper = play_out(play())
@@ -135,8 +139,70 @@ def test_tasks_that_are_not_wanted_end_their_job_unless_others_share_it(slurm: C
 
     ends = play_out(play()).ends()
     assert (ends["alone"], ends["b"]) == ([NewsKind.NOT_WANTED], [NewsKind.SUCCEEDED])
-    # What comes after the first is of a leg that the books have forgotten.
-    assert ends["a"][0] is NewsKind.NOT_WANTED
+    assert ends["a"] == [NewsKind.NOT_WANTED]
+
+
+def test_a_task_that_is_not_wanted_is_told_of_once_its_job_is_gone(slurm: ClusterOfTasks, play_out: Any) -> None:
+    def refuse() -> None:
+        raise FileError("the disk is full")
+
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+        await keeper.until("a", NewsKind.SUBMITTED)
+        slurm.before = refuse
+        with pytest.raises(FileError):
+            await keeper.keeper.drop(["a"])
+        slurm.before = lambda: None
+        await asyncio.sleep(30)
+        assert keeper.ends() == {}
+        await keeper.keeper.drop(["a"])
+        assert (await keeper.until("a", NewsKind.NOT_WANTED)).text == ""
+        return keeper
+
+    assert play_out(play()).ends() == {"a": [NewsKind.NOT_WANTED]}
+    assert [str(job.state) for job in slurm.queue] == ["CANCELLED"]
+
+
+@pytest.mark.parametrize("step", [UnpackFiles, SubmitOnce])
+def test_no_token_is_left_of_a_submission_that_has_failed(
+    slurm: ClusterOfTasks, play_out: Any, step: type[Any]
+) -> None:
+    def refuse() -> None:
+        if slurm.asked and isinstance(slurm.asked[-1], step):
+            raise FileError("refused")
+
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        slurm.before = refuse
+        await keeper.keeper.submit([task("a")])
+        await keeper.until("a", NewsKind.FAILED)
+        slurm.before = lambda: None
+        await keeper.keeper.drop([*keeper.keeper.ended])
+        return keeper
+
+    keeper = play_out(play())
+    assert keeper.ends() == {"a": [NewsKind.FAILED]}
+    assert not slurm.files
+
+
+def test_what_another_scheduler_has_submitted_is_adopted_while_an_environment_is_made(
+    slurm: ClusterOfTasks, play_out: Any
+) -> None:
+    async def play() -> float:
+        first, second = Keeper(slurm), Keeper(slurm)
+        await first.keeper.submit([task("a")])
+        await first.until("a", NewsKind.SUBMITTED)
+        await first.keeper.close()
+        slurm.installation = 300
+        submission = asyncio.ensure_future(second.keeper.submit([task("b")]))
+        await asyncio.sleep(1)
+        began = time.monotonic()
+        assert await second.keeper.adopt(["a"]) == {"a"}
+        assert not submission.done()
+        return time.monotonic() - began
+
+    assert play_out(play()) < ADOPTION
 
 
 def test_jobs_of_another_scheduler_are_adopted_even_if_they_have_ended(slurm: ClusterOfTasks, play_out: Any) -> None:

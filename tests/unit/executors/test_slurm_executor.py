@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -28,6 +29,8 @@ class Keeper:
         self.submitted: list[QueuedTask] = []
         self.found: set[str] | Exception = set()
         self.later: list[str] = []
+        self.ended: list[str] = []
+        self.dropped: list[str] = []
 
     async def submit(self, tasks: Sequence[QueuedTask]) -> None:
         self.submitted += tasks
@@ -40,11 +43,34 @@ class Keeper:
     async def adopt_later(self, legs: Sequence[str]) -> None:
         self.later += legs
 
+    async def drop(self, legs: Collection[str]) -> None:
+        self.dropped += legs
+
     async def close(self) -> None: ...
 
 
+class Database:
+    """The states of tasks, by their legs: those that are not there have ended."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+        self.is_away = False
+
+    def read(self, legs: Collection[str]) -> Mapping[str, str]:
+        if self.is_away:
+            raise ConnectionError("the database is away")
+        return {leg: self.states[leg] for leg in legs if leg in self.states}
+
+
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> SlurmExecutor:
+def database(monkeypatch: pytest.MonkeyPatch) -> Database:
+    made = Database()
+    monkeypatch.setattr(slurm, "_states", made.read)
+    return made
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, database: Database) -> SlurmExecutor:
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of sixty-four letters" * 3)
     monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path))
     monkeypatch.setenv("AIRFLOW__SOPERATOR__EXECUTOR_QUEUES", '{"gpu": {"gpus": 1}}')
@@ -76,7 +102,9 @@ def workload(leg: str | None, task_id: str = "fit", ti_id: UUID | None = None) -
 
 
 def queue(executor: SlurmExecutor, *workloads: ExecuteTask) -> None:
+    database: Database = slurm._states.__self__  # type: ignore[attr-defined]
     for one in workloads:
+        database.states[str(one.ti.external_executor_id)] = "queued"
         executor.queue_workload(one, session=None)  # type: ignore[arg-type]
     executor.heartbeat()
 
@@ -121,11 +149,21 @@ def test_the_end_of_a_leg_that_another_has_followed_is_not_told(executor: SlurmE
     assert key not in executor.running
 
 
-def test_a_task_that_has_told_its_state_is_not_told_of_again(executor: SlurmExecutor) -> None:
+def test_a_task_that_has_told_its_state_is_not_told_of_again(executor: SlurmExecutor, database: Database) -> None:
     """Airflow would fail it if it was rescheduled, and is scheduled again by now."""
     queue(executor, one := workload("leg"))
+    database.states = {}
     assert tell(executor, News("leg", NewsKind.SUCCEEDED, "said")) == {}
     assert executor._key(one.ti) not in executor.running
+
+
+def test_a_task_that_was_cleared_while_it_ran_is_told_of(executor: SlurmExecutor, database: Database) -> None:
+    """Airflow ends its supervisor, which tells nothing, and waits for the executor to try it again."""
+    queue(executor, workload("leg"))
+    database.states = {"leg": "restarting"}
+    events = tell(executor, News("leg", NewsKind.SUCCEEDED, "Job 7 is COMPLETED"))
+    said = "Job 7 is COMPLETED, and its task has told no state"
+    assert [*events.values()] == [(TaskInstanceState.FAILED, said)]
 
 
 def test_a_failure_is_told_in_both_logs(executor: SlurmExecutor, tmp_path: Any) -> None:
@@ -137,30 +175,73 @@ def test_a_failure_is_told_in_both_logs(executor: SlurmExecutor, tmp_path: Any) 
     assert "Job 7 is TIMEOUT" in (tmp_path / "dag/leg.log").read_text()
 
 
-def test_a_task_that_is_not_wanted_has_no_event(executor: SlurmExecutor) -> None:
+def test_a_log_that_cannot_be_written_is_no_more_than_told(executor: SlurmExecutor, tmp_path: Path) -> None:
     queue(executor, workload("leg"))
+    (tmp_path / "leg.log").mkdir()
+    events = tell(executor, News("leg", NewsKind.FAILED, "said", (), "leg.log"))
+    assert [state for state, _ in events.values()] == [TaskInstanceState.FAILED]
+
+
+def test_a_task_that_is_not_wanted_has_no_event(executor: SlurmExecutor, database: Database) -> None:
+    queue(executor, workload("leg"))
+    database.states = {}
     assert tell(executor, News("leg", NewsKind.NOT_WANTED)) == {}
     assert not executor.running
 
 
-@pytest.mark.parametrize("is_queued", [True, False])
+@pytest.mark.parametrize("state", ["queued", "running", None])
 def test_a_refused_start_of_a_task_that_is_queued_has_failed(
-    executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, is_queued: bool
+    executor: SlurmExecutor, database: Database, state: str | None
 ) -> None:
-    def wanted(legs: Sequence[str], states: Sequence[Any]) -> set[str]:
-        assert [*states] == [TaskInstanceState.QUEUED]
-        return {*legs} if is_queued else set()
-
-    monkeypatch.setattr(slurm, "_wanted", wanted)
     queue(executor, workload("leg"))
+    database.states = {"leg": state} if state else {}
     events = tell(executor, News("leg", NewsKind.NOT_WANTED, "Job 7 is FAILED"))
-    until = time.monotonic() + 10
-    while executor.running and time.monotonic() < until:
-        time.sleep(0.01)
-        events |= tell(executor)
     assert not executor.running
-    assert [state for state, _ in events.values()] == [TaskInstanceState.FAILED] * is_queued
+    assert [state for state, _ in events.values()] == [TaskInstanceState.FAILED] * (state == "queued")
     assert all("knows no such task" in said for _, said in events.values())
+
+
+def test_a_job_that_ends_badly_after_its_task_has_told_its_state_fails_nothing(
+    executor: SlurmExecutor, database: Database
+) -> None:
+    """Such as a sensor that has been rescheduled: Airflow would fail its next look."""
+    queue(executor, workload("leg"))
+    database.states = {}
+    assert tell(executor, News("leg", NewsKind.FAILED, "Job 7 is TIMEOUT")) == {}
+    assert not executor.running
+    # Of one that Slurm has ended it tells why, though its supervisor was quicker.
+    assert [row.extra for row in executor._task_event_logs] == ["Job 7 is TIMEOUT"]
+
+
+def test_news_wait_for_the_database(executor: SlurmExecutor, database: Database) -> None:
+    queue(executor, workload("leg"))
+    database.is_away = True
+    assert tell(executor, News("leg", NewsKind.STARTED), News("leg", NewsKind.FAILED, "said")) == {}
+    database.is_away = False
+    assert [said for _, said in tell(executor).values()] == ["said"]
+    assert [row.event for row in executor._task_event_logs] == ["slurm job started", "slurm job failed"]
+
+
+def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmExecutor, database: Database) -> None:
+    queue(executor, workload("cleared", "a"), workload("started", "b"), workload("wanted", "c"))
+    executor._keeper.ended = ["ended"]  # type: ignore[union-attr]
+    for leg in ("cleared", "started"):
+        del database.states[leg]
+
+    def look() -> list[str]:
+        executor._looked_at -= 2 * slurm.LOOK
+        executor.sync()
+        submitted(executor)
+        until = time.monotonic() + 10
+        while executor._unwanted == set() and time.monotonic() < until:
+            time.sleep(0.01)
+        submitted(executor)
+        return sorted(executor._keeper.dropped)  # type: ignore[union-attr]
+
+    assert look() == []
+    # A poll has seen it, after the task was through.
+    tell(executor, News("started", NewsKind.STARTED))
+    assert look() == ["cleared", "ended"]
 
 
 def test_tasks_that_cannot_be_handed_over_have_failed(executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus, count_gpus, sentence
 from airflow_provider_soperator.slurm.states import JobState
 
 
@@ -55,3 +55,11 @@ def test_who_may_change_nodes() -> None:
     assert UserRights(user="root").may_change_nodes
     assert UserRights(user="ada", admin_level="Administrator").may_change_nodes
     assert not UserRights(user="bob", admin_level="Operator").may_change_nodes
+
+
+def test_a_job_that_has_ended_is_told_of_though_others_of_its_array_cannot_be_asked_for() -> None:
+    ended = Job(id=JobId.parse("7_1"), state=JobState.parse("TIMEOUT"), name="train", user="alice")
+    runs = Job(id=JobId.parse("7_1"), state=JobState.parse("RUNNING"), name="train", user="alice")
+    said = [sentence(JobStatus(id=part.id, parts=(part,), trouble="sacct: away")) for part in (ended, runs)]
+    assert said[0].startswith("is TIMEOUT")
+    assert said[1] == "cannot be polled at present, which does not affect it: sacct: away"

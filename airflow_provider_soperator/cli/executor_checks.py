@@ -1,0 +1,118 @@
+"""What the doctor looks at for SlurmExecutor: options, Airflow on the nodes, and the way from there to its API."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_soperator.cli.verdicts import Verdict, judged
+from airflow_provider_soperator.executors import SlurmExecutor
+from airflow_provider_soperator.executors.environment import installed_packages
+from airflow_provider_soperator.executors.job_keeper import News, NewsKind
+from airflow_provider_soperator.executors.trial import trial
+from airflow_provider_soperator.slurm.files import FileRequest
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput
+
+#: Seconds in which an environment can be made, and then a job can run.
+_ENVIRONMENT, _JOB = 3600.0, 300.0
+_NAMED = "SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor"
+_BUNDLES = "set [core] dags_folder or [dag_processor] dag_bundle_config_list by variables in env of executor_job"
+
+# Of bundles that are folders it tells which are not there. The provider need not be installed.
+_LOOK = """
+import json, os
+from importlib import metadata
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+bundles = {one.name: str(one.path) if type(one).__name__ == "LocalDagBundle" else "/"
+           for one in DagBundlesManager().get_all_dag_bundles()}
+packages = {one.name.lower(): one.version for one in metadata.distributions() if one.name}
+missing = {name: "" if os.path.isdir(path) else path for name, path in bundles.items()}
+print(json.dumps({"packages": packages, "bundles": missing}))
+"""
+
+
+@dataclass(frozen=True)
+class LookAtAirflow(FileRequest[dict[str, Any]]):
+    """Ask the Python of the nodes, which the login node has, too, for its packages and DAG bundles."""
+
+    doing = "asking {python} for its DAG bundles"
+    python: str
+    env: Mapping[str, str]
+
+    def command(self) -> Command:
+        return Command((self.python, "-c", _LOOK), environment=self.env)
+
+    def read(self, answer: CommandOutput) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.check(answer).text.splitlines()[-1])
+        return found
+
+
+async def executor_checks(args: Namespace) -> list[Verdict]:
+    """All that tasks need on nodes, as far as it can be seen."""
+    return await judged("executor", _executor({"partition": args.partition} if args.partition else {}), _ENVIRONMENT)
+
+
+async def _executor(asked: Mapping[str, str]) -> AsyncIterator[Verdict]:
+    from airflow.executors.executor_loader import ExecutorLoader
+
+    executor = SlurmExecutor()
+    names = ExecutorLoader.get_executor_names(validate_teams=False)
+    executor.name = next((name for name in names if name.module_path.startswith("airflow_provider_soperator.")), None)
+    if not executor.name:
+        yield Verdict("executor", "[core] executor has no SlurmExecutor", f"add {_NAMED}", "wrong")
+        return
+    try:
+        executor.start()
+    except ValueError as error:
+        option, _, remedy = str(error).partition(": ")
+        yield Verdict("executor", f"{option} cannot be used", remedy, "wrong")
+        return
+    keeper = executor._started_keeper
+    try:
+        client, folder = await keeper.prepared()
+        yield Verdict("executor", f"{folder.python} has this Airflow; files of tasks are in {folder.root}")
+        there = await client.ask(LookAtAirflow(folder.python, keeper.env))
+        for verdict in (_packages(there["packages"]), *_bundles(there["bundles"])):
+            yield verdict
+        yield _way_back(await trial(executor, asked, _JOB), keeper.env["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"])
+    finally:
+        await keeper.close()
+
+
+def _packages(there: Mapping[str, str]) -> Verdict:
+    ours = dict(package.lower().split("==") for package in installed_packages())
+    differing = [name for name, version in ours.items() if there.get(name) != version]
+    if not differing:
+        return Verdict("packages", f"the nodes have all {len(ours)} packages of the scheduler")
+    told = ", ".join(f"{name} {there.get(name, 'is missing')}" for name in differing[:3])
+    said = f"of {len(ours)} packages of the scheduler {len(differing)} are not the same on nodes: {told}"
+    return Verdict("packages", said, "install them there as far as DAGs import them", "note")
+
+
+def _bundles(there: Mapping[str, str]) -> Iterator[Verdict]:
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+
+    for name in DagBundlesManager().get_all_bundle_names():  # type: ignore[no-untyped-call]
+        if name not in there:
+            yield Verdict("bundles", f"the nodes have no DAG bundle {name}", _BUNDLES, "wrong")
+        elif missing := there[name]:
+            said = f"the DAG bundle {name} is in {missing} on the nodes, where nothing is"
+            yield Verdict("bundles", said, f"put the DAG files there, or {_BUNDLES}", "wrong")
+        else:
+            yield Verdict("bundles", f"the nodes have the DAG bundle {name}")
+
+
+def _way_back(ends: list[News], url: str) -> Verdict:
+    if len(ends) < 2:
+        said = f"the trial job has not run within {_JOB:g} s: {''.join(one.text for one in ends) or 'no answer'}"
+        return Verdict("way back", said, "repeat this when nodes are free, or with another --partition", "note")
+    if ends[0].kind is not NewsKind.NOT_WANTED:
+        said, _, remedy = ends[0].text.rpartition(": ")
+        return Verdict("way back", said, remedy, "wrong")
+    if "refused its token" not in ends[1].text:
+        remedy = "correct [core] execution_api_server_url, which nodes use, too"
+        return Verdict("way back", f"what answers nodes at {url} is no API server of Airflow", remedy, "wrong")
+    return Verdict("way back", f"a node reaches Airflow's API server at {url}, which accepts its token")
