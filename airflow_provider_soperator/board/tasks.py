@@ -146,9 +146,18 @@ def _instances() -> Any:
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 
-    # Airflow 3.4: the iterations of a loop.
-    names = [name for name in (*_IDS, "try_number", "region_id", "region_index") if hasattr(TaskInstance, name)]
-    return select(*(getattr(TaskInstance, name) for name in names), DagRun.start_date).join(TaskInstance.dag_run)
+    columns: list[Any] = [getattr(TaskInstance, name) for name in (*_IDS, "try_number")]
+    if not hasattr(TaskInstance, "region_id"):
+        columns.append(TaskInstance.map_index)
+    else:
+        # Airflow 3.4 has the number of an iteration of a loop where others have their map index.
+        from airflow.models.task_coordinates import (  # type: ignore[import-not-found,unused-ignore]
+            public_map_index_expression,
+        )
+
+        index = public_map_index_expression(TaskInstance).label("map_index")
+        columns += [index, TaskInstance.region_id, TaskInstance.region_index]
+    return select(*columns, DagRun.start_date).join(TaskInstance.dag_run)
 
 
 def _submitted_by_executor() -> Any:
@@ -157,18 +166,21 @@ def _submitted_by_executor() -> Any:
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 
-    columns = [getattr(Log, name) for name in (*_IDS, "try_number", "extra")]
+    columns = [getattr(Log, name) for name in (*_IDS, "map_index", "try_number", "extra")]
     return select(*columns).join(TaskInstance, _of_task(Log)).where(Log.event == SUBMITTED)
 
 
-_IDS = ("dag_id", "run_id", "task_id", "map_index")
+_IDS = ("dag_id", "run_id", "task_id")
 
 
 def _of_task(table: Any) -> Any:
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import and_
 
-    return and_(*(getattr(table, name) == getattr(TaskInstance, name) for name in _IDS))
+    # Airflow 3.4: the same names and numbers may be of several iterations.
+    if hasattr(table, "task_instance_id"):
+        return table.task_instance_id == TaskInstance.id
+    return and_(*(getattr(table, name) == getattr(TaskInstance, name) for name in (*_IDS, "map_index")))
 
 
 def match(jobs: Iterable[Job], instances: Iterable[Any]) -> dict[JobId, JobTasks]:

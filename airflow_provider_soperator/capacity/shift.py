@@ -159,7 +159,7 @@ class Shift:
         return outcome
 
     async def leave(self) -> bool:
-        """Remove what existed only for the shift. What has been moved stays where it is."""
+        """Remove what existed only for the shift; True once it is. What has been moved stays where it is."""
         if self._lease.is_displaced:
             # Another process goes on with it.
             return True

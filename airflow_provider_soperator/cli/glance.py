@@ -19,6 +19,7 @@ from airflow_provider_soperator.board.wall import wall
 from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.cli.terminal import command, moment_text, show, tell
 from airflow_provider_soperator.client.diagnosis import diagnose
+from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
@@ -85,7 +86,7 @@ def jobs(args: Namespace) -> None:
         }
         for row in queue_page(picture, query, _ALL).rows
     )
-    show(args, rows)
+    show(args, rows, none="The queue has no such job")
 
 
 @command
@@ -123,7 +124,7 @@ def health(args: Namespace) -> None:
         for findings in found.values()
         for one in findings
     )
-    show(args, rows)
+    show(args, rows, none="Slurm has nothing against any node")
 
 
 def _limit(row: QueueRow) -> Any:
@@ -140,11 +141,12 @@ def why(args: Namespace) -> None:
 
 async def _lines_about(connection: str, job: JobId) -> list[str]:
     async with SlurmHook(connection).async_client() as client:
-        status = (await client.statuses([job]))[job]
+        # Who looks waits for no outage to pass.
+        status = (await run_steps_async(statuses({job: ""}), client.ask_now))[job]
         if not status.parts:
             raise ValueError(f"the cluster has no job {job}, neither in the queue nor in accounting")
         failed = any(part.has_failed for part in status.parts) and status.is_over
-        lines, _ = await run_steps_async(diagnose(status), client.ask) if failed else ([], [])
+        lines, _ = await run_steps_async(diagnose(status), client.ask_now) if failed else ([], [])
     return [f"Job {job} {sentence(status)}.", *_waits(status), *lines]
 
 

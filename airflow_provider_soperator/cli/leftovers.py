@@ -31,7 +31,7 @@ def leftovers(args: Namespace) -> None:
         {"what": one.what, "owner": one.owner, "why": one.why, "since": moment_text(one.since), "at_work": is_at_work}
         for one, is_at_work in zip(found, at_work, strict=True)
     ]
-    show(args, rows, None if rows else "Nothing is left over")
+    show(args, rows, none="Nothing is left over")
     if not args.release:
         return
     chosen = [one for one, is_at_work in zip(found, at_work, strict=True) if named or is_at_work == "no"]

@@ -45,8 +45,9 @@ def dags_of(names: Sequence[str]) -> list[DAG]:
     for name in names:
         its = {dag_id: dag for bag in bags([name]) for dag_id, dag in _read(bag).items()} if Path(name).exists() else {}
         found |= its
-        # A folder beside a DAG may have its name.
-        ids += [] if its else [name]
+        # A folder beside a DAG may have its name; what is named by a path may have no DAG.
+        if not its and not (os.sep in name and Path(name).exists()):
+            ids.append(name)
     known = {dag_id: dag for bag in bags(()) for dag_id, dag in bag.dags.items()} if ids or not names else {}
     for dag_id in ids:
         if dag_id not in known:

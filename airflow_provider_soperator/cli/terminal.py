@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,8 @@ from airflow_provider_soperator.hooks.check import in_words, sentences
 Command = Callable[[Namespace], None]
 #: Formats that programs read.
 _FOR_PROGRAMS = ("json", "yaml", "plain")
+#: Those of them that write control characters as escapes.
+_ESCAPED = ("json", "yaml")
 
 
 def command(run: Command) -> Command:
@@ -53,14 +56,27 @@ def told(error: Exception) -> str:
     return sentences(f"{type(error).__name__}: {error}", "the option --verbose shows where")
 
 
-def show(args: Namespace, rows: Iterable[Mapping[str, Any]], text: str | None = None) -> None:
-    """Print rows as Airflow's own commands do; people who have chosen no format see the text, if there is one."""
+def show(args: Namespace, rows: Iterable[Mapping[str, Any]], text: str | None = None, none: str | None = None) -> None:
+    """Print rows as Airflow's own commands do; people who have chosen no format see the text, if there is one.
+
+    ``none``: the text where there are no rows.
+    """
+    rows = list(rows)
+    text = text if rows else none or text
     if text is not None and args.output not in _FOR_PROGRAMS:
         print(text)
         return
     from airflow.cli.simple_table import AirflowConsole
 
-    AirflowConsole().print_as(list(rows), args.output)
+    if args.output not in _ESCAPED:
+        rows = [{name: _visible(value) for name, value in row.items()} for row in rows]
+    # Reasons begin with [node_problem], and jobs have any name: neither is markup.
+    AirflowConsole(markup=False, emoji=False).print_as(rows, args.output)
+
+
+def _visible(value: Any) -> Any:
+    """A text of others without what a terminal would obey."""
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", "?", value) if isinstance(value, str) else value
 
 
 def tell(line: str) -> None:

@@ -51,8 +51,10 @@ def assess(nodes: Sequence[Node], seen: Observations, *, ignore_own_drains: bool
     for name, metric, sample, what in seen.faults(nodes):
         if name:
             gpu = f"GPU {sample.labels['gpu']}: " if sample.labels.get("gpu") else ""
-            does = metric.heals, metric.takes_machine
-            found[name].append(Finding(name, FindingKind.METRIC, gpu + what, "prometheus", None, *does))
+            heals, takes = metric.heals, metric.takes_machine
+            found[name].append(
+                Finding(name, FindingKind.METRIC, gpu + what, "prometheus", heals=heals, takes_machine=takes)
+            )
     on = {node.name for node in nodes if not node.is_off}
     for check, kept in seen.figures.items():
         for finding in slower(check, {name: runs for name, runs in kept.items() if name in on}, seen.tolerance):

@@ -124,7 +124,8 @@ def slower(check: str, kept: Kept, tolerance: float) -> Iterator[Finding]:
 def _loss(figure: str, value: float, usual: float, where: str, tolerance: float) -> str:
     """By how much a figure is worse than usual; empty if it is not, or within a share."""
     loss = value - usual if figure.endswith(_TIMES) else usual - value
-    if loss <= tolerance * abs(usual):
+    # Nothing is worse or better than what is no number.
+    if not loss > tolerance * abs(usual):
         return ""
     change = f"{abs(value / usual - 1):.0%} " if usual else ""
     return f"{change}{'more' if value > usual else 'less'} than {usual:g}, the median {where}"

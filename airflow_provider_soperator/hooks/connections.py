@@ -64,8 +64,13 @@ def _described(field: Field) -> dict[str, Any]:
     return {"label": field.label, "description": field.help, "schema": schema}
 
 
-def filled(extra: Mapping[str, Any], form: ConnectionForm, others: Iterable[str] = ()) -> dict[str, Any]:
+def filled(
+    connection: Any, extra: Mapping[str, Any], form: ConnectionForm, others: Iterable[str] = ()
+) -> dict[str, Any]:
     """The fields that are set, checked: a form sends all of them, empty ones as null or as an empty text."""
+    if connection.conn_type not in (None, "", form.conn_type):
+        # Its host and password are for another server.
+        raise ConnectionMistake(f"{connection.conn_id} is of type {connection.conn_type}: name one of {form.conn_type}")
     ours = {field.name: field for field in form.fields}
     for name in extra.keys() - {*ours, *others}:
         # Users keep notes of their own in an extra, but hardly under a name so close to a field's.

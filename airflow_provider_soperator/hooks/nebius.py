@@ -65,7 +65,7 @@ class NebiusSettings:
 
 def read(connection: Any, extra: Mapping[str, Any]) -> NebiusSettings:
     """The settings of an Airflow connection; ``ConnectionMistake`` says what is wrong with it."""
-    said = filled(extra, NEBIUS)
+    said = filled(connection, extra, NEBIUS)
     host = (connection.host or "").strip()
     if "/" in host:
         raise ConnectionMistake(f"the host is {host}, but is a name without http:// or a path: Nebius speaks gRPC")

@@ -82,7 +82,7 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
 
     The extra is an argument of its own, as threads and event loops read it in different ways.
     """
-    said = filled(extra, SOPERATOR, SSH_EXTRAS)
+    said = filled(connection, extra, SOPERATOR, SSH_EXTRAS)
     host = (connection.host or "").strip()
     # In a URI, soperator://http%3A%2F%2F..., or in the form's field.
     is_address = host.startswith(("http://", "https://"))

@@ -255,9 +255,9 @@ class ShiftCapacityOperator(WaitingOperator):
             raise failure(str(error)) from None
         said = plan.describe()
         self.log.info("The plan:\n%s", plan)
-        now, is_requested = datetime.now(timezone.utc), self._requested is not None
-        is_demanded = order.wanted_at <= now and kept_demand(self.demand_variable, now) == order.desired
-        said |= {"is_requested": is_requested, "is_demanded": is_demanded and not is_requested}
+        now, by_hand = datetime.now(timezone.utc), self._requested is not None
+        by_demand = order.wanted_at <= now and kept_demand(self.demand_variable, now) == order.desired
+        said |= {"is_requested": by_hand, "is_demanded": by_demand and not by_hand}
         # An answer is of use until the handover, or else until the next shift begins, or until demand may be another.
         ends = (order.wanted_at if order.wanted_at > now else order.stops_at, now + _DEMAND_STANDS)
         answer = min(filter(None, ends if said["is_demanded"] else ends[:1]), default=None)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.capacity.calendar import seconds
-from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringAction, SteeringCommand, no_shift
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.operators.work import StrictOperator
 from airflow_provider_soperator.values import check_choice
@@ -17,8 +15,10 @@ from airflow_provider_soperator.values import check_choice
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
+    from airflow_provider_soperator.capacity.steering import SteeringCommand
+
 #: What a shift can be told while it runs.
-ACTIONS = get_args(SteeringAction)
+ACTIONS = ("stop", "force", "leave_out", "extend")
 
 
 class SteerShiftOperator(StrictOperator):
@@ -55,6 +55,7 @@ class SteerShiftOperator(StrictOperator):
         self.block, self.action, self.nodes, self.extend_by = block, action, nodes, extend_by
 
     def execute(self, context: Context) -> str | None:
+        from airflow_provider_soperator.capacity.steering import ShiftAtWork, no_shift
         from airflow_provider_soperator.triggers.shift import is_under_way
 
         if not self.action or self.action == "None":
@@ -71,6 +72,8 @@ class SteerShiftOperator(StrictOperator):
         return str(command)
 
     def _command(self, context: Context) -> SteeringCommand:
+        from airflow_provider_soperator.capacity.calendar import seconds
+        from airflow_provider_soperator.capacity.steering import SteeringCommand
         from airflow_provider_soperator.slurm import hostlist
 
         check_choice("action", self.action, ACTIONS)

@@ -140,7 +140,10 @@ class Ahead(Plain):
 
 
 def ahead_key(
-    dag_id: str, run_id: str, task_id: str, map_index: int, cleared: int, begun: datetime | None
+    dag_id: str, run_id: str, task_id: str, place: int | str, cleared: int, begun: datetime | None
 ) -> SubmissionKey:
-    """The submission key of a job that is submitted ahead: a new one after each clear in the run."""
-    return SubmissionKey.derive(dag_id, run_id, task_id, map_index, f"ahead {cleared}", begun=begun)
+    """The submission key of a job that is submitted ahead: a new one after each clear in the run.
+
+    ``place`` is the map index, in a loop after that of the iteration.
+    """
+    return SubmissionKey.derive(dag_id, run_id, task_id, place, f"ahead {cleared}", begun=begun)

@@ -14,7 +14,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.pipelines.graph import Graph, Segment, is_slurm_job, states_of
+from airflow_provider_soperator.pipelines.graph import Graph, Segment, is_slurm_job, region_of, states_of
 from airflow_provider_soperator.pipelines.plan import (
     AHEAD,
     Ahead,
@@ -247,7 +247,9 @@ class RenderedStages:
     def _key(self, stage: str, index: int, cleared: int | None = None) -> SubmissionKey:
         cleared = self._cleared if cleared is None else cleared
         begun = self._context["dag_run"].start_date
-        return ahead_key(self._ti.dag_id, self._ti.run_id, stage, index, cleared, begun)
+        region = region_of(self._ti)
+        place = f"{region}{self._ti.region_index}/{index}" if region else index
+        return ahead_key(self._ti.dag_id, self._ti.run_id, stage, place, cleared, begun)
 
     def _context_of(self, stage: str, index: int) -> Context:
         """The template context that the stage's own task would have."""

@@ -156,7 +156,7 @@ def check_path(what: str, path: str) -> None:
 
 def check_least(what: str, said: object, least: int, *, most: object = None) -> None:
     """Raise ``SpecMistake`` for a number that is too small, or larger than the size of the node set."""
-    if said is None or is_template(said):
+    if is_template(said):
         return
     if (number := int(_number(said, what))) < least:
         raise SpecMistake(f"{what} must be >= {least}, got {said}")

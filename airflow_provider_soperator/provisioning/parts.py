@@ -62,7 +62,8 @@ class Filesystem:
     def __post_init__(self) -> None:
         if (self.size_gib is None) == (self.id is None):
             raise SpecMistake("a file system needs size_gib (a new one) or id (an existing one), and not both")
-        check_least("size_gib of a file system", self.size_gib, 1)
+        if self.size_gib is not None:
+            check_least("size_gib of a file system", self.size_gib, 1)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class ServiceNodes:
 
     def __post_init__(self) -> None:
         for name in ("size", "min_size", "max_size"):
-            check_least(name, getattr(self, name), 1)
+            if getattr(self, name) is not None:
+                check_least(name, getattr(self, name), 1)
 
 
 @dataclass(frozen=True)

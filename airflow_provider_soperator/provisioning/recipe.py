@@ -104,13 +104,12 @@ class RecipeProvisioner(Provisioner):
         """The plan of a destruction, of all that is there, or of all but the data."""
         found = {one.address: one.type for one in there.changes if one.action not in ("create", "read")}
         kept = [address for address, kind in found.items() if keep_data and kind in _HOLD_DATA]
-        if kept:
-            self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
-        if kept == list(found):
-            return TerraformPlan(())
+        if not kept:
+            return self._workspace.plan(values, destroy=True)
+        self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
         # What a target depends on stays, and data depends on nothing.
-        targets = [address for address in found if address not in kept] if kept else []
-        return self._workspace.plan(values, destroy=True, targets=targets)
+        targets = [address for address in found if address not in kept]
+        return self._workspace.plan(values, destroy=True, targets=targets) if targets else TerraformPlan(())
 
     def guard(self, allowed: Sequence[str]) -> None:
         assert self._plan is not None, "it was planned"

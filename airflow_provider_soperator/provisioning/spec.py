@@ -157,8 +157,9 @@ class ClusterSpec:
             "without accounting there is no slurmrestd, by which Soperator has Slurm read its changed files: new "
             "nodes may be unknown to Slurm until `scontrol reconfigure`"
         )
-        has_none = self.partitions and all("hidden=yes" not in one.config.lower() for one in self.partitions)
-        return (hidden,) * bool(has_none) + (unread,) * (self.accounting is False)
+        lacks_hidden = self.partitions and all("hidden=yes" not in one.config.lower() for one in self.partitions)
+        told = {hidden: lacks_hidden, unread: self.accounting is False}
+        return tuple(warning for warning, holds in told.items() if holds)
 
     def write(self) -> dict[str, Any]:
         return fields.write(self)  # type: ignore[no-any-return]

@@ -134,7 +134,9 @@ def job_of(said: Mapping[str, Any]) -> BatchJob:
         fields["het"] = tuple(one if isinstance(one, BatchJob) else job_of(one) for one in fields["het"])
     known = [field.name for field in dataclasses.fields(BatchJob)]
     if unknown := [name for name in fields if name not in known]:
-        raise job_description.InvalidJob([f"{name}: no such field; {name_remedy(name, known, '')}" for name in unknown])
+        otherwise = "there are those of SbatchOperator"
+        remedies = {name: name_remedy(name, known, otherwise) for name in unknown}
+        raise job_description.InvalidJob([f"{name}: no such field; {said}" for name, said in remedies.items()])
     return BatchJob(**fields)
 
 

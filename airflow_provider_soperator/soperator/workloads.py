@@ -205,9 +205,9 @@ def source_of(workload: Object) -> Keeper | None:
     )
     for manager, said, name, remedy in found:
         if name:
+            sets = any(who == manager and "f:replicas" in spec for who, _, spec in writers)
             # Flux writes a HelmRelease again only when its values or its chart have changed.
-            keeps = any(who == manager != "helm-controller" and "f:replicas" in spec for who, _, spec in writers)
-            return Keeper(said.format(name), remedy, sets_replicas=keeps)
+            return Keeper(said.format(name), remedy, sets_replicas=sets and manager != "helm-controller")
     return None
 
 

@@ -13,14 +13,17 @@ from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED
 
 #: Terraform's signs for actions, in the order of our output.
 _SIGNS = {"delete": "-", "replace": "-/+", "forget": ".", "create": "+", "update": "~", "read": "<="}
-#: The usual reasons; others are told in Terraform's own words.
 _REASONS = {
     "replace_because_tainted": "its creation was not finished",
     "replace_because_cannot_update": "it cannot be changed in place",
+    "replace_by_request": "its replacement was requested",
+    "replace_by_triggers": "a resource in its replace_triggered_by changes",
     "delete_because_no_resource_config": "it is no longer in the recipe",
     "delete_because_no_module": "its module is no longer in the recipe",
+    "delete_because_wrong_repetition": "the recipe no longer uses the same count or for_each",
     "delete_because_count_index": "its index is beyond the count in the recipe",
     "delete_because_each_key": "its key is no longer in for_each of the recipe",
+    "delete_because_no_move_target": "it was moved to an address that does not exist",
 }
 #: Types of resources that hold nothing: a replacement runs their provisioners again, or writes a file on the worker.
 _HOLD_NOTHING = re.compile(r"terraform_data|null_resource|(local|random|time)_\w+")

@@ -237,14 +237,18 @@ class Run:
                     self._is_told = True
 
     def _lives(self) -> bool:
-        """True while the shell or Terraform hold the file that is their input."""
+        """True while the shell or Terraform hold the file that is their input.
+
+        Providers hold it, too, and are left when both were killed.
+        """
         if not self.is_here:
             return self._beats()
         with (self.folder / "alive").open() as alive:
             try:
                 fcntl.flock(alive, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return True
+                # A process that has ended, and was not waited for, has no program.
+                return os.path.exists(f"/proc/{self.pid}/exe") or self._beats()
         return False
 
     def _beats(self) -> bool:

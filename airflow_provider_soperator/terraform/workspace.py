@@ -21,6 +21,7 @@ from airflow_provider_soperator.terraform.failures import (
     STATE_LOCKED,
     STATE_NOT_SAVED,
     TERRAFORM_FAILED,
+    UNKNOWN_VARIABLE,
     WORKSPACE_BUSY,
     Lock,
     TerraformError,
@@ -135,7 +136,11 @@ class Workspace:
             *["-refresh=false"] * (not refresh),
             *(f"-target={one}" for one in targets),
         ]
-        path = self._run("plan", arguments).folder / runs.PLAN
+        run = self._run("plan", arguments)
+        # Those of a recipe that cannot be parsed here: Terraform itself ignores them.
+        if ignored := [one for one in run.diagnostics if UNKNOWN_VARIABLE.is_in(one.summary)]:
+            raise UNKNOWN_VARIABLE.error("; ".join(one.words for one in ignored), diagnostics=ignored)
+        path = run.folder / runs.PLAN
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
         plan = TerraformPlan.read(document, path=path)
         for line in plan.lines() if refresh else ():

@@ -37,7 +37,7 @@ from airflow_provider_soperator.slurm.requests import (
     RequeueJobs,
     WhoAmI,
 )
-from airflow_provider_soperator.slurm.states import NodeFlag
+from airflow_provider_soperator.slurm.states import JobFlag, NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed, WorkRefused
@@ -228,7 +228,9 @@ class JobEnds:
     async def requeue(self, names: Sequence[str], client: AsyncSlurmClient, log: Logger, *, may_cancel: bool) -> None:
         """Put the jobs back into the queue; those that cannot go there are cancelled if it ``may_cancel``."""
         for job in await jobs_on(names, client):
-            if job.state.is_finished or (job.raw_id, job.restarts) in self._told:
+            # One that completes has done its work, and would do it again.
+            is_over = job.state.is_finished or job.state.has(JobFlag.COMPLETING)
+            if is_over or (job.raw_id, job.restarts) in self._told:
                 continue
             what = f"Job {job.id} ({job.name} of {job.user}) on {job.nodelist}"
             try:

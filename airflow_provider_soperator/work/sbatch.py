@@ -18,7 +18,7 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, NewestLine, Printed
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met
+from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met, region_of
 from airflow_provider_soperator.slurm import links, sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_failures import failure
@@ -75,13 +75,12 @@ def keys_of(context: Context, retries: int) -> tuple[list[SubmissionKey], list[S
 
 def key_of_try(ti: Any, begun: datetime | None, number: int) -> SubmissionKey:
     """The key of a try's job, in a run that began at this time."""
-    index, element = "-1", None
-    if ti.map_index is not None and ti.map_index >= 0:
-        thousand, element = divmod(ti.map_index, ELEMENTS)
-        index = f"{thousand}/{ELEMENTS}"
-    # Airflow 3.4: the iterations of a loop are instances of one task, all without a map index.
-    elif (region := getattr(ti, "region_id", None)) and region.int:
-        index = f"{region}/{ti.region_index}"
+    region = region_of(ti)
+    place = ti.region_index if region else ti.map_index
+    index, element = region or "-1", None
+    if place is not None and place >= 0:
+        thousand, element = divmod(place, ELEMENTS)
+        index = f"{region}{thousand}/{ELEMENTS}"
     return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number, begun=begun, element=element)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 
-DAY, WEEK = 24 * 60, 7 * 24 * 60
+DAY = 24 * 60
 #: GPUs of a job, and how often jobs have so many.
 _SIZES, _OFTEN = (1, 2, 4, 8, 16, 32), (60, 12, 10, 14, 3, 1)
 #: Minutes after which a job that may be requeued writes a checkpoint.
@@ -43,6 +44,17 @@ class Month:
 
     jobs: list[Job]
     requests: list[float]
+    #: The first minute, a Monday's first if the month is from a seed; its time zone is that of the schedules.
+    start: datetime = datetime(2026, 9, 7, tzinfo=timezone.utc)
+
+    def at(self, minute: int) -> datetime:
+        return (self.start.astimezone(timezone.utc) + timedelta(minutes=minute)).astimezone(self.start.tzinfo)
+
+    def part(self, first: int, last: int) -> Month:
+        """From a minute up to another one."""
+        jobs = [replace(one, submitted=one.submitted - first, since=one.since - first) for one in self.jobs]
+        inside = [one for one in jobs if 0 <= one.submitted < last - first]
+        return Month(inside, self.requests[first:last], self.at(first))
 
 
 def month(seed: int, *, gpus: int, busy: float, peak: float, days: int = 28) -> Month:

@@ -6,33 +6,75 @@ needed, whose machines move no quicker.
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
+from typing import Any
 
+from airflow_provider_soperator.capacity.allocation import Units, bounds_of
 from airflow_provider_soperator.capacity.demand import Demand, decide
 from airflow_provider_soperator.capacity.loads import Need, QueueLoad, ServiceLoad
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job as SlurmJob
 from airflow_provider_soperator.slurm.states import JobState
 from benchmarks.table import Row
-from benchmarks.trace.load import DAY, Job, Month, month
+from benchmarks.trace.load import DAY, Month, month
 from benchmarks.trace.world import GRACE, NODE, World
 
-#: Nodes of the block, and minutes that a machine needs to go and to come.
-NODES, GONE, BOOT = 32, 3, 7
-#: Seconds of a request.
-SECONDS = 4.0
 #: Requests per second of a usual day's peak: half of the block.
 PEAK = 110.0
 #: GPUs of the block that jobs need on average.
 BUSY = 0.62
-START = datetime(2026, 9, 7, tzinfo=timezone.utc)
-SERVICE = ServiceLoad(target="inference", arrivals="rate", service_time=SECONDS, max_requests=32)
-GPUS = {"training": NODE, "inference": NODE}
 PENDING, RUNNING = JobState.parse("PENDING"), JobState.parse("RUNNING")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Nodes with their GPUs, the minutes that a machine needs to go and to come, and the service that has the rest."""
+
+    nodes: int = 32
+    gpus: int = NODE
+    gone: int = 3
+    boot: int = 7
+    #: Seconds of a request, and requests that a node serves at a time.
+    seconds: float = 4.0
+    max_requests: int = 32
+
+    @property
+    def transfer(self) -> int:
+        return self.gone + self.boot
+
+    @property
+    def highest(self) -> int:
+        """Most nodes of inference: an eighth of the block is left to Slurm."""
+        return self.nodes - math.ceil(self.nodes / 8)
+
+    def service(self, headroom: int = 0) -> ServiceLoad:
+        return ServiceLoad(
+            target="inference",
+            arrivals="sum(rate(vllm:request_success_total[5m]))",
+            service_time=self.seconds,
+            max_requests=self.max_requests,
+            headroom=headroom,
+        )
+
+    def demand(self, headroom: int = 2) -> Demand:
+        queue = QueueLoad(target="training", min_work=timedelta(minutes=4 * self.transfer))
+        return Demand([self.service(headroom), queue])
+
+    def needs(self, requests: Iterable[float]) -> list[int]:
+        service = self.service()
+        return [service.need(rate, self.seconds).units or 0 for rate in requests]
+
+    def world(self, serving: int) -> World:
+        return World(self.nodes, serving, boot=self.boot, gone=self.gone, gpus=self.gpus)
+
+
+BLOCK = Block()
+#: A moment to count from: the decision needs only what has passed.
+_EPOCH = datetime(2026, 9, 7, tzinfo=timezone.utc)
 
 
 @dataclass
@@ -55,7 +97,7 @@ Way = Callable[[World, int], tuple[int, int]]
 
 def play(loaded: Month, needs: list[int], way: Way, world: World) -> Outcome:
     """Play a month."""
-    jobs = [_fresh(job) for job in loaded.jobs]
+    jobs = [replace(job) for job in loaded.jobs]
     coming = iter(jobs)
     following = next(coming, None)
     for now, needed in enumerate(needs):
@@ -67,7 +109,7 @@ def play(loaded: Month, needs: list[int], way: Way, world: World) -> Outcome:
     end, found = len(needs), world.figures
     for job in world.pending():
         job.waited += end - job.since
-    gpus = world.size * NODE * end
+    gpus = world.size * world.gpus * end
     return Outcome(
         usage=(found.used + found.served) / gpus,
         training=found.used / 60,
@@ -80,20 +122,16 @@ def play(loaded: Month, needs: list[int], way: Way, world: World) -> Outcome:
     )
 
 
-def _fresh(job: Job) -> Job:
-    return Job(job.id, job.submitted, job.gpus, job.minutes, job.limit, job.may_requeue, since=job.submitted)
-
-
 def fixed(units: int) -> Way:
     return lambda world, now: (units, 0)
 
 
-def by_schedule(level: Callable[[int], int], lead: int, transfer: int) -> Way:
+def by_schedule(levels: Sequence[int], lead: int, transfer: int) -> Way:
     """Nodes are chosen a lead before a handover, and leave a transfer before it."""
 
     def way(world: World, now: int) -> tuple[int, int]:
-        then = level(now + lead)
-        return (then, lead - transfer) if then > level(now) else (level(now), 0)
+        then = levels[min(now + lead, len(levels) - 1)]
+        return (then, lead - transfer) if then > levels[now] else (levels[now], 0)
 
     return way
 
@@ -112,43 +150,57 @@ def clairvoyant(needs: list[int], transfer: int, sight: int = 120) -> Way:
 
 
 class ByDemand:
-    """The provider's decision, each minute."""
+    """The provider's decision, each minute, within what is wished for; ``needs`` are of inference, by its metric."""
 
-    def __init__(self, demand: Demand, requests: list[float], lowest: int, highest: int) -> None:
-        self.demand, self.requests = demand, requests
-        self.wished: Mapping[str, Mapping[str, int]] = {
-            "training": {"min": NODES - highest, "max": NODES - lowest},
-            "inference": {"min": lowest, "max": highest},
-        }
-        self.state: dict[str, object] = {}
-        self.records: dict[tuple[int, int], SlurmJob] = {}
+    def __init__(
+        self, block: Block, demand: Demand, needs: Sequence[int], wished: Callable[[int], Mapping[str, Units]]
+    ) -> None:
+        self.block, self.demand, self.needs, self.wished = block, demand, needs, wished
+        self.gpus = {"training": block.gpus, "inference": block.gpus}
+        self.state: dict[str, Any] = {}
 
     def __call__(self, world: World, now: int) -> tuple[int, int]:
-        at = START + timedelta(minutes=now)
+        at, wished = _EPOCH + timedelta(minutes=now), self.wished(now)
         needs: dict[str, Need] = {}
         for load in self.demand.loads:
             if isinstance(load, ServiceLoad):
-                needs[load.target] = load.need(self.requests[now], SECONDS)
+                needs[load.target] = Need(self.needs[now] + load.headroom, "")
             elif isinstance(load, QueueLoad):
-                needs[load.target] = load.need(self._queue(world), NODE, NODES, at)
-        decision = decide(self.demand, needs, self.wished, world.has, GPUS, NODES * NODE, self.state, at)
-        return decision.units["inference"], 0
+                most = bounds_of(wished[load.target])[1]
+                needs[load.target] = load.need(self._queue(world, load, now), self.block.gpus, most, at)
+        limit = self.block.nodes * self.block.gpus
+        return decide(self.demand, needs, wished, world.has, self.gpus, limit, self.state, at).units["inference"], 0
 
-    def _queue(self, world: World) -> Iterable[SlurmJob]:
+    def _queue(self, world: World, load: QueueLoad, now: int) -> Iterable[SlurmJob]:
+        """The jobs that count; those that count alike are elements of one array, which reads as quickly as one job."""
         if busy := sum(bool(node.jobs) for node in world.nodes):
             yield SlurmJob(id=JobId(1), state=RUNNING, tres=f"gres/gpu={world.running()}", nodelist=f"n[1-{busy}]")
+        soon, late = (int(some.total_seconds()) // 60 for some in (load.min_wait, load.max_wait))
+        alike: dict[tuple[int, int], list[int]] = {}
         for job in world.pending():
-            key = (job.id, job.since)
-            if key not in self.records:
-                self.records[key] = SlurmJob(
-                    id=JobId(job.id + 2),
-                    state=PENDING,
-                    reason="Resources",
-                    submitted=START + timedelta(minutes=job.since),
-                    time_limit=timedelta(minutes=job.limit),
-                    tres=f"gres/gpu={job.gpus}",
-                )
-            yield self.records[key]
+            waited = now - job.since
+            if waited < soon:
+                continue
+            kind = (job.gpus, late if waited >= late else soon)
+            if kind in alike:
+                seen = alike[kind]
+                seen[0] += 1
+                seen[1] += job.limit
+            else:
+                alike[kind] = [1, job.limit]
+        for number, ((gpus, waited), (count, minutes)) in enumerate(alike.items(), 2):
+            # Of whole minutes, so that their sum is exact.
+            limit, longer = divmod(minutes, count)
+            for elements, each in ((longer, limit + 1), (count - longer, limit)):
+                if elements:
+                    yield SlurmJob(
+                        id=JobId(number, elements=f"1-{elements}"),
+                        state=PENDING,
+                        reason="Resources",
+                        submitted=_EPOCH + timedelta(minutes=now - waited),
+                        time_limit=timedelta(minutes=each),
+                        tres=f"gres/gpu={gpus}",
+                    )
 
 
 def quantile(values: Iterable[int], share: float) -> int:
@@ -156,49 +208,47 @@ def quantile(values: Iterable[int], share: float) -> int:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def ways(loaded: Month, *, boot: int = BOOT, headroom: int = 2, wrong: float = 0.0) -> dict[str, Outcome]:
+def ways(loaded: Month, block: Block = BLOCK, *, headroom: int = 2, wrong: float = 0.0) -> dict[str, Outcome]:
     """The outcome of each way. ``wrong``: by how much the schedule and the metric are too low."""
-    needs = [(SERVICE.need(rate, SECONDS).units or 0) for rate in loaded.requests]
-    seen = [rate * (1 - wrong) for rate in loaded.requests]
-    most = quantile([(SERVICE.need(rate, SECONDS).units or 0) for rate in seen], 0.9995)
-    transfer = GONE + boot
-    world = partial(World, NODES, boot=boot, gone=GONE)
+    needs = block.needs(loaded.requests)
+    seen = block.needs(rate * (1 - wrong) for rate in loaded.requests) if wrong else needs
+    most = min(block.highest, quantile(seen, 0.9995))
+    clock = [loaded.at(minute) for minute in range(len(needs))]
+    quarters = [(at.weekday() < 5, at.hour // 4) for at in clock]
     hours: dict[tuple[bool, int], list[int]] = {}
-    for minute, rate in enumerate(seen):
-        quarter = (minute // DAY % 7 < 5, minute % DAY // 240)
-        hours.setdefault(quarter, []).append(SERVICE.need(rate, SECONDS).units or 0)
-    windows = {key: quantile(values, 0.9995) for key, values in hours.items()}
-
-    def level(minute: int) -> int:
-        return windows[minute // DAY % 7 < 5, minute % DAY // 240]
-
-    service = replace(SERVICE, headroom=headroom)
-    demand = Demand([service, QueueLoad(target="training", min_work=timedelta(minutes=4 * transfer))])
-    lowest, highest = 1, min(NODES - 4, most + headroom)
+    for quarter, units in zip(quarters, seen, strict=True):
+        hours.setdefault(quarter, []).append(units)
+    windows = {key: min(block.highest, quantile(values, 0.9995)) for key, values in hours.items()}
+    levels = [windows[quarter] for quarter in quarters]
+    highest = min(block.highest, most + headroom)
+    wished: Mapping[str, Units] = {
+        "training": {"min": block.nodes - highest, "max": block.nodes - 1},
+        "inference": {"min": 1, "max": highest},
+    }
     foreseen = [max(needs[now : now + GRACE + 2]) for now in range(len(needs))]
-    free = Month([_requeued(job) for job in loaded.jobs], loaded.requests)
+    free = replace(loaded, jobs=[replace(job, may_requeue=True) for job in loaded.jobs])
+    bound = World(block.nodes, min(block.nodes, needs[0]), boot=0, gone=0, gpus=block.gpus, checkpoint=1)
+    demand = ByDemand(block, block.demand(headroom), seen, lambda now: wished)
+
+    def played(way: Way, serving: int) -> Outcome:
+        return play(loaded, needs, way, block.world(serving))
+
     return {
-        "fixed split": play(loaded, needs, fixed(most), world(most)),
-        "schedule": play(loaded, needs, by_schedule(level, 120, transfer), world(level(0))),
-        "demand": play(loaded, needs, ByDemand(demand, seen, lowest, highest), world(level(0))),
-        "clairvoyant": play(loaded, needs, clairvoyant(needs, transfer), world(level(0))),
-        "bound": play(
-            free, needs, lambda _, now: (foreseen[now], 0), World(NODES, needs[0], boot=0, gone=0, checkpoint=1)
-        ),
+        "fixed split": played(fixed(most), most),
+        "schedule": played(by_schedule(levels, 120, block.transfer), levels[0]),
+        "demand": played(demand, levels[0]),
+        "clairvoyant": played(clairvoyant(needs, block.transfer), levels[0]),
+        "bound": play(free, needs, lambda _, now: (foreseen[now], 0), bound),
     }
 
 
-def _requeued(job: Job) -> Job:
-    return Job(job.id, job.submitted, job.gpus, job.minutes, job.limit, True, since=job.submitted)
-
-
 #: What is varied: the load of jobs, minutes of a boot, and by how much forecast and metric are too low.
-_USUAL = ("", BUSY, BOOT, 0.0)
+_USUAL = ("", BUSY, BLOCK.boot, 0.0)
 _VARIED = [
-    ("less load, ", BUSY * 0.8, BOOT, 0.0),
-    ("more load, ", BUSY * 1.1, BOOT, 0.0),
+    ("less load, ", BUSY * 0.8, BLOCK.boot, 0.0),
+    ("more load, ", BUSY * 1.1, BLOCK.boot, 0.0),
     ("slow boots, ", BUSY, 20, 0.0),
-    ("a tenth too low, ", BUSY, BOOT, 0.1),
+    ("a tenth too low, ", BUSY, BLOCK.boot, 0.1),
 ]
 
 
@@ -206,10 +256,15 @@ def run(seed: int = 1, days: int = 28, *, full: bool = False) -> list[Row]:
     """The month; with ``full`` also how its figures move with load, boots and a wrong forecast."""
     rows: list[Row] = []
     for what, busy, boot, wrong in [_USUAL, *(_VARIED if full else [])]:
-        loaded = month(seed, gpus=NODES * NODE, busy=busy, peak=PEAK, days=days)
-        found = ways(loaded, boot=boot, wrong=wrong)
-        rows += [_row(f"{what}{name}", one, found, len(loaded.jobs)) for name, one in found.items()]
+        loaded = month(seed, gpus=BLOCK.nodes * BLOCK.gpus, busy=busy, peak=PEAK, days=days)
+        rows += compared(loaded, replace(BLOCK, boot=boot), what, wrong)
     return rows
+
+
+def compared(loaded: Month, block: Block, what: str = "", wrong: float = 0.0) -> list[Row]:
+    """A row for each way."""
+    found = ways(loaded, block, wrong=wrong)
+    return [_row(f"{what}{name}", one, found, len(loaded.jobs)) for name, one in found.items()]
 
 
 def _row(what: str, one: Outcome, found: Mapping[str, Outcome], jobs: int) -> Row:

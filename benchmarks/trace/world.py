@@ -7,6 +7,7 @@ idle ones at once, then those whose jobs are requeued with the least loss after 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -20,8 +21,9 @@ NODE, GRACE = 8, 2
 class Node:
     """A node of Slurm."""
 
+    #: GPUs that no job has.
+    free: int
     jobs: list[Job] = field(default_factory=list)
-    free: int = NODE
     #: It takes only jobs that end by then, as it is to leave.
     leaves: int | None = None
     #: When the jobs on it are requeued, which were warned.
@@ -43,11 +45,13 @@ class Figures:
 
 
 class World:
-    """The block; ``boot`` and ``gone`` are the minutes that a machine needs to come and to go."""
+    """The block of nodes with so many ``gpus``; a machine needs ``boot`` minutes to come and ``gone`` to go."""
 
-    def __init__(self, nodes: int, serving: int, *, boot: int, gone: int, checkpoint: int = CHECKPOINT) -> None:
-        self.size, self.boot, self.gone, self.checkpoint = nodes, boot, gone, checkpoint
-        self.nodes = [Node() for _ in range(nodes - serving)]
+    def __init__(
+        self, nodes: int, serving: int, *, boot: int, gone: int, gpus: int = NODE, checkpoint: int = CHECKPOINT
+    ) -> None:
+        self.size, self.gpus, self.boot, self.gone, self.checkpoint = nodes, gpus, boot, gone, checkpoint
+        self.nodes = [Node(gpus) for _ in range(nodes - serving)]
         self.serving = serving
         #: Moments at which machines arrive on either side.
         self.to_serving: list[int] = []
@@ -71,7 +75,7 @@ class World:
 
     def running(self) -> int:
         """GPUs of running jobs."""
-        return sum(NODE - node.free for node in self.nodes)
+        return sum(self.gpus - node.free for node in self.nodes)
 
     def tick(self, now: int, wanted: int, needed: int, ahead: int = 0) -> None:
         """A minute: machines arrive, jobs end and begin, nodes leave; inference is to have ``wanted`` units.
@@ -91,7 +95,7 @@ class World:
             self.serving += 1
         while self.to_slurm and self.to_slurm[0] <= now:
             heapq.heappop(self.to_slurm)
-            self.nodes.append(Node())
+            self.nodes.append(Node(self.gpus))
 
     def _end_jobs(self, now: int) -> None:
         while self.ends and self.ends[0][0] <= now:
@@ -101,7 +105,7 @@ class World:
                 self._take_off(job, nodes)
 
     def _take_off(self, job: Job, nodes: list[Node]) -> None:
-        share = min(job.gpus, NODE)
+        _, share = self._parts(job)
         for node in nodes:
             node.jobs.remove(job)
             node.free += share
@@ -122,8 +126,16 @@ class World:
                 heapq.heappush(self.to_slurm, now + self.gone + self.boot)
         elif more > 0:
             stays = [node for node in self.nodes if node.leaves is None]
-            for node in sorted(stays, key=lambda one: _cost(one, now))[:more]:
+            for node in sorted(stays, key=lambda one: self._cost(one, now))[:more]:
                 node.leaves = now + ahead
+
+    def _cost(self, node: Node, now: int) -> tuple[int, int]:
+        """What a node costs that goes: nothing, work since a checkpoint, or time until its jobs have ended."""
+        if not node.jobs:
+            return (0, 0)
+        if all(job.may_requeue for job in node.jobs):
+            return (1, sum((now - (job.started or now)) % CHECKPOINT * self._parts(job)[1] for job in node.jobs))
+        return (2, max((job.started or now) + job.limit for job in node.jobs))
 
     def _leave(self, now: int) -> None:
         for node in [node for node in self.nodes if node.leaves is not None and node.leaves <= now]:
@@ -165,9 +177,14 @@ class World:
                 # The first that cannot start gets the nodes that are free soonest; others may use them until then.
                 held, shadow = self._reserve(queue[0], now)
 
+    def _parts(self, job: Job) -> tuple[int, int]:
+        """Nodes of a job, and its GPUs on each."""
+        count = math.ceil(job.gpus / self.gpus)
+        return count, math.ceil(job.gpus / count)
+
     def _place(self, job: Job, now: int, held: set[int], shadow: int | None) -> list[Node]:
         end = now + job.limit
-        count, share = max(1, job.gpus // NODE), min(job.gpus, NODE)
+        count, share = self._parts(job)
         fits = [
             node
             for node in self.nodes
@@ -178,7 +195,7 @@ class World:
         return sorted(fits, key=lambda node: node.free)[:count] if len(fits) >= count else []
 
     def _reserve(self, job: Job, now: int) -> tuple[set[int], int]:
-        count, share = max(1, job.gpus // NODE), min(job.gpus, NODE)
+        count, share = self._parts(job)
         frees = sorted(
             (self._free_at(node, share, now), number) for number, node in enumerate(self.nodes) if node.leaves is None
         )[:count]
@@ -189,30 +206,22 @@ class World:
         for job in sorted(node.jobs, key=lambda one: (one.started or 0) + one.limit):
             if free >= share:
                 break
-            free, at = free + min(job.gpus, NODE), (job.started or 0) + job.limit
+            free, at = free + self._parts(job)[1], (job.started or 0) + job.limit
         return at
 
     def _start(self, job: Job, nodes: list[Node], now: int) -> None:
         job.waited += now - job.since
         job.started = now
+        _, share = self._parts(job)
         for node in nodes:
             node.jobs.append(job)
-            node.free -= min(job.gpus, NODE)
+            node.free -= share
         heapq.heappush(self.ends, (now + max(1, job.minutes - job.done), job.id, now, job, nodes))
 
     def _count(self, needed: int) -> None:
         found = self.figures
         found.minutes += 1
         found.used += self.running()
-        found.served += min(self.serving, needed) * NODE
+        found.served += min(self.serving, needed) * self.gpus
         found.below += self.serving < needed
-        found.limbo += (len(self.to_serving) + len(self.to_slurm)) * NODE
-
-
-def _cost(node: Node, now: int) -> tuple[int, int]:
-    """What a node costs that goes: nothing, work since a checkpoint, or time until its jobs have ended."""
-    if not node.jobs:
-        return (0, 0)
-    if all(job.may_requeue for job in node.jobs):
-        return (1, sum((now - (job.started or now)) % CHECKPOINT * min(job.gpus, NODE) for job in node.jobs))
-    return (2, max((job.started or now) + job.limit for job in node.jobs))
+        found.limbo += (len(self.to_serving) + len(self.to_slurm)) * self.gpus

@@ -86,7 +86,6 @@ TABLE = (
             "soperator.active_checks",
             "soperator.cluster_objects",
             "soperator.evictions",
-            "soperator.kinds",
             "soperator.objects",
             "soperator.pod_events",
         ),

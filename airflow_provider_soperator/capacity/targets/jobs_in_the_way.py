@@ -20,7 +20,7 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 
 class DisplacedJobs:
-    """Remembers the jobs on nodes that leave, and counts at the end how they ended."""
+    """Remembers the jobs on nodes that leave and what was done to them, and counts at the end how they ended."""
 
     def __init__(self) -> None:
         self._seen: dict[JobId, Job] = {}

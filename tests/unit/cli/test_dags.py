@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.cli import dags
+from airflow_provider_soperator.cli.rehearsal import dags_of
 from airflow_provider_soperator.slurm.cluster_records import Association, Partition, UserRights
 from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowRights, WhoAmI
 from tests.unit.cli.calls import called
@@ -148,3 +149,9 @@ def test_a_script_of_a_job_is_a_dag_of_one_task(folder: Path, capsys: pytest.Cap
     (folder / "wrong.sh").write_text("curl x\nsbatch a.sh\n")
     assert "Line 1: 'curl' is not understood" in str(called(capsys, "import", str(folder / "wrong.sh")).status)
     assert "there is no script" in str(called(capsys, "import", str(folder / "none.sh")).status).lower()
+
+
+def test_of_several_files_one_may_have_no_dag(folder: Path) -> None:
+    (folder / "helpers.py").write_text("# For dags\n")
+    files = sorted(map(str, folder.glob("*.py")))
+    assert [dag.dag_id for dag in dags_of(files)] == ["train"]

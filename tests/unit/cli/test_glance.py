@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -17,7 +18,8 @@ from airflow_provider_soperator.cli import glance
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job, JobStatus
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs
 from airflow_provider_soperator.slurm.states import JobState, NodeState
 
 NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
@@ -86,6 +88,21 @@ def test_nodes_have_their_jobs_and_who_has_drained_them(
 def test_health(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     [finding] = printed("health", monkeypatch, capsys)
     assert (finding["node"], finding["finding"]) == ("worker-1", "hardware_problem")
+    monkeypatch.setattr(glance, "picture_of", lambda args, *needed: Picture(connection="c", taken=NOW))
+    glance.health(argparse.Namespace(output="table"))
+    assert capsys.readouterr().out == "Slurm has nothing against any node\n"
+
+
+def test_what_others_have_written_is_shown_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "[/bold] :smile: \x1b[31m"
+    hostile = dataclasses.replace(PICTURE, jobs=(dataclasses.replace(PICTURE.jobs[1], name=name),))
+    monkeypatch.setattr(glance, "picture_of", lambda args, *needed: hostile)
+    glance.jobs(argparse.Namespace(output="table", search="", state="active"))
+    assert "[/bold] :smile: ?[31m" in capsys.readouterr().out
+    glance.nodes(argparse.Namespace(output="table"))
+    assert "[hardware_problem] gpu" in capsys.readouterr().out
 
 
 def test_the_board_has_all_at_a_glance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +137,7 @@ def test_what_is_no_job_is_refused() -> None:
 
 
 class Hook:
-    """A connection to a cluster that has some jobs and answers nothing else."""
+    """A connection to a cluster that has some jobs and answers nothing else: it is asked at once, or not at all."""
 
     def __init__(self, *jobs: Job) -> None:
         self.jobs = jobs
@@ -129,11 +146,18 @@ class Hook:
     async def async_client(self) -> AsyncIterator[Hook]:
         yield self
 
-    async def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
-        return {job: JobStatus(id=job, parts=tuple(one for one in self.jobs if one.id == job)) for job in jobs}
-
-    async def ask(self, request: Any) -> Any:
+    async def ask_now(self, request: Any) -> Any:
+        if isinstance(request, Accounting):
+            return ()
+        if isinstance(request, ListJobs) and self.jobs:
+            return self.jobs
         raise SlurmError("not now", "scontrol")
+
+
+def test_why_tells_of_an_outage_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glance, "SlurmHook", lambda connection: Hook())
+    with pytest.raises(SystemExit, match="scontrol: not now"):
+        glance.why(argparse.Namespace(conn_id="c", job="7", output="table"))
 
 
 def why(job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:

@@ -66,7 +66,7 @@ def test_a_queue_that_is_not_configured_is_a_partition() -> None:
         ({"gpu": 1}, "no such field; did you mean"),
         ({"time_limit": "soon"}, "time_limit"),
         ({"share": 0}, "share"),
-        ({"pod_override": object()}, "no such field"),
+        ({"pod_override": object()}, "pod_override: no such field; there are those of SbatchOperator"),
         ({"env": "A=1"}, "env: 'A=1' is no mapping"),
     ],
 )

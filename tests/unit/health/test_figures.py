@@ -127,3 +127,8 @@ def test_slow_nodes_are_findings_like_others_unless_they_are_off() -> None:
     assert finding["since"] == (NIGHT + timedelta(days=3)).isoformat()
     patient = Observations(figures={"nccl": kept}, tolerance=0.5)
     assert HealthQuery().unhealthy(nodes, patient) == {}
+
+
+def test_a_figure_that_is_no_number_is_not_called_slow() -> None:
+    run = {"worker_0": 480.0, "worker_1": 482.0, "worker_2": 481.0, "worker_3": float("nan")}
+    assert found(nights(run)) == {}

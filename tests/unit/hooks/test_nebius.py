@@ -121,6 +121,12 @@ def test_the_api_shows_what_is_no_secret_and_nothing_else() -> None:
     assert json.loads(shown.extra or "") == {**extra, "private_key": "***"}
 
 
+def test_a_connection_of_another_type_is_refused() -> None:
+    connection = Connection(conn_id="mine", conn_type="soperator", host="login", password="of the login node")
+    with pytest.raises(ConnectionMistake, match="mine is of type soperator: name one of nebius"):
+        read(connection, {})
+
+
 # What the API refuses
 
 

@@ -64,6 +64,11 @@ def test_files_go_another_way_only_if_they_must(said: dict[str, Any], elsewhere:
     assert settings(**said).files_elsewhere is elsewhere
 
 
+def test_a_connection_of_another_type_is_refused() -> None:
+    with pytest.raises(ConnectionMistake, match="mine is of type nebius: name one of soperator"):
+        settings("nebius://:token@api.example.com")
+
+
 @pytest.mark.parametrize("blank", [None, "", " "])
 def test_fields_that_a_form_leaves_blank_say_nothing(blank: str | None) -> None:
     fields = {field.name: blank for field in SOPERATOR.fields}

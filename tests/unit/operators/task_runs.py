@@ -50,12 +50,12 @@ class TaskRun:
         # A new try has none of the one before.
         self.xcoms = {}
         ti = SimpleNamespace(
-            **{"id": uuid.uuid4(), "dag_id": "d", "run_id": "scheduled__1", "task_id": self.task_id, "map_index": -1},
+            **{"id": uuid.uuid4(), "dag_id": "d", "run_id": "scheduled__1", "task_id": self.task_id, "map_index": -1}
+            | self._instance,
             try_number=self.try_number,
             max_tries=self.max_tries,
             xcom_push=self.xcoms.__setitem__,
             xcom_pull=lambda **_: self.pulled,
-            **self._instance,
         )
         run = SimpleNamespace(start_date=self.start_date, clear_number=self.clear_number)
         task = SimpleNamespace(retries=self.retries, template_ext=(), start_from_trigger=start_from_trigger)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger
+from airflow_provider_soperator.work.sbatch import key_of_try
 from tests.unit.operators.task_runs import TaskRun
 
 
@@ -159,13 +161,35 @@ def test_a_task_that_is_cleared_after_the_triggerer_began_it_has_a_new_job(airfl
 
 
 def test_the_iterations_of_a_loop_have_jobs_of_their_own() -> None:
-    loop = uuid.uuid4()
-    outside, *inside = (
-        TaskRun(airflow="3.4", region_id=region, region_index=index)
-        for region, index in [(uuid.UUID(int=0), -1), (loop, 0), (loop, 1), (uuid.uuid4(), 0)]
-    )
-    plain = TaskRun(airflow="3.3")
-    for run in (*inside, plain):
+    loop, first, second = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
+    places = [
+        {"region_id": uuid.UUID(int=0), "region_index": -1},
+        *({"region_id": region, "region_index": index} for region, index in [(loop, 0), (loop, 1), (uuid.uuid4(), 0)]),
+        # Mapped in two iterations.
+        *(
+            {"region_id": region, "region_index": index, "map_index": index}
+            for region in (first, second)
+            for index in (0, 1)
+        ),
+    ]
+    outside, *inside = (TaskRun(airflow="3.4", **place) for place in places)
+    plain, mapped = TaskRun(airflow="3.3"), TaskRun(airflow="3.3", map_index=0)
+    for run in (*inside, plain, mapped):
         run.start_date = outside.start_date
     assert begin(outside).own == begin(plain).own
-    assert len({begin(run).own for run in (plain, *inside)}) == 4
+    assert len({begin(run).own for run in (plain, mapped, *inside)}) == 9
+
+
+def test_a_task_that_is_mapped_in_a_loop_can_share_an_array_with_those_of_its_iteration_alone() -> None:
+    regions = [uuid.uuid4(), uuid.uuid4()]
+    of = [
+        key_of_try(instance(map_index=index, region_id=region, region_index=index), None, 1)
+        for region in regions
+        for index in (0, 1)
+    ]
+    assert [key.element for key in of] == [0, 1, 0, 1]
+    assert [key.shared == of[0].shared for key in of] == [True, True, False, False]
+
+
+def instance(**place: Any) -> Any:
+    return SimpleNamespace(dag_id="d", run_id="r", task_id="t", **place)

@@ -51,6 +51,7 @@ def test_a_cluster_that_is_refused(changed: dict[str, Any], said: str) -> None:
         ({"name": "gpu_h100"}, "is not a name of a node set"),
         ({"size": 0}, "size must be >= 1, got 0"),
         ({"size": "two"}, "must be a whole number, got 'two'"),
+        ({"size": None}, "must be a whole number, got None"),
         ({"preset": "8gpu"}, "preset must have the form 8gpu-128vcpu-1600gb, got '8gpu'"),
         ({"preset": "16vcpu-64gb"}, "the platform gpu-h100-sxm has no preset 16vcpu-64gb"),
         ({"fabric": "fabric-3", "preset": "1gpu-16vcpu-200gb"}, "only one with all 8 GPUs can"),

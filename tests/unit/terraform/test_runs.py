@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from airflow_provider_soperator.terraform import runs
 from airflow_provider_soperator.terraform.runs import Run
 
 
+def until(holds: Callable[[], object], otherwise: str) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.01)
+
+
 def ended(folder: Path, kind: str) -> Run:
     run = runs.start(folder, kind, ["/bin/true"], folder.parent, {})
-    deadline = time.monotonic() + 60
-    while run.is_running:
-        assert time.monotonic() < deadline, "it does not end"
-        time.sleep(0.01)
+    until(lambda: not run.is_running, "it does not end")
     return run
 
 
@@ -26,3 +34,33 @@ def test_old_runs_go_but_not_the_one_whose_plan_waits_for_a_lock(tmp_path: Path)
         ended(folder, "apply")
     assert planned.folder.exists()
     assert not useless.folder.exists()
+
+
+#: Terraform with a provider, which has its input, as go-plugin passes it on.
+WITH_PROVIDER = """
+import subprocess, time
+subprocess.Popen(["sleep", "600"])
+print("{}", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_provider_that_is_left_when_all_else_was_killed_is_no_run(tmp_path: Path) -> None:
+    run = runs.start(tmp_path / "runs", "apply", [sys.executable, "-c", WITH_PROVIDER], tmp_path, {})
+    assert run._process is not None
+    try:
+        until(lambda: (run.folder / "out").read_text() and (run.folder / "beat").exists(), "it does not start")
+        assert run.pid is not None
+        os.kill(run._process.pid, signal.SIGKILL)
+        assert run.is_running, "Terraform goes on without the shell"
+        os.kill(run.pid, signal.SIGKILL)
+
+        def is_over() -> bool:
+            # As long after the last sign of the shell as others would wait for one.
+            os.utime(run.folder / "beat", (0, 0))
+            return not run.is_running
+
+        until(is_over, "what is left counts as a run")
+        assert run.was_killed
+    finally:
+        os.killpg(run._process.pid, signal.SIGKILL)

@@ -1,15 +1,17 @@
-"""Which jobs are in the way of a resize."""
+"""Which jobs are in the way of a resize, and which of them are ended."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.requests import ListJobs, RequeueJobs
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.work.nodes import jobs_on
+from airflow_provider_soperator.work.nodes import JobEnds, jobs_on
 
 
 def test_jobs_are_told_by_the_nodes_that_they_have() -> None:
@@ -29,3 +31,22 @@ def test_jobs_are_told_by_the_nodes_that_they_have() -> None:
 
     slurm: Any = SimpleNamespace(ask=ask)
     assert [one.id.job for one in asyncio.run(jobs_on(["worker-1", "worker-2"], slurm))] == [1]
+
+
+def test_a_job_that_completes_is_not_put_back_into_the_queue() -> None:
+    states = ("RUNNING", "COMPLETED+COMPLETING", "COMPLETING", "CONFIGURING")
+    jobs = [
+        Job(id=JobId(number), raw_id=number, nodelist="worker-0", state=JobState.parse(state))
+        for number, state in enumerate(states, 1)
+    ]
+    requeued: list[JobId] = []
+
+    async def ask(request: Any) -> Any:
+        if isinstance(request, ListJobs):
+            return jobs
+        assert isinstance(request, RequeueJobs)
+        requeued.extend(request.ids)
+
+    slurm: Any = SimpleNamespace(ask=ask)
+    asyncio.run(JobEnds().requeue(["worker-0"], slurm, logging.getLogger(__name__), may_cancel=True))
+    assert requeued == [JobId(1), JobId(4)]
