@@ -220,4 +220,5 @@ def _known(key: str) -> dict[str, Any]:
     # One that was edited is made anew with the next decision, and ends no shift.
     with suppress(ValueError):
         found = kept(key, {})
-    return found if isinstance(found, dict) and found.keys() >= {"at", "observed", "decisions"} else {}
+    is_whole = isinstance(found, dict) and found.keys() >= {"at", "observed", "decisions"}
+    return found if is_whole and isinstance(found["at"], float) else {}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_soperator.cli.rehearsal import Unknown, bags, cause_of, in_order, rehearsed, the_dag
 from airflow_provider_soperator.cli.terminal import command, show, tell, told
 from airflow_provider_soperator.errors import name_remedy
+from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, JobDefaults, QueuedTask
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.chains.reading import task_parameters
 from airflow_provider_soperator.pipelines.stages import option
@@ -120,17 +121,21 @@ def lint(args: Namespace) -> None:
     conf.set("core", "dagbag_import_error_traceback_depth", "50")
     rows: list[tuple[str, str, str, str]] = []
     tasks: list[tuple[DAG, Any]] = []
+    on_nodes: list[tuple[DAG, Any]] = []
     for bag in bags(args.dags):
         rows += [(file, "", "", _where(file, why)) for file, why in bag.import_errors.items()]
-        tasks += [(dag, task) for dag in bag.dags.values() for task in job_tasks(dag)]
+        for dag in bag.dags.values():
+            tasks += [(dag, task) for task in job_tasks(dag)]
+            on_nodes += [(dag, task) for task in dag.tasks if "SlurmExecutor" in (task.executor or "")]
     rows += [(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in tasks for wrong in _files(dag, task)]
+    rows += [(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in on_nodes for wrong in _rejected(task)]
     default = SlurmHook.default_conn_name
     there = [(dag, it) for dag, it in tasks if (option(it, "slurm_conn_id") or default) == args.conn_id]
     if args.conn_id:
         known = asyncio.run(_names(args.conn_id))
         rows += [(dag.fileloc, dag.dag_id, it.task_id, one) for dag, it in there for one in _strange(it, known)]
     for_cluster = f", {len(there)} of them against {args.conn_id}" if args.conn_id else ""
-    tell(f"{len(tasks)} tasks with jobs checked{for_cluster}: {len(rows)} problems")
+    tell(f"{len(tasks) + len(on_nodes)} tasks with jobs checked{for_cluster}: {len(rows)} problems")
     if rows or args.output != "table":
         named = [dict(zip(("file", "dag", "task", "problem"), row, strict=True)) for row in rows]
         show(args, named, "\n".join(": ".join(filter(None, row)) for row in rows))
@@ -148,6 +153,13 @@ def _files(dag: DAG, task: Any) -> Iterator[str]:
     for local in [one[0] for one in given] if not isinstance(given, Mapping) else given:
         if not has_template(local) and not Path(dag.folder, local).exists():
             yield f"upload={local!r}: there is no such file or folder beside the DAG ({dag.folder})"
+
+
+def _rejected(task: Any) -> Iterator[str]:
+    """What SlurmExecutor would reject of a task's ``executor_config``."""
+    asked = QueuedTask("", task.dag_id, "", task.task_id, asked=task.executor_config or {})
+    _, rejected = ExecutorFolder("/", "/bin/sh").plan([asked], JobDefaults(), {})
+    return (f"executor_config: {told(error)}" for error in rejected.values())
 
 
 async def _names(conn_id: str) -> dict[str, set[str]]:

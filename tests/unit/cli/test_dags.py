@@ -99,6 +99,18 @@ def test_a_problem_of_a_file_is_told(
     assert found.status == 1
 
 
+def test_what_the_executor_would_reject_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if it was configured.
+    monkeypatch.setattr("airflow.dag_processing.dagbag._executor_exists", lambda *_: True)
+    task = "task(task_id='a', executor='SlurmExecutor', executor_config={'partitoin': 'main'})(lambda: 0)()"
+    (tmp_path / "wrong.py").write_text(f"{HEAD}with DAG('wrong', schedule=None):\n    {task}\n")
+    found = called(capsys, "lint", str(tmp_path))
+    assert "a: executor_config: partitoin: no such field; did you mean 'partition'?" in found.out
+    assert (found.err, found.status) == ("1 tasks with jobs checked: 1 problems\n", 1)
+
+
 class Client:
     """A cluster with one partition, and one account."""
 
