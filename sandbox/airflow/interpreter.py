@@ -20,15 +20,18 @@ def install(root: Path) -> str:
     def inside(path: str | Path) -> Path:
         return root / Path(path).relative_to("/")
 
+    # Never over one that may run.
+    if inside(PYTHON).exists():
+        return PYTHON
     # It finds the library by where it is itself.
     shutil.copytree(
         sysconfig.get_path("stdlib"), inside(HOME / "lib" / Path(PYTHON).name), ignore=_NOT_NEEDED, dirs_exist_ok=True
     )
-    inside(PYTHON).parent.mkdir(exist_ok=True)
-    shutil.copy2(Path(sys.executable).resolve(), inside(PYTHON))
     if sysconfig.get_config_var("Py_ENABLE_SHARED"):
         library = sysconfig.get_config_var("INSTSONAME")
         shutil.copy2(Path(sysconfig.get_config_var("LIBDIR")) / library, inside("/usr/lib") / library)
+    inside(PYTHON).parent.mkdir(exist_ok=True)
+    shutil.copy2(Path(sys.executable).resolve(), inside(PYTHON))
     return PYTHON
 
 
@@ -40,15 +43,17 @@ def environment(root: Path) -> str:
     home = Path("/opt/airflow")
     folder = root / home.relative_to("/")
     python = f"{home}/bin/python"
-    if folder.exists():
+    command = folder / "bin/airflow"
+    if command.exists():
         return python
+    # One whose making was interrupted.
+    shutil.rmtree(folder, ignore_errors=True)
     library = folder / "lib" / Path(PYTHON).name
     library.mkdir(parents=True)
     (library / "site-packages").symlink_to(sysconfig.get_path("purelib"))
     (folder / "pyvenv.cfg").write_text(f"home = {Path(install(root)).parent}\n")
     (folder / "bin").mkdir()
     (folder / "bin/python").symlink_to(PYTHON)
-    command = folder / "bin/airflow"
     command.write_text(f"#!{python}\nfrom airflow.__main__ import main\n\nmain()\n")
     command.chmod(0o755)
     return python
