@@ -13,25 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.slurm import notations
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, count_gpus
-from airflow_provider_soperator.slurm.requests.accounting import with_earlier_runs
-from airflow_provider_soperator.slurm.requests.commands import Columns, job_id
-from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.slurm.requests.accounting import COLUMNS, with_earlier_runs
+from airflow_provider_soperator.slurm.requests.commands import Columns
 from benchmarks.trace.load import DAY, Job, Month
 
-_COLUMNS: Columns = {
-    "id": ("JobID", job_id),
-    "state": ("State", JobState.parse),
-    "submitted": ("Submit", notations.parse_time),
-    "eligible": ("Eligible", notations.parse_time),
-    "started": ("Start", notations.parse_time),
-    "ended": ("End", notations.parse_time),
-    "elapsed": ("ElapsedRaw", notations.parse_seconds),
-    "time_limit": ("TimelimitRaw", notations.parse_minutes),
-    "tres": ("AllocTRES", str),
-}
+_READ = ("id", "state", "submitted", "eligible", "started", "ended", "elapsed", "time_limit", "tres")
+_COLUMNS: Columns = {name: COLUMNS[name] for name in _READ}
 _COMMAND = (
     "SLURM_TIME_FORMAT=%s sacct --allocations --duplicates --allusers --parsable2 --starttime=now-28days "
     f"--endtime=now --format={','.join(column for column, _ in _COLUMNS.values())}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+
+from tests.unit.operators.dags import dags_made
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {
@@ -20,14 +20,7 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_makes_a_dag(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[DAG] = []
-    leave = DAG.__exit__
-
-    def note(dag: DAG, *error: Any) -> None:
-        made.append(dag)
-        leave(dag, *error)
-
-    monkeypatch.setattr(DAG, "__exit__", note)
+    made = dags_made(monkeypatch)
     exec(compile(EXAMPLES[name], name, "exec"), {"__name__": "example"})
     assert made
     for dag in made:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 
 from airflow_provider_soperator.capacity.allocation import bounds_of
 from airflow_provider_soperator.capacity.demand import Demand
@@ -18,6 +17,7 @@ from benchmarks.trace import advice, command
 from benchmarks.trace.load import DAY, Month, month
 from benchmarks.trace.own import OwnMonth, Unreadable, read_month
 from benchmarks.trace.run import Block
+from tests.unit.operators.dags import dags_made
 
 #: As ``sacct`` of Slurm 24.11 has printed it: a plain job, one without GPUs, one cancelled, one that runs, two elements
 #: of an array and those that wait, a job that was requeued and runs again, and one that is held.
@@ -131,14 +131,7 @@ def weeks() -> Month:
 
 
 def test_each_proposal_is_code_that_makes_its_dag(weeks: Month, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[DAG] = []
-    leave = DAG.__exit__
-
-    def note(dag: DAG, *error: Any) -> None:
-        made.append(dag)
-        leave(dag, *error)
-
-    monkeypatch.setattr(DAG, "__exit__", note)
+    made = dags_made(monkeypatch)
     for one in advice.proposals(weeks, BLOCK.needs(weeks.requests), BLOCK):
         names: dict[str, Any] = {"__name__": "example"}
         exec(compile(advice.code(one, BLOCK), one.name, "exec"), names)

@@ -36,7 +36,7 @@ def _cpu_time(text: str) -> timedelta | None:
 
 
 #: Fields of jobs and steps. The columns have the names that 22.05 and 26.05 share; so without Restarts and StdOut.
-_COLUMNS: Columns = {
+COLUMNS: Columns = {
     "id": ("JobID", commands.job_id),
     "raw_id": ("JobIDRaw", notations.number),
     "name": ("JobName", str),
@@ -97,7 +97,7 @@ class Accounting(JobQuery[AccountingJob]):
     until: datetime | None = None
     #: Steps too.
     steps: bool = False
-    table: Table = field(default_factory=partial(commands.table_of, _COLUMNS), compare=False, repr=False)
+    table: Table = field(default_factory=partial(commands.table_of, COLUMNS), compare=False, repr=False)
 
     def command(self) -> Command:
         argv = (*self.selection(), "--noconvert", *self.table.parsable_words())
@@ -144,7 +144,7 @@ class Accounting(JobQuery[AccountingJob]):
     def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
         runs: dict[JobId, list[dict[str, Any]]] = {}
         for row in self.table.rows(self.check(answer).stdout):
-            said = commands.read_job_row(_COLUMNS, row)
+            said = commands.read_job_row(COLUMNS, row)
             job: JobId = said["id"]
             if not job.step:
                 runs.setdefault(job, []).append({name: said[name] for name in said.keys() & _OF_JOBS} | {"steps": []})
@@ -161,7 +161,7 @@ class Accounting(JobQuery[AccountingJob]):
 
 #: What usage is made of.
 _USED = ("id", "name", "user", "state", "submitted", "eligible", "started", "ended", "elapsed", "tres", "cpu_time")
-_OF_USAGE: Columns = {name: _COLUMNS[name] for name in _USED}
+_OF_USAGE: Columns = {name: COLUMNS[name] for name in _USED}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,3 +74,16 @@ def links(pipeline: SbatchPipeline, task_id: str) -> dict[str, str]:
     """What a stage waits for in Slurm."""
     stage = pipeline.graph[f"{pipeline.group_id}.{task_id}"]
     return {link.upstream.removeprefix(f"{pipeline.group_id}."): str(link) for link in stage.links}
+
+
+def dags_made(monkeypatch: pytest.MonkeyPatch) -> list[DAG]:
+    """The DAGs that are made from now on, in their order."""
+    made: list[DAG] = []
+    leave = DAG.__exit__
+
+    def note(dag: DAG, *error: Any) -> None:
+        made.append(dag)
+        leave(dag, *error)
+
+    monkeypatch.setattr(DAG, "__exit__", note)
+    return made
