@@ -39,16 +39,21 @@ class Plain:
     """A dataclass that is written as plain JSON, and read from it."""
 
     def write(self) -> dict[str, Any]:
-        from pydantic import TypeAdapter
-
-        said: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json")
+        said: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")
         return said
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> Self:
-        from pydantic import TypeAdapter
+        found: Self = _adapter(cls).validate_python(said)
+        return found
 
-        return TypeAdapter(cls).validate_python(said)
+
+@cache
+def _adapter(kind: type) -> Any:
+    # One of a shift's order takes as long as some hundred orders, and event loops read one each minute.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def kept(key: str, otherwise: T) -> T:

@@ -84,6 +84,9 @@ class Demand(Plain):
                 return await load.measure(clients, world.holdings[name], world.gpus[name], most[name], now)
             except (ClusterError, ConnectionMistake) as error:
                 return Need(None, str(error))
+            except (OverflowError, ValueError) as error:
+                # More than a number can be says nothing, and the watcher goes on.
+                return Need(None, f"it cannot be counted: {error}")
 
         found: dict[str, Need] = {}
         for load, need in zip(self.loads, await asyncio.gather(*map(measured, self.loads)), strict=True):

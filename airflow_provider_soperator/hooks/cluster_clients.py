@@ -162,8 +162,8 @@ class ShiftClients:
 
     async def metric(self, conn_id: str, query: str) -> float | None:
         values = [sample.value for sample in await PrometheusHook(conn_id).query(query)]
-        # A rate of nothing, or a share of it, is not a number.
-        return sum(values) if values and all(map(math.isfinite, values)) else None
+        # A rate of nothing, or a share of it, is not a number, and the sum of two that are may be none.
+        return value if values and math.isfinite(value := sum(values)) else None
 
     async def block(self, conn_id: str, block: str) -> CapacityBlock:
         return await NebiusHook(conn_id).block(block)

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation``: stories of jobs, of shifts or of an executor; ``--seed N`` plays one and tells it."""
+"""``python -m tests.simulation``: stories of jobs, shifts, demand or an executor; ``--seed N`` tells that one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many (1000)")
     parser.add_argument("--promise", action="append", default=[], metavar="NAME", help="one of NOT_YET, or all")
     parser.add_argument("--shifts", action="store_true", help="stories of shifts, and not of jobs")
+    parser.add_argument("--demand", action="store_true", help="stories of shifts that demand wishes for")
     parser.add_argument("--executor", action="store_true", help="stories of an executor, and not of operators")
     parser.add_argument("--keep-going", action="store_true", help="go on after a story has failed")
     given = parser.parse_args(words)
@@ -26,7 +27,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def play(given: argparse.Namespace) -> int:
-    from tests.simulation import executors, shifts
+    from tests.simulation import demand, executors, shifts
     from tests.simulation.story import Violated
     from tests.simulation.world import NOT_YET, World
 
@@ -36,6 +37,7 @@ def play(given: argparse.Namespace) -> int:
     for seed in seeds:
         world = (
             shifts.World(seed) if given.shifts
+            else demand.World(seed) if given.demand
             else executors.World(seed) if given.executor
             else World(seed, not_yet)
         )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
@@ -465,21 +465,13 @@ class World(Story):
 
     async def _event(self) -> None:
         await asyncio.sleep(self.dice.uniform(0, self.dice.choice((300, 4000))))
-        happens = self.dice.choice(
-            (
-                self._slurm_away,
-                self._token_expires,
-                self._killed,
-                self._killed,
-                self._robbed,
-                self._drained,
-                self._reserved,
-                self._steered,
-                self._steered,
-            )
-        )
+        happens = self.dice.choice(self._happenings())
         self.counts[happens.__name__] += 1
         await happens()
+
+    def _happenings(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        faults = (self._slurm_away, self._token_expires, self._killed, self._killed)
+        return (*faults, self._robbed, self._drained, self._reserved, self._steered, self._steered)
 
     async def _slurm_away(self) -> None:
         self.is_slurm_away = True
@@ -558,6 +550,24 @@ class World(Story):
 
     async def _calm(self) -> None:
         """Nothing goes wrong any more: what is possible has to come, and nothing may be left behind."""
+        self._mend()
+        order = replace(
+            self._order("last"), wanted_at=self.now, until=None, stops_at=None, mode="asap", rollback="none"
+        )
+        order = replace(order, timeouts=Timeouts())
+        self._least = 0
+        begun = self.ticks
+        await self._carry_out([order], [])
+        if self.broken:
+            return
+        spent = self.ticks - begun
+        if spent > IN_TIME:
+            self._break("what is possible comes in time", f"it took {spent * TICK}")
+        self._check_arrived(order)
+        self._check_rest()
+
+    def _mend(self) -> None:
+        """All that was begun with a fault, or by others, comes to its end."""
         self.is_quiet, self._fails, self._slow = True, 0.0, 0.0
         for event in self._events:
             event.cancel()
@@ -575,22 +585,9 @@ class World(Story):
             if not name.startswith(OURS) and one.end and one.end > self.now:
                 self.slurm.reservations.known[name] = replace(one, end=None)
         self.note("from now on nothing goes wrong")
-        order = replace(
-            self._order("last"), wanted_at=self.now, until=None, stops_at=None, mode="asap", rollback="none"
-        )
-        order = replace(order, timeouts=Timeouts())
-        self._least = 0
-        begun = self.ticks
-        await self._carry_out([order], [])
-        if self.broken:
-            return
-        spent = self.ticks - begun
-        if spent > IN_TIME:
-            self._break("what is possible comes in time", f"it took {spent * TICK}")
-        self._check_arrived(order)
-        self._check_rest()
 
-    def _check_arrived(self, order: ShiftOrder) -> None:
+    def _possible(self, desired: Mapping[str, int]) -> tuple[int, int, int]:
+        """What is possible of an allocation: nodes of training, units of inference; and the nodes that take no work."""
         reserved = {
             one.nodelist
             for one in self.slurm.reservations.known.values()
@@ -604,8 +601,11 @@ class World(Story):
             kept += is_theirs and node.is_down and node.has_machine
             broken += is_theirs and node.power != "off"
             stuck += (is_theirs and node.power != "off") or (node.name in reserved and not node.drain)
-        training = max(min(order.desired["training"], self.count - away), stuck)
-        inference = min(order.desired["inference"], self.count - training - kept)
+        training = max(min(desired["training"], self.count - away), stuck)
+        return training, min(desired["inference"], self.count - training - kept), broken
+
+    def _check_arrived(self, order: ShiftOrder) -> None:
+        training, inference, broken = self._possible(order.desired)
         got = (self.slurm.usable, self.block.inference.count(State.READY))
         if got != (training - broken, inference):
             self._break(

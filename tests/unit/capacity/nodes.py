@@ -51,6 +51,7 @@ class SlurmJob:
     may_requeue: bool = True
     has_script: bool = True
     node: str = ""
+    submitted: datetime | None = None
     began: datetime | None = None
     restarts: int = 0
     #: How and when it has ended.
@@ -66,6 +67,7 @@ class SlurmJob:
             name=f"job{self.number}",
             state=JobState.parse(self.end or ("RUNNING" if self.node else "PENDING")),
             nodelist=self.node,
+            submitted=self.submitted,
             started=self.began,
             ends=self.ended or ends,
             time_limit=self.limit or NoDuration.UNLIMITED,
@@ -127,15 +129,19 @@ class Nodes:
 
     def run(self, node: str, limit: timedelta | None = None, **how: Any) -> SlurmJob:
         """A job that runs on a node from now on."""
+        job = self.wait(limit, **how)
+        self.start(job, node)
+        return job
+
+    def wait(self, limit: timedelta | None = None, **how: Any) -> SlurmJob:
+        """A job that waits for a node."""
         job = SlurmJob(len(self.jobs) + 1, how.pop("lasts", timedelta(days=9)), limit, **how)
-        job.node, job.began = node, self.now()
         self.jobs[job.number] = job
         return job
 
-    def wait(self, limit: timedelta | None = None) -> SlurmJob:
-        """A job that waits for a node."""
-        job = self.jobs[len(self.jobs) + 1] = SlurmJob(len(self.jobs) + 1, timedelta(days=9), limit)
-        return job
+    def start(self, job: SlurmJob, node: str) -> None:
+        """A job that has waited runs on a node from now on."""
+        job.node, job.began = node, self.now()
 
     def finish(self, job: SlurmJob, end: str = "COMPLETED") -> None:
         job.end, job.node, job.ended = end, "", self.now()
