@@ -48,7 +48,7 @@ from tests.simulation import shifts
 from tests.simulation.clock import outside
 from tests.simulation.shifts import HEEDED, IN_TIME, TICK, Clock, Controller, GroupSession, Log
 from tests.unit.capacity.nodes import MINUTE, SlurmJob
-from tests.unit.capacity.world import BLOCK, State
+from tests.unit.capacity.world import BLOCK, NEVER, State
 
 DAG_ID, OVERRIDES, DEMANDED = "shifts", "shifts_overrides", "shifts_demand"
 NAMES = ("training", "inference")
@@ -309,6 +309,7 @@ class World(shifts.World):
             "timeouts": Timeouts(free=20 * MINUTE, ready=20 * MINUTE),
         }
         self.variables: dict[str, str] = {}
+        self._overridden_at = -NEVER
         self.moves: list[datetime] = []
         self._oracle, self._remembered = Oracle(), Oracle()
         #: Decisions, and the ticks at which they were kept.
@@ -555,6 +556,7 @@ class World(shifts.World):
         units, until = self._ranges(), self.now + self.dice.choice((20, 90)) * MINUTE
         made = self.schedule.override(units, self.now, until, "ann", "")
         keep_override(OVERRIDES, made, self.now, self.schedule.zone)
+        self._overridden_at = self.ticks
         self.note(f"ann wishes for {units_text(units)} until {until:%H:%M}")
 
     # The rules
@@ -572,11 +574,15 @@ class World(shifts.World):
         """Ticks within which what was said is heard."""
         return HEEDED if self._slow else HEARD
 
+    @property
+    def _is_wish_new(self) -> bool:
+        return self.ticks - self._overridden_at <= self._is_late
+
     def check_range(self, order: ShiftOrder, target: str, to: int, *, is_less: bool) -> None:
         moments = (self.now - self._is_late * TICK, self.now, order.wanted_at)
         bounds = [bounds_of(self.wish(at)[target]) for at in moments]
         low, high = min(one for one, _ in bounds), max(one for _, one in bounds)
-        if to < low if is_less else to > high:
+        if not self._is_wish_new and (to < low if is_less else to > high):
             self._break("no range is left", f"{order.key} has {target} at {to}, and its range is {low} to {high}")
 
     def check_wished(self, run: Run) -> None:
@@ -597,8 +603,13 @@ class World(shifts.World):
     def planned(self, run: Run, order: ShiftOrder) -> None:
         self.note(f"{run.name}: {order.desired} at {order.wanted_at:%H:%M}, until {order.until}")
         self.slurm.until = min((one.order.until for one in self.controllers if one.order.until), default=None)
-        if not is_within(order.desired, self.wish(order.wanted_at)):
+        wish, has = self.wish(order.wanted_at), {"training": self.training, "inference": self.block.inference.allowed}
+        if self._is_wish_new:
+            return
+        if not is_within(order.desired, wish):
             self._break("no range is left", f"{run.name} is for {order.desired}")
+        if self.demand.observe and not self._slow and is_within(has, wish) and order.desired != has:
+            self._break("what is only observed moves nothing", f"{run.name} is for {order.desired}, with {has}")
 
     def _check_decision(
         self,
@@ -625,6 +636,10 @@ class World(shifts.World):
             least = max(self._oracle.highest(name), has[name] if stays else 0)
             if is_over and name != first:
                 least = min(least, has[name])
+                given = max(has[name], (self._oracle.units or has)[name], low)
+                if units[name] > given:
+                    rule = "beyond the moves of a day only the first target gets more"
+                    self._break(rule, f"{name} would have {units[name]}, not {given}, after {len(self.moves)} moves")
             least = min(max(least, low), high, low + left)
             left -= max(0, units[name] - low)
             if units[name] < least:
@@ -689,6 +704,7 @@ class World(shifts.World):
         self.metrics.mend()
         self.is_queue_away = False
         self.variables.pop(OVERRIDES, None)
+        self._overridden_at = self.ticks
         self.metrics.needed = self.dice.choice((0, 1, 2, self.count))
         self._arrives = 0.0
         for job in self.slurm.jobs.values():

@@ -1,11 +1,11 @@
-"""Stories of jobs, shifts and an executor on a virtual clock, without a sandbox, on all cores: what fits in a round."""
+"""Stories of jobs, shifts, demand and an executor on a virtual clock, without a sandbox: what fits in a round."""
 
 from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation import executors, shifts
+from tests.simulation import demand, executors, shifts
 from tests.simulation.world import World
 from tests.soak.rounds import Round
 
@@ -32,6 +32,6 @@ def play(round_: Round) -> None:
 
 def _counts(number: int, seed: int) -> Counter[str]:
     """What has happened in a story, all of whose rules held."""
-    world = (World, shifts.World, executors.World)[number % 3](seed)
+    world = (World, shifts.World, demand.World, executors.World)[number % 4](seed)
     world.play()
     return world.counts

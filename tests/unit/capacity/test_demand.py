@@ -204,6 +204,26 @@ def test_a_connection_that_cannot_be_used_leaves_a_need_unknown() -> None:
     assert found == {"inference": Need(2, "10 requests/s of 4 s each"), "training": Need(None, "the extra is no JSON")}
 
 
+@pytest.mark.parametrize(
+    "load",
+    [
+        MetricLoad(target="inference", query="rate", per_unit=0.01),
+        MetricLoad(target="inference", query="rate", keep_at=0.01),
+        ServiceLoad(target="inference", arrivals="rate", service_time="seconds"),
+    ],
+)
+def test_a_value_that_cannot_be_counted_leaves_a_need_unknown(load: MetricLoad | ServiceLoad) -> None:
+    class Clients:
+        async def metric(self, conn_id: str, query: str) -> float | None:
+            return 1e308
+
+    for ready in (0, 4):
+        holdings = {name: Holding(allowed=4, held=4, ready=ready) for name in GPUS}
+        world = World(CapacityBlock(id="b", limit=64, usage=64), holdings, GPUS)
+        found = asyncio.run(Demand([load]).measure(world, RANGES, Clients(), NOON))
+        assert found["inference"].units is None
+
+
 def test_a_mistake_is_told_when_the_dag_is_read() -> None:
     with pytest.raises(CapacityMistake, match="unknown target inference"):
         Demand(LOADS).check(["training", "serving"])

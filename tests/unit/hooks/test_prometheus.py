@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from typing import Any
 
 import httpx
 import pytest
 
 from airflow_provider_soperator.health.metrics import Sample
+from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook, vector_of
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused
 
@@ -60,3 +62,16 @@ def test_somebody_else_answers(content: bytes) -> None:
 def test_a_question_that_is_not_for_series() -> None:
     with pytest.raises(ConnectFailed, match="up is a scalar, not a vector"):
         answer(200, status="success", data={"resultType": "scalar", "result": [1, "2"]})
+
+
+@pytest.mark.parametrize(
+    ("values", "value"), [([1.0, 2.0], 3.0), ([], None), ([1.0, math.nan], None), ([1e308, 1e308], None)]
+)
+def test_the_value_of_a_query_is_a_number_or_none(
+    values: list[float], value: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def query(hook: PrometheusHook, expression: str) -> list[Sample]:
+        return [Sample({}, one) for one in values]
+
+    monkeypatch.setattr(PrometheusHook, "query", query)
+    assert asyncio.run(ShiftClients().metric("prometheus_default", "up")) == value
