@@ -81,7 +81,7 @@ def proposals(loaded: Month, needs: Sequence[int], block: Block) -> list[Proposa
         return schedule([(when, block.nodes - level, level) for when, level in levels], lead)
 
     def ranges(times: Sequence[tuple[str, list[int]]], share: float, headroom: int) -> CapacitySchedule:
-        highest = min(block.highest, most + headroom)
+        highest = block.most_served(loaded.jobs, most, headroom)
         lowest = [(when, max(1, min(highest, quantile(some, share)))) for when, some in times]
         return schedule(
             [

@@ -20,7 +20,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job as SlurmJob
 from airflow_provider_soperator.slurm.states import JobState
 from benchmarks.table import Row
-from benchmarks.trace.load import DAY, Month, month
+from benchmarks.trace.load import DAY, Job, Month, month
 from benchmarks.trace.world import GRACE, NODE, World
 
 #: Requests per second of a usual day's peak: half of the block.
@@ -50,6 +50,15 @@ class Block:
     def highest(self) -> int:
         """Most nodes of inference: an eighth of the block is left to Slurm."""
         return self.nodes - math.ceil(self.nodes / 8)
+
+    def most_served(self, jobs: Iterable[Job], most: int, headroom: int) -> int:
+        """Most nodes of inference in a range: those of its highest need, and some to spare.
+
+        The largest job that fits beside that need fits beside what is to spare, too: else it waits until a night.
+        """
+        sizes = {math.ceil(job.gpus / self.gpus) for job in jobs}
+        largest = max((size for size in sizes if size <= self.nodes - most), default=0)
+        return min(self.highest, most + headroom, max(most, self.nodes - largest))
 
     def service(self, headroom: int = 0) -> ServiceLoad:
         return ServiceLoad(
@@ -220,7 +229,7 @@ def ways(loaded: Month, block: Block = BLOCK, *, headroom: int = 2, wrong: float
         hours.setdefault(quarter, []).append(units)
     windows = {key: min(block.highest, quantile(values, 0.9995)) for key, values in hours.items()}
     levels = [windows[quarter] for quarter in quarters]
-    highest = min(block.highest, most + headroom)
+    highest = block.most_served(loaded.jobs, most, headroom)
     wished: Mapping[str, Units] = {
         "training": {"min": block.nodes - highest, "max": block.nodes - 1},
         "inference": {"min": 1, "max": highest},

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.capacity import demand, reconciliation
 from airflow_provider_soperator.capacity.demand import Decision
-from airflow_provider_soperator.capacity.holdings import Release
 from airflow_provider_soperator.capacity.loads import Need
+from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.triggers import shift as shift_trigger
 from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
 from tests.simulation.demand import World
@@ -80,7 +82,12 @@ def begins_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 
 def gives_no_grace(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Release, "takes_busy", lambda release, now: release.ends_jobs)
+    before = ShiftOrder.release
+
+    def release(order: ShiftOrder, now: Any, **how: Any) -> Any:
+        return replace(before(order, now, **how), grace=timedelta(0))
+
+    patch.setattr(ShiftOrder, "release", release)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.trace.load import CHECKPOINT, month
-from benchmarks.trace.run import ways
+from benchmarks.trace.load import CHECKPOINT, Job, month
+from benchmarks.trace.run import Block, ways
 from benchmarks.trace.world import GRACE, NODE, World
 
 
@@ -36,6 +36,15 @@ def test_no_node_gpu_or_work_is_lost_or_made() -> None:
     assert len(done) > 1000
     assert all(ran[job.id] >= job.minutes for job in done)
     assert sum(ran[job.id] - job.minutes for job in done) <= found.requeued * (CHECKPOINT + GRACE)
+
+
+def test_what_is_to_spare_leaves_room_for_the_largest_job_that_fits() -> None:
+    jobs = [Job(0, 0, gpus, 60, 60, may_requeue=False) for gpus in (1, 8, 32)]
+    small, large = Block(nodes=8), Block(nodes=32)
+    assert [small.most_served(jobs, 3, spare) for spare in (0, 1, 2)] == [3, 4, 4]
+    # That one never fits beside the highest need.
+    assert small.most_served(jobs, 5, 2) == 7
+    assert large.most_served(jobs, 17, 2) == 19
 
 
 def test_ways_are_compared_under_the_same_load() -> None:
