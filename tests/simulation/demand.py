@@ -70,6 +70,8 @@ class Metrics:
         self.needed = 0.0
         self._lately: deque[float] = deque(maxlen=120)
         self.is_away, self._lags = False, 0
+        #: The query of which it is; None: of all.
+        self._of: str | None = None
         self._lie: Callable[[float], list[float]] = self._truth
         #: What each query has had as an answer last; None if that said nothing.
         self.told: dict[str, float | None] = {}
@@ -95,8 +97,8 @@ class Metrics:
     async def lie(self) -> None:
         """Something is wrong for a while."""
         dice, lies = self._world.dice, self.lies()
-        what = dice.choice((*lies, "away", "away", "late"))
-        self._world.note(f"metrics are {what}")
+        what, self._of = dice.choice((*lies, "away", "away", "late")), dice.choice(self._world.wrong)
+        self._world.note(f"metrics are {what}" + (f", those of {self._of}" if self._of else ""))
         self._world.counts[f"metrics {what}"] += 1
         if what == "away":
             self.is_away = True
@@ -114,12 +116,14 @@ class Metrics:
     async def query(self, expression: str) -> list[Sample]:
         self.told[expression] = None
         await self._world.passes()
-        if self.is_away:
+        is_true = self._of not in (None, expression)
+        if self.is_away and not is_true:
             raise Unreachable("Prometheus does not answer", "")
-        needed = self._lately[-min(self._lags, len(self._lately))] if self._lags and self._lately else self.needed
+        lags = 0 if is_true else min(self._lags, len(self._lately))
+        needed = self._lately[-lags] if lags else self.needed
         ready = self._world.block.inference.count(State.READY)
         true = 0.7 * needed / max(1, ready) if expression == "use" else needed * BEARS[expression]
-        values = self._lie(true)
+        values = (self._truth if is_true else self._lie)(true)
         said = sum(values) if values else math.nan
         self.told[expression] = said if math.isfinite(said) and said >= 0 else None
         return [Sample({}, value) for value in values]
@@ -298,6 +302,9 @@ class World(shifts.World):
             max_moves=pick((2, 4, 48)),
             observe=self.dice.random() < 0.08,
         )
+        queries = [load.query for load in self.demand.loads if isinstance(load, MetricLoad)]
+        #: What a lie is of.
+        self.wrong = (None, "waiting") if "waiting" in queries else (None,)
         mode = pick(("asap", "force", "force"))
         self.seen = replace(self._order("watch"), mode="asap", force_after=timedelta(0), rollback="none")
         #: How the DAG moves.
@@ -350,7 +357,7 @@ class World(shifts.World):
                 )
             )
         ]
-        if self.dice.random() < 0.2:
+        if self.dice.random() < 0.4:
             serving.append(MetricLoad(target="inference", query="waiting", per_unit=BEARS["waiting"]))
         queue = QueueLoad(target="training", min_wait=pick((0, 5)) * MINUTE, min_work=pick((0, 30)) * MINUTE)
         return pick(([*serving, queue], [*serving, queue], [queue, *serving], serving))
