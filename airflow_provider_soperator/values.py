@@ -33,6 +33,8 @@ _VALUES = frozenset(
 _TASK_INSTANCE = frozenset({"ti", "task_instance"})
 #: What a task instance has at hand.
 _ATTRIBUTES = frozenset({"dag_id", "map_index", "run_id", "task_id", "try_number"})
+#: What writes and reads plain values, by their class.
+_ADAPTERS: dict[type, Any] = {}
 
 
 class Plain:
@@ -48,12 +50,13 @@ class Plain:
         return found
 
 
-@cache
 def _adapter(kind: type) -> Any:
-    # One of a shift's order takes as long as some hundred orders, and event loops read one each minute.
-    from pydantic import TypeAdapter
+    # To make one takes as long as to read some hundred values, and event loops read orders each minute.
+    if kind not in _ADAPTERS:
+        from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def kept(key: str, otherwise: T) -> T:

@@ -57,6 +57,8 @@ GPUS = dict.fromkeys(NAMES, 8)
 BEARS = {"requests": 64.0, "waiting": 16.0, "rate": 5.0}
 #: Ticks within which a shift hears that demand is another, if nothing is slow.
 HEARD = 8
+#: Ticks after which a decision holds no more, a minute of planning included.
+OLD = 32
 #: Ticks of the longest pause between two runs that have not mended a difference.
 PAUSE = 240
 
@@ -90,7 +92,8 @@ class Metrics:
             "of another unit": lambda value: [value * 1000],
             "negative": lambda value: [-1.0 - value],
             "no number": lambda value: [value, math.nan],
-            "more than there is": lambda value: [1e308, 1e308],
+            "more than there is": lambda value: [1e308],
+            "more than can be counted": lambda value: [1e308, 1e308],
             "missing": lambda value: [],
         }
 
@@ -529,7 +532,11 @@ class World(shifts.World):
     def _happenings(self) -> Sequence[Callable[[], Awaitable[None]]]:
         faults = (self._slurm_away, self._token_expires, self._killed, self._robbed, self._drained, self._reserved)
         watching = (self._watcher_killed, self._watcher_away, self._paused, self._queue_away, self._overridden)
-        return (*faults, *watching, *[self.metrics.lie] * 6)
+        return (*faults, *watching, self._by_hand, *[self.metrics.lie] * 6)
+
+    async def _by_hand(self) -> None:
+        self.note("ann triggers the DAG")
+        self._begin(None)
 
     async def _killed(self) -> None:
         for run in self.controllers[:1]:
@@ -615,8 +622,10 @@ class World(shifts.World):
             return
         if not is_within(order.desired, wish):
             self._break("no range is left", f"{run.name} is for {order.desired}")
-        if self.demand.observe and not self._slow and is_within(has, wish) and order.desired != has:
-            self._break("what is only observed moves nothing", f"{run.name} is for {order.desired}, with {has}")
+        is_old = not self._decided or self.ticks - self._decided[-1][0] > OLD
+        if (is_old or self.demand.observe) and not self._slow and is_within(has, wish) and order.desired != has:
+            rule = "what is old, or only observed, moves nothing"
+            self._break(rule, f"{run.name} is for {order.desired}, with {has}")
 
     def _check_decision(
         self,
@@ -642,8 +651,8 @@ class World(shifts.World):
             stays = known[name] is None or self._oracle.is_new_to_all(now, self.demand.calm)
             least = max(self._oracle.highest(name), has[name] if stays else 0)
             if is_over and name != first:
-                least = min(least, has[name])
                 given = max(has[name], (self._oracle.units or has)[name], low)
+                least = min(least, given)
                 if units[name] > given:
                     rule = "beyond the moves of a day only the first target gets more"
                     self._break(rule, f"{name} would have {units[name]}, not {given}, after {len(self.moves)} moves")
