@@ -21,7 +21,7 @@ from tests.simulation.story import Violated, play, played
 #: Seeds of a run of the suite, and those of one test; `make soak` plays thousands.
 SEEDS, AT_ONCE = 40, 20
 #: Those whose stories are the first to break some rule without what keeps it.
-TELLING = (0, 7, 11, 12)
+TELLING = (6, 37, 14, 9, 8)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
@@ -100,7 +100,7 @@ def gives_no_grace(patch: pytest.MonkeyPatch) -> None:
         (counts_no_moves, "beyond the moves of a day only the first target gets more"),
         (plans_without_demand, "what is of use comes"),
         (goes_on_when_demand_is_another, "a shift that demand wishes for no more takes nothing"),
-        (begins_anew_after_a_restart, "a target has what it has needed lately"),
+        (begins_anew_after_a_restart, "what is unknown is not taken for low"),
         (gives_no_grace, "no job is ended without its grace"),
     ],
 )
