@@ -141,10 +141,12 @@ def decide(
     moves = state["moves"] = [one for one in state.get("moves", []) if at - one < _DAY]
     is_over = len(moves) >= demand.max_moves
     if is_over:
-        # Those who wait can wait, unless their units are on the way; the first cannot.
+        # Those who wait can wait, unless their units are on the way; the first cannot, and keeps what is on its way.
         first, given = demand.targets[0], state.get("units", {})
         most = {name: max(has[name], given.get(name, 0)) for name in has}
-        wants = {name: want if name == first else min(want, most[name]) for name, want in wants.items()}
+        wants = {name: min(want, most[name]) for name, want in wants.items()} | {
+            first: max(wants[first], given.get(first, 0))
+        }
         units = _shared(wants, wished, has, gpus, limit)
     is_new = units != state.get("units") and units != {name: has[name] for name in units}
     if is_new:

@@ -321,6 +321,7 @@ class World(shifts.World):
         self.variables: dict[str, str] = {}
         self._overridden_at = -NEVER
         self.moves: list[datetime] = []
+        self._wishes = set[Any]()
         self._oracle, self._remembered = Oracle(), Oracle()
         #: Decisions, and the ticks at which they were kept.
         self._decided: deque[tuple[int, dict[str, int]]] = deque(maxlen=400)
@@ -641,6 +642,7 @@ class World(shifts.World):
         known = {name: self._known(name, needs[name]) for name in names}
         self._oracle.look(now, self.demand.calm, known)
         bounds = {name: bounds_of(one) for name, one in wished.items()}
+        self._wishes.add(tuple(bounds.items()))
         first, limit, total = names[0], self.count, sum(has.values())
         is_over = len([at for at in self.moves if now - at < timedelta(days=1)]) >= self.demand.max_moves
         if not (is_within(units, wished) and sum(units.values()) <= limit):
@@ -656,12 +658,15 @@ class World(shifts.World):
                 if units[name] > given:
                     rule = "beyond the moves of a day only the first target gets more"
                     self._break(rule, f"{name} would have {units[name]}, not {given}, after {len(self.moves)} moves")
+            elif is_over:
+                least = max(least, (self._oracle.units or has)[name])
             least = min(max(least, low), high, low + left)
             left -= max(0, units[name] - low)
             if units[name] < least:
                 rule = "what is unknown is not taken for low" if stays else "a target has what it has needed lately"
                 self._break(rule, f"{name} would have {units[name]}, and not {least}, with {has}")
-            most = max(self._oracle.highest(name), has[name], low)
+            kept = (self._oracle.units or has)[name] if is_over and name == first else 0
+            most = max(self._oracle.highest(name), has[name], low, kept)
             if units[name] > most:
                 self._break("nothing moves to where it is of no use", f"{name} would have {units[name]}, not {most}")
         for name in NAMES:
@@ -697,9 +702,8 @@ class World(shifts.World):
 
     @property
     def most_beyond(self) -> int:
-        """Moves beyond those of a day: of the first target alone, and of what is wished for."""
-        wishes = 2 + 2 * len(kept_overrides(OVERRIDES))
-        return self.count * wishes
+        """Moves beyond those of a day: growth of the first target alone, in each wish that has been."""
+        return self.count * len(self._wishes)
 
     def _ended(self, job: SlurmJob) -> None:
         super()._ended(job)

@@ -130,6 +130,17 @@ def test_the_last_move_of_a_day_is_carried_out() -> None:
     assert watch.look(1, 7).units == {"training": 6, "inference": 2}
 
 
+def test_beyond_the_moves_of_a_day_nothing_flaps_while_units_are_on_their_way() -> None:
+    watch = Watch(Demand(LOADS, max_moves=2, calm=MINUTE))
+    for inference in (6, 5) * 30:
+        for _ in range(3):
+            watch.look(inference, 0)
+            # Its nodes leave as jobs end.
+            watch.has = {"training": 4, "inference": 4}
+    # Those of the day, and one more of the first target.
+    assert watch.moves == 3
+
+
 needs = st.none() | st.integers(0, 12)
 steps = st.lists(st.tuples(needs, needs, st.integers(1, 40)), max_size=30)
 low, span = st.integers(0, 4), st.integers(0, 8)
