@@ -658,14 +658,14 @@ class World(shifts.World):
                 if units[name] > given:
                     rule = "beyond the moves of a day only the first target gets more"
                     self._break(rule, f"{name} would have {units[name]}, not {given}, after {len(self.moves)} moves")
-            elif is_over:
-                least = max(least, (self._oracle.units or has)[name])
-            least = min(max(least, low), high, low + left)
+            # The first keeps what is on its way.
+            kept = min((self._oracle.units or has)[name], high, low + left) if is_over and name == first else 0
+            least = min(max(least, low, kept), high, low + left)
             left -= max(0, units[name] - low)
             if units[name] < least:
                 rule = "what is unknown is not taken for low" if stays else "a target has what it has needed lately"
+                rule = "beyond the moves of a day only the first target gets more" if units[name] < kept else rule
                 self._break(rule, f"{name} would have {units[name]}, and not {least}, with {has}")
-            kept = (self._oracle.units or has)[name] if is_over and name == first else 0
             most = max(self._oracle.highest(name), has[name], low, kept)
             if units[name] > most:
                 self._break("nothing moves to where it is of no use", f"{name} would have {units[name]}, not {most}")
