@@ -148,11 +148,22 @@ def test_an_imported_chain_can_be_kept(folder: Path, capsys: pytest.CaptureFixtu
     made = called(capsys, "import", str(folder / "run_all.sh"), "--variable", "1=big")
     (folder / "run_all.py").write_text(made.out)
     assert "'script': 'fit.sbatch'" in made.out
-    assert "Keep it beside fit.sbatch. On the cluster there have to be /jail/report.sh." in made.out
+    where = "Keep it beside fit.sbatch. On the cluster there have to be /jail/report.sh."
+    assert made.out.startswith(f'"""Made from run_all.sh. {where}"""\n')
     assert called(capsys, "lint", str(folder / "run_all.py")).status == 0
     [row] = called(capsys, "plan", str(folder / "run_all.py"), "--json").rows
     assert "srun fit" in row["shell"]
     assert "--dependency=afterok:$" in row["shell"]
+
+
+def test_a_command_without_effect_on_jobs_is_passed_over_as_the_refusal_says(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "run_all.sh").write_text("module load cuda\nsbatch --wrap=true\n")
+    refused = called(capsys, "import", str(folder / "run_all.sh"))
+    assert "--ignore module on the command line" in str(refused.status)
+    made = called(capsys, "import", str(folder / "run_all.sh"), "--ignore", "module")
+    assert made.out.startswith('"""Made from run_all.sh."""\n')
 
 
 def test_a_script_of_a_job_is_a_dag_of_one_task(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
