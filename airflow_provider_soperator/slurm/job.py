@@ -147,7 +147,7 @@ def _body(job: JobDescription) -> Iterator[str]:
     given = [name for name in ("script", "command", "script_file", "remote_script") if getattr(job, name) is not None]
     if len(given) != 1:
         what = f"{' and '.join(given)} are set" if given else "nothing to run"
-        yield f"{what}: set exactly one of script, command, script_file and remote_script"
+        yield f"{what}: set exactly one of script, command and remote_script"
     if job.script is not None:
         yield from _script("script", job.script)
     if job.script_file is not None:
