@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.operators.sbatch import Policy, SbatchOperator
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.values import has_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -94,9 +95,23 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         except (call.CallError, ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from None
 
-    def _pack(self, context: Context, key: SubmissionKey) -> None:
+    def _check_literals(self) -> None:
+        try:
+            if not has_template(self.job.get("array")):
+                self._check_array()
+            if not has_template(self.requirements):
+                self._requirements()
+        except call.CallError as error:
+            raise InvalidJob([f"{self.task_id}: {error}"]) from None
+        super()._check_literals()
+
+    def _check_array(self) -> None:
         if self.job.get("array") is not None:
             raise call.CallError("array: all its elements would make the same call; map the task instead (expand)")
+
+    def _pack(self, context: Context, key: SubmissionKey) -> None:
+        # Of a mapped task, or from a template.
+        self._check_array()
         launch = call.Launch(
             python=self.python,
             venv=self.venv,

@@ -344,6 +344,9 @@ _SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
 
 
 def _environment(job: JobDescription) -> Iterator[str]:
+    if not isinstance(job.env, Mapping):  # a DAG file is not type-checked
+        yield f"env: must be variables by their names, got {type(job.env).__name__}"  # type: ignore[unreachable]
+        return
     total = 0
     for name, value in job.env.items():
         if not _NAME.fullmatch(name) or len(name) > 254:
