@@ -94,7 +94,8 @@ class AirflowApi:
                 continue
             login, password = (unquote(part) if part else None for part in (parts.username, parts.password))
             where = {"host": parts.hostname, "port": parts.port, "login": login, "password": password}
-            extra = json.dumps(dict(parse_qsl(parts.query)))
+            said = dict(parse_qsl(parts.query))
+            extra = said.get("__extra__") or json.dumps(said)
             self.call(
                 "POST", "/connections", json={"connection_id": name, "conn_type": parts.scheme, "extra": extra, **where}
             )

@@ -304,7 +304,7 @@ def test_the_nebius_connection_has_endpoint_and_token(cluster: Cluster) -> None:
     parsed = connection(cluster, "NEBIUS_DEFAULT")
     assert (parsed.conn_type, f"{parsed.host}:{parsed.port}") == ("nebius", facts["endpoint"])
     assert (parsed.login or None, parsed.password) == (None, facts["token"])
-    assert parsed.extra_dejson == {"insecure": "true"}
+    assert parsed.extra_dejson == {"insecure": True}
 
 
 def test_airflow_finds_the_printed_connections_in_its_environment(cluster: Cluster) -> None:
