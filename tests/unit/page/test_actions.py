@@ -151,6 +151,20 @@ def test_what_is_left_over_is_told_with_its_owner(offers: dict[str, Offer], monk
 
 
 @pytest.mark.usefixtures("offers")
+def test_old_files_are_released_together_and_the_form_names_them() -> None:
+    folder = "/root/.airflow-soperator"
+    seen = picture(files=tuple(f"{folder}/{number:012}.zip" for number in range(30)))
+    of_files = f"/action?dag_id=cluster_release&connection=c&name={folder}"
+    assert f'href="/af/soperator{of_files.replace("&", "&amp;")}"' in visit("/", seen).text
+    said = visit(of_files, seen).text
+    assert f"<li>The file {folder}/000000000000.zip is removed.</li>" in said
+    assert "<li>10 more files.</li>" in said
+    assert "No job in the queue is of these calls." in said
+    gone = visit(of_files, picture()).text
+    assert f'<li class="failure">Nothing that is left over is called {folder}.</li>' in gone
+
+
+@pytest.mark.usefixtures("offers")
 @pytest.mark.parametrize(
     "of", ["nodes=worker-1", "job_ids=7", f"nodes={HOSTILE}", f"job_ids={HOSTILE}", f"reason={HOSTILE}"]
 )
