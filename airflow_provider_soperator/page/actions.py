@@ -46,6 +46,11 @@ class Offers:
         """Those of these kinds, in their order."""
         return [offer for kind in kinds for offer in self.all if offer.kind == kind]
 
+    def label(self, offer: Offer, does: str = "") -> str:
+        """What its button says; where several DAGs do the same, also which of them this is."""
+        does = does or offer.title
+        return f"{does} by {offer.dag_id}" if len(self.of(offer.kind)) > 1 else does
+
     def usable(self, kind: str) -> Offer | None:
         """One that the viewer can trigger now."""
         return next((offer for offer in self.of(kind) if offer.is_allowed and not offer.is_paused), None)

@@ -56,6 +56,14 @@ def test_a_node_has_the_actions_that_make_sense_for_it() -> None:
     assert {*of_drained} - everywhere == {"Undrain", "Replace machine"}
 
 
+def test_of_two_dags_that_do_the_same_each_button_says_which(offers: dict[str, Offer], rights: Everything) -> None:
+    offers["other"] = Offer(kind="drain", dag_id="oncall_drain")
+    rights.dags |= {"oncall_drain"}
+    assert {"Drain by cluster_drain", "Drain by oncall_drain", "Power down"} <= {
+        *buttons(visit("/?node=worker-0", picture()).text)
+    }
+
+
 def may_read_all_and_trigger(dag_id: str) -> Any:
     return lambda self, *, method, details, **asked: method == "GET" or details.id == dag_id
 
