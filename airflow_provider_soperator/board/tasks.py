@@ -107,6 +107,10 @@ def find_tasks(jobs: Sequence[Job], known: Mapping[JobId, JobTasks], new: Collec
     from airflow.models.taskinstance import TaskInstance
 
     found = _matched(keyed, _instances(), _submitted_by_executor(), TaskInstance.state.in_(_ALIVE))
+    # The jobs of a pipeline are submitted ahead: their tasks have no state before it is their turn.
+    if ahead := [job for job in keyed if job.id not in found and not job.state.is_finished]:
+        is_to_come = TaskInstance.state.is_(None) & TaskInstance.dag_run.has(state="running")
+        found |= _matched(ahead, _instances(), None, is_to_come)
     others = [job.id for job in keyed if job.id not in found]
     before = dict(known) | find_ended([job for job in keyed if job.id in new and job.id not in found])
     return found | {job: replace(before[job], has_ended=True) for job in others if job in before}
@@ -135,7 +139,8 @@ def _matched(jobs: Sequence[Job], instances: Any, by_executor: Any, *where: Any)
     with create_session() as session:
         # Of very many rows few are kept.
         found = match(jobs, session.execute(instances.where(*where).execution_options(yield_per=1000)))
-        if others := [job for job in jobs if job.id not in found]:
+        others = [job for job in jobs if job.id not in found]
+        if others and by_executor is not None:
             found |= match(others, session.execute(by_executor.where(*where).execution_options(yield_per=1000)))
     return found
 

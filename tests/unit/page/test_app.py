@@ -333,6 +333,13 @@ def test_nodes_that_are_looked_for_stand_out() -> None:
 
 
 @pytest.mark.usefixtures("rights")
+def test_a_job_that_waits_says_when_slurm_expects_it_to_start() -> None:
+    moment = datetime(2026, 11, 26, 8, 4, tzinfo=timezone.utc)
+    waiting = Job(id=JobId(7), state=JobState.parse("PENDING"), reason="Resources", started=moment)
+    assert "; expected to start at 26 Nov 08:04 UTC</td>" in visit("/", picture(jobs=(waiting,))).text
+
+
+@pytest.mark.usefixtures("rights")
 def test_many_nodes_are_small_tiles_in_lines() -> None:
     many = tuple(Node(name=f"worker-{number}", state=NodeState.parse("IDLE")) for number in range(1000))
     shown = visit("/", picture(nodes=many)).text
