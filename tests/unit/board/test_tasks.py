@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_soperator.board.tasks import SUBMITTED, _type_of, find_tasks, match
 from airflow_provider_soperator.executors.job_keeper import NewsKind
+from airflow_provider_soperator.pipelines.plan import ahead_key
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.work.sbatch import key_of_try
@@ -26,6 +27,7 @@ class Instance:
     try_number: int = 1
     #: Of its run.
     start_date: datetime = BEGUN
+    clear_number: int = 0
 
 
 def job_of(instance: Instance, number: int = 1, text: str = "7") -> Job:
@@ -44,6 +46,18 @@ def test_a_job_is_of_the_task_whose_key_it_has() -> None:
 def test_a_retry_may_go_on_with_an_earlier_job() -> None:
     [tasks] = match([job_of(Instance(), 1)], [Instance(try_number=3)]).values()
     assert tasks.try_number == 1
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_job_that_was_submitted_ahead_is_of_its_stage_also_after_a_clear(index: int) -> None:
+    stage = Instance(task_id="model.fit", map_index=index, clear_number=1, try_number=2)
+    keys = [ahead_key(stage.dag_id, stage.run_id, stage.task_id, index, cleared, BEGUN) for cleared in (0, 1, 2)]
+    jobs = [Job(id=JobId(7 + number), name=key.name("any")) for number, key in enumerate(keys)]
+    found = match(jobs, [stage])
+    assert {str(job): (tasks.task_id, tasks.map_index, tasks.count) for job, tasks in found.items()} == {
+        "7": ("model.fit", index, 1),
+        "8": ("model.fit", index, 1),
+    }
 
 
 def test_a_run_that_was_made_again_does_not_have_the_jobs_of_the_old_one() -> None:
