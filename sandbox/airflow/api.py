@@ -95,7 +95,8 @@ class AirflowApi:
             login, password = (unquote(part) if part else None for part in (parts.username, parts.password))
             where = {"host": parts.hostname, "port": parts.port, "login": login, "password": password}
             said = dict(parse_qsl(parts.query))
-            extra = said.get("__extra__") or json.dumps(said)
+            # An empty one, too, would count as a secret that is too short to be masked.
+            extra = said.get("__extra__") or (json.dumps(said) if said else None)
             self.call(
                 "POST", "/connections", json={"connection_id": name, "conn_type": parts.scheme, "extra": extra, **where}
             )

@@ -307,6 +307,13 @@ def test_the_nebius_connection_has_endpoint_and_token(cluster: Cluster) -> None:
     assert parsed.extra_dejson == {"insecure": True}
 
 
+def test_no_connection_has_a_text_that_is_too_short_to_be_masked(cluster: Cluster) -> None:
+    """Airflow warns of such, in the log of each task."""
+    for name in cluster.access["airflow_connections"]:
+        extra = connection(cluster, name.removeprefix("AIRFLOW_CONN_")).extra_dejson
+        assert [key for key, value in extra.items() if isinstance(value, str) and len(value) < 5] == []
+
+
 def test_airflow_finds_the_printed_connections_in_its_environment(cluster: Cluster) -> None:
     printed = command_line("connections", "--name", cluster.settings.name).stdout
     script = f"{printed}\n{sys.executable} -c 'from airflow.models import Connection as C; "
