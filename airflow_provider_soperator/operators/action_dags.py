@@ -61,7 +61,7 @@ _ACTIONS = {
     "cancel": _Action(CancelJobsOperator, "Cancel jobs, of any user.", ("job_ids",), is_risky=True),
     "release": _Action(
         ReleaseLeftOversOperator,
-        "Release a reservation, or old files of function calls, that runs of this provider have left behind.",
+        "Delete what runs of this provider have left behind: a reservation, or old files of function calls.",
         ("name",),
         is_risky=True,
     ),
