@@ -15,9 +15,9 @@ from airflow_provider_soperator.capacity.reservations import OUR_RESERVATIONS, i
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.files import RemoveFiles
-from airflow_provider_soperator.slurm.job_ids import key_of
 from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
 from airflow_provider_soperator.slurm.requests import DeleteReservation, Request, Undrain
+from airflow_provider_soperator.slurm.submission_keys import key_of
 
 #: The DAG of a shift, at the end of what it says about itself.
 _DAG = re.compile(r"\(([\w.-]+)\)$")

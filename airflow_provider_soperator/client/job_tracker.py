@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_soperator.slurm.job_ids import JobId, array_text, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.states import JobBase, JobState
+from airflow_provider_soperator.slurm.submission_keys import key_of
 
 #: An element of an array and a component of a heterogeneous job; of a plain job both are None.
 _Key = tuple[int | None, int | None]

@@ -18,7 +18,7 @@ from airflow_provider_soperator.values import has_template
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+    from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
     from airflow_provider_soperator.work.protocols import End
 
 
@@ -164,7 +164,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     def _result(self, report: dict[str, Any]) -> Any:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.files import FileError
-        from airflow_provider_soperator.slurm.job_ids import JobId, key_of
+        from airflow_provider_soperator.slurm.job_ids import JobId
+        from airflow_provider_soperator.slurm.submission_keys import key_of
 
         # That of the job, which an earlier try may have submitted, and not that of this try.
         key = key_of(report["name"], JobId.parse(report["job_id"]))

@@ -28,11 +28,12 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_failures import JobNodeFailed, JobPreempted, failure
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, submitted_since
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus, expand_filename, sentence
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
 
 #: Seconds after which the connection is read anew, and the folder is made anew, in which old files are removed then.
 RENEWED, CLEANED = 60.0, 86400.0

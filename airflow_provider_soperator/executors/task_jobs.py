@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_ids import ELEMENTS, SubmissionKey, readable_name
+from airflow_provider_soperator.slurm.submission_keys import ELEMENTS, SubmissionKey, readable_name
 
 #: Fields that are the executor's own.
 _FIXED = frozenset(

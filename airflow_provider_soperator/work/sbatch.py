@@ -22,19 +22,19 @@ from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met, 
 from airflow_provider_soperator.slurm import links, sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_failures import failure
-from airflow_provider_soperator.slurm.job_ids import (
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
+from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
+from airflow_provider_soperator.slurm.requests import ListJobs
+from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
+from airflow_provider_soperator.slurm.submission_keys import (
     ELEMENTS,
-    JobId,
     Keys,
     SubmissionKey,
     output_path,
     read_keys,
     readable_name,
 )
-from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
-from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
-from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

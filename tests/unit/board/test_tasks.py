@@ -11,8 +11,9 @@ import pytest
 from airflow_provider_soperator.board.tasks import SUBMITTED, _type_of, find_tasks, match
 from airflow_provider_soperator.executors.job_keeper import NewsKind
 from airflow_provider_soperator.pipelines.plan import ahead_key
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.work.sbatch import key_of_try
 
 BEGUN = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)

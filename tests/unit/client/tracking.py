@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, UnknownJob
 from airflow_provider_soperator.slurm.files import FilePiece, Piece, ReadPieces
-from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey, array_text
+from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
@@ -28,6 +28,7 @@ from airflow_provider_soperator.slurm.requests import (
 )
 from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn, SubmitOnce, Submitted, Withdraw
 from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from airflow_provider_soperator.client.job_run import LAST_LINES, MOST_OF_ELEMEN
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.files import ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.notations import ExitCode
 from airflow_provider_soperator.slurm.states import NodeState
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.work.sbatch import Chain, Published, follow
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
