@@ -9,10 +9,11 @@ import json
 import queue
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from datetime import datetime, timezone
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.executors.base_executor import BaseExecutor, get_execution_api_server_url
@@ -113,7 +114,7 @@ class SlurmExecutor(BaseExecutor):
 
         # Tokens are signed here, as that may take a millisecond each.
         try:
-            tasks = [self._queued_task(workload) for workload in workloads]
+            tasks = [self.queued_task(workload) for workload in workloads]
         except Exception as error:
             # Nothing else would end these tasks: for Airflow they wait in Slurm.
             self.log.exception("Tasks could not be handed over")
@@ -121,9 +122,10 @@ class SlurmExecutor(BaseExecutor):
             for workload in workloads:
                 self._news.put(News(str(workload.ti.external_executor_id), NewsKind.FAILED, said))
             return
-        await self._started_keeper.submit(tasks)
+        await self.keeper.submit(tasks)
 
-    def _queued_task(self, workload: ExecuteTask) -> QueuedTask:
+    def queued_task(self, workload: ExecuteTask) -> QueuedTask:
+        """The task, with a token to start it."""
         from airflow_provider_soperator.executors.task_jobs import QueuedTask
 
         ti = workload.ti
@@ -148,10 +150,14 @@ class SlurmExecutor(BaseExecutor):
 
     # What the scheduler is told
 
+    def news(self) -> Iterator[News]:
+        """Take the news of jobs, the oldest first."""
+        while not self._news.empty():
+            yield self._news.get_nowait()
+
     def sync(self) -> None:
         """Take up the news; never waits for the cluster, and never raises, which would end the scheduler."""
-        while len(self._untaken) < MOST_NEWS and not self._news.empty():
-            self._untaken.append(self._news.get_nowait())
+        self._untaken += islice(self.news(), MOST_NEWS - len(self._untaken))
         try:
             states = _states({news.leg for news in self._untaken if news.is_end})
         except Exception:
@@ -224,7 +230,7 @@ class SlurmExecutor(BaseExecutor):
     async def _drop_unwanted(self, legs: Collection[str]) -> None:
         import asyncio
 
-        keeper = self._started_keeper
+        keeper = self.keeper
         try:
             legs = {*legs, *keeper.ended}
             unwanted = legs - {*await asyncio.to_thread(_states, legs)}
@@ -245,7 +251,7 @@ class SlurmExecutor(BaseExecutor):
             self._books.accept(leg, self._key(legs[leg]), Phase.SUBMITTED)
         if not ours:
             return [ti for ti in tis if not ti.external_executor_id]
-        adoption = self._loop.begin(self._started_keeper.adopt(ours))
+        adoption = self._loop.begin(self.keeper.adopt(ours))
         try:
             found = adoption.result(ADOPTION)
         except Exception as error:
@@ -253,7 +259,7 @@ class SlurmExecutor(BaseExecutor):
             adoption.cancel()
             found = set(ours)
             self.log.warning("%s tasks are taken to have jobs, as Slurm does not answer: %r", len(ours), error)
-            self._loop.begin(self._started_keeper.adopt_later(ours))
+            self._loop.begin(self.keeper.adopt_later(ours))
         for leg in ours:
             if leg in found:
                 self.running.add(self._key(legs[leg]))
@@ -267,7 +273,7 @@ class SlurmExecutor(BaseExecutor):
         while self._books.unsubmitted and time.monotonic() < until:
             self.sync()
             time.sleep(0.1)
-        closing = self._loop.begin(self._started_keeper.close())
+        closing = self._loop.begin(self.keeper.close())
         with suppress(Exception):
             closing.result(max(1.0, until - time.monotonic()))
 
@@ -318,7 +324,8 @@ class SlurmExecutor(BaseExecutor):
         return LOOP
 
     @property
-    def _started_keeper(self) -> JobKeeper:
+    def keeper(self) -> JobKeeper:
+        """The jobs of the tasks, once it is started."""
         assert self._keeper is not None, "the scheduler starts the executor"
         return self._keeper
 

@@ -245,7 +245,7 @@ def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmE
 
 
 def test_tasks_that_cannot_be_handed_over_have_failed(executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_queued_task", lambda workload: 1 / 0)
+    monkeypatch.setattr(executor, "queued_task", lambda workload: 1 / 0)
     queue(executor, workload("a", "a"), workload("b", "b"))
     assert submitted(executor) == []
     assert [state for state, _ in tell(executor).values()] == [TaskInstanceState.FAILED] * 2
