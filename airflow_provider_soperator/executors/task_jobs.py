@@ -119,10 +119,11 @@ class ExecutorFolder:
         for task in tasks:
             try:
                 job, share = self._job(defaults.fields(task), env)
-            except (InvalidJob, TypeError, ValueError) as error:
+                kind = json.dumps([fields_of(job), share], sort_keys=True)
+            except Exception as error:
+                # Whatever one task asks for must not fail those that became ready with it.
                 rejected[task.leg] = error
                 continue
-            kind = json.dumps([fields_of(job), share], sort_keys=True)
             groups.setdefault(kind, (job, share, []))[2].append(task)
         made = (
             _shared(job, share, group) if share > 1 else _arrays(job, group) for job, share, group in groups.values()
@@ -135,7 +136,7 @@ class ExecutorFolder:
             raise InvalidJob([f"{SHARE}: {share!r} is not a number of tasks"])
         if fixed := sorted(_FIXED & said.keys()):
             raise InvalidJob([f"{', '.join(fixed)}: set by the executor: a task's job runs Airflow"])
-        said["env"] = {**env, **said.get("env", {})}
+        said["env"] = {**env, **(said.get("env") or {})}
         job = job_of(said).replace(
             script=f"#!{self.python}\n{runner()}",
             output=f"{self.root}/output/%j.out",
