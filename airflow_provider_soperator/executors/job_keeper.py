@@ -27,9 +27,9 @@ from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, Queue
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_failures import JobNodeFailed, JobPreempted, failure
+from airflow_provider_soperator.slurm.job_failures import JobError, JobNodeFailed, JobPreempted, JobTimedOut, failure
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, submitted_since
-from airflow_provider_soperator.slurm.job_records import JobStatus, expand_filename, sentence
+from airflow_provider_soperator.slurm.job_records import JobStatus, expand_filename, sentence, state_of
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.states import JobBase
@@ -54,6 +54,12 @@ _MEANING = {
     runner.UNFIT: "its Python has no Airflow: correct executor_python",
 }
 _AGAIN = "retries of its task run it again"
+#: Remedies in place of those for a job that Slurm may requeue.
+_REMEDIES: Mapping[type[JobError], str] = {
+    JobNodeFailed: _AGAIN,
+    JobPreempted: _AGAIN,
+    JobTimedOut: "set a longer time_limit in executor_config, or save a checkpoint from which a retry goes on",
+}
 
 
 class NewsKind(Enum):
@@ -65,6 +71,8 @@ class NewsKind(Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     NOT_WANTED = "not wanted"
+    #: It never had a job.
+    NOT_SUBMITTED = "not submitted"
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class News:
 
     @property
     def is_end(self) -> bool:
-        return self.kind in (NewsKind.SUCCEEDED, NewsKind.FAILED, NewsKind.NOT_WANTED)
+        return self.kind not in (NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED)
 
 
 def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
@@ -94,7 +102,7 @@ def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
 class JobKeeper:
     """The jobs of an executor's tasks. ``tell`` takes the news; ``env`` are variables that each job has.
 
-    Each task that was handed over has one end: it succeeded, failed or is not wanted any more.
+    Each task that was handed over has one end: it succeeded, failed, is not wanted any more, or never had a job.
     """
 
     def __init__(
@@ -170,7 +178,7 @@ class JobKeeper:
         return ours | {task.leg for key in found for task in tasks[key]}
 
     async def adopt_later(self, legs: Sequence[str]) -> None:
-        """Adopt jobs as soon as the cluster answers; a task that turns out to have none has failed."""
+        """Adopt jobs as soon as the cluster answers, and tell which tasks turn out to have none."""
         while True:
             try:
                 found = await self.adopt(legs)
@@ -179,7 +187,7 @@ class JobKeeper:
                 self._log.warning("The jobs of %s tasks cannot be looked for at present: %s", len(legs), error)
             await asyncio.sleep(AGAIN)
         lost = [QueuedTask(leg, "", "", "") for leg in legs if leg not in found]
-        self._over(lost, _failed("The scheduler ended before it had submitted a job"))
+        self._over(lost, News("", NewsKind.NOT_SUBMITTED))
 
     @property
     def ended(self) -> Collection[str]:
@@ -302,7 +310,10 @@ class JobKeeper:
         part = status.telling
         if part is None or status.trouble:
             return
-        if part.state.is_active:
+        if part.state.is_configuring:
+            kind = NewsKind.WAITING
+            said = f"Job {status.id} waits: its nodes boot, or run their prolog ({state_of(part)})"
+        elif part.state.is_active:
             kind, said = NewsKind.STARTED, f"Job {status.id} {sentence(status)}"
         elif part.state.is_pending and part.reason not in ("", "None"):
             kind, said = NewsKind.WAITING, f"Job {status.id} waits: {reason_in_words(part)}"
@@ -331,8 +342,8 @@ class JobKeeper:
         last = [line for line in last if '{"timestamp":' not in line]
         lines = (*diagnosis, *(last if len(last) > 1 else ()))
         error = failure(status)
-        why = _AGAIN if isinstance(error, (JobNodeFailed, JobPreempted)) else str(error).partition("\n")[0]
-        self._over(tasks, _failed(f"Job {status.id} {sentence(status)}: {_MEANING.get(code) or why}", lines), files)
+        why = _MEANING.get(code) or (error and _REMEDIES.get(type(error))) or str(error).partition("\n")[0]
+        self._over(tasks, _failed(f"Job {status.id} {sentence(status)}: {why}", lines), files)
 
     def _over(self, tasks: Iterable[QueuedTask], news: News, files: Sequence[str] = ()) -> None:
         """Tell the end of tasks, and note what is left of them."""

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks for tasks that were cleared or marked while their jobs wait.
 LOOK = 15.0
-#: Seconds that adoption may take of the scheduler's time, a log of the API server's, and submissions at the exit.
-ADOPTION, OF_LOG, AT_EXIT = 5.0, 3.0, 10.0
+#: Seconds that a log may take of the API server's time, and submissions at the exit.
+OF_LOG, AT_EXIT = 3.0, 10.0
 #: News that are taken up at once.
 MOST_NEWS = 2000
 
@@ -158,10 +158,13 @@ class SlurmExecutor(BaseExecutor):
     def sync(self) -> None:
         """Take up the news; never waits for the cluster, and never raises, which would end the scheduler."""
         self._untaken += islice(self.news(), MOST_NEWS - len(self._untaken))
+        from airflow_provider_soperator.executors.job_keeper import NewsKind
+
         try:
+            _schedule_again({news.leg for news in self._untaken if news.kind is NewsKind.NOT_SUBMITTED})
             states = _states({news.leg for news in self._untaken if news.is_end})
         except Exception:
-            self.log.exception("The states of tasks cannot be read at present")
+            self.log.exception("The states of tasks cannot be read or changed at present")
             return
         news_of_jobs, self._untaken = self._untaken, []
         for news in news_of_jobs:
@@ -186,20 +189,26 @@ class SlurmExecutor(BaseExecutor):
         key = self._books.end(news.leg)
         if key is None:
             return
-        # Of a task that is not wanted another job may run.
-        is_waited_for = state is not None and (kind is not NewsKind.NOT_WANTED or state == "queued")
-        if is_waited_for:
+        # Of a task that is not wanted another job may run; and one without a job that runs is for heartbeats to miss.
+        is_waited_for = state == "queued" or (state is not None and kind in (NewsKind.SUCCEEDED, NewsKind.FAILED))
+        is_cleared = is_waited_for and state == "restarting"
+        if is_cleared:
+            # Airflow then runs it again at once; after a failure it would wait as for a retry.
+            self.success(cast("WorkloadKey", key), info=said)
+            if kind is NewsKind.SUCCEEDED:
+                self._tell(key, "ended", f"{said}: it was ended, as its task was cleared")
+        elif is_waited_for:
             said += self._WHY.get(kind.value, "")
             self.fail(cast("WorkloadKey", key), info=said)
         else:
             # It has told its state itself. The end of its job would fail a sensor that has been rescheduled, and that
             # Airflow has scheduled again since.
             self.running.discard(cast("WorkloadKey", key))
-        if is_waited_for or kind is NewsKind.FAILED:
+        if kind is NewsKind.FAILED or (is_waited_for and not is_cleared):
             self._tell(key, NewsKind.FAILED.value, "\n".join((said, *news.lines)))
             self._append_to_log(news.log_path, said, news.lines)
 
-    #: Why a task has failed whose job has not: another server has answered its node, or it was cleared while it ran.
+    #: Why a task has failed whose job has not: another server has answered its node, or its supervisor was lost.
     _WHY: ClassVar = {
         "not wanted": ": what answered its node knows no such task: see whether execution_api_server_url is right",
         "succeeded": ", and its task has told no state",
@@ -245,30 +254,20 @@ class SlurmExecutor(BaseExecutor):
 
     def try_adopt_task_instances(self, tis: Sequence[TaskInstance]) -> Sequence[TaskInstance]:
         """Go on with the jobs of a scheduler that has ended, also if they have ended meanwhile."""
-        legs = {ti.external_executor_id: ti for ti in tis if ti.external_executor_id}
-        ours = [leg for leg in legs if leg not in self._books]
-        for leg in ours:
-            self._books.accept(leg, self._key(legs[leg]), Phase.SUBMITTED)
-        if not ours:
-            return [ti for ti in tis if not ti.external_executor_id]
-        adoption = self._loop.begin(self.keeper.adopt(ours))
-        try:
-            found = adoption.result(ADOPTION)
-        except Exception as error:
-            # What is not adopted is run again. Whether all of these have jobs is found later.
-            adoption.cancel()
-            found = set(ours)
-            self.log.warning("%s tasks are taken to have jobs, as Slurm does not answer: %r", len(ours), error)
-            self._loop.begin(self.keeper.adopt_later(ours))
-        for leg in ours:
-            if leg in found:
-                self.running.add(self._key(legs[leg]))
-            else:
-                self._books.end(leg)
-        return [ti for ti in tis if (ti.external_executor_id or "") not in self._books]
+        ours = {leg: self._key(ti) for ti in tis if (leg := ti.external_executor_id) and leg not in self._books}
+        for leg, key in ours.items():
+            self._books.accept(leg, key, Phase.SUBMITTED)
+            self.running.add(key)
+        if ours:
+            self._loop.begin(self.keeper.adopt_later([*ours]))
+        # What is not adopted is a new try. Those that have no job are put back once that is known.
+        return [ti for ti in tis if not ti.external_executor_id]
 
     def end(self) -> None:
         """Complete submissions that are under way; jobs go on, for the next scheduler to adopt."""
+        if self._keeper is None:
+            # Airflow ends what has refused to start, too.
+            return
         until = time.monotonic() + AT_EXIT
         while self._books.unsubmitted and time.monotonic() < until:
             self.sync()
@@ -328,6 +327,24 @@ class SlurmExecutor(BaseExecutor):
         """The jobs of the tasks, once it is started."""
         assert self._keeper is not None, "the scheduler starts the executor"
         return self._keeper
+
+
+def _schedule_again(legs: Collection[str]) -> None:
+    """Put back those of some legs that Airflow has queued: it queues their tasks again, in the same try."""
+    if not legs:
+        return
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import update
+
+    known, state = TaskInstance.external_executor_id, TaskInstance.state
+    # As the scheduler does with tasks that are stuck in its queue.
+    scheduled = {"state": TaskInstanceState.SCHEDULED, "scheduled_dttm": datetime.now(timezone.utc)}
+    unqueued = dict.fromkeys(("queued_dttm", "queued_by_job_id", "external_executor_id"))
+    with create_session() as session:
+        changed = update(TaskInstance).where(known.in_(legs), state == TaskInstanceState.QUEUED)
+        session.execute(changed.values(**scheduled, **unqueued).execution_options(synchronize_session=False))
 
 
 def _states(legs: Collection[str]) -> Mapping[str, str]:

@@ -25,7 +25,7 @@ def test_the_rules_hold(first: int) -> None:
         counts += world.counts
     assert counts["scheduler_dies"] >= 150
     assert counts["controller_killed"] + sum(counts[death] for death in DEATHS) >= 150
-    assert all(counts[what] for what in (*DEATHS, "adopted", "reset", "scheduler_hangs"))
+    assert all(counts[what] for what in (*DEATHS, "adopted", "put_back", "success", "scheduler_hangs"))
 
 
 def test_a_seed_tells_the_same_story_each_time() -> None:
@@ -41,6 +41,7 @@ async def _find_none(keeper: JobKeeper, legs: object) -> set[str]:
     [
         (World, "states", lambda world, legs: dict.fromkeys(legs, "running"), "no end is that of another leg"),
         (JobKeeper, "adopt", _find_none, "what has a job is not run again"),
+        (World, "schedule_again", lambda world, legs: None, "what had no job has not failed"),
     ],
 )
 def test_without_what_holds_them_the_rules_are_broken(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,6 +19,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.notations import ExitCode
 from airflow_provider_soperator.slurm.requests import CancelJobs, Request
 from airflow_provider_soperator.slurm.states import JobState
+from tests.shared_files import carried_out
 from tests.unit.client.tracking import Log, Slurm
 
 ROOT = "/shared/airflow/executor"
@@ -46,17 +45,8 @@ class ClusterOfTasks(Slurm):
             return ExecutorFolder(ROOT, "/venv/bin/python")
         if isinstance(request, WorkingFolder):
             return PurePosixPath("/shared")
-        if isinstance(request, UnpackFiles):
-            with tarfile.open(fileobj=io.BytesIO(request.archive)) as archive:
-                for member in archive.getmembers():
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    self.files[f"{request.folder}/{member.name}"] = content.read()
-            return None
-        if isinstance(request, RemoveFiles):
-            for path in request.paths:
-                self.files.pop(path, None)
-            return None
+        if isinstance(request, (UnpackFiles, RemoveFiles)):
+            return carried_out(request, self.files)
         if isinstance(request, CancelJobs):
             await super().ask(request)
             for job in request.ids or ():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -14,7 +13,6 @@ from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors import runner
 from airflow_provider_soperator.executors.environment import PrepareFolder
 from airflow_provider_soperator.executors.job_keeper import RENEWED, News, NewsKind
-from airflow_provider_soperator.executors.slurm import ADOPTION
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
 from airflow_provider_soperator.slurm.files import FileError, UnpackFiles
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
@@ -124,6 +122,45 @@ def test_exit_codes_of_the_runner_are_told_in_words(
     assert said in play_out(play()).text
 
 
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("TIMEOUT", "is TIMEOUT: set a longer time_limit in executor_config"),
+        ("NODE_FAIL", "is NODE_FAIL: retries of its task"),
+        ("PREEMPTED", "is PREEMPTED: retries of its task"),
+    ],
+)
+def test_no_advice_is_one_that_the_executor_would_reject(
+    slurm: ClusterOfTasks, play_out: Any, end: str, said: str
+) -> None:
+    async def play() -> News:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+        await keeper.until("a", NewsKind.SUBMITTED)
+        slurm.end(slurm.jobs()[0], end)
+        return await keeper.until("a", NewsKind.FAILED)
+
+    told = play_out(play()).text
+    assert said in told
+    assert "requeue" not in told
+
+
+@pytest.mark.parametrize("state", ["CONFIGURING", "RUNNING+CONFIGURING", "RUNNING+POWER_UP_NODE"])
+def test_a_job_whose_nodes_boot_has_not_started(slurm: ClusterOfTasks, play_out: Any, state: str) -> None:
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+        await keeper.until("a", NewsKind.SUBMITTED)
+        slurm.end(slurm.jobs()[0], state)
+        assert "waits: its nodes boot" in (await keeper.until("a", NewsKind.WAITING)).text
+        slurm.end(slurm.jobs()[0], "RUNNING")
+        await keeper.until("a", NewsKind.STARTED)
+        return keeper
+
+    kinds = [one.kind for one in play_out(play()).news]
+    assert kinds == [NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED]
+
+
 def test_tasks_that_are_not_wanted_end_their_job_unless_others_share_it(slurm: ClusterOfTasks, play_out: Any) -> None:
     async def play() -> Keeper:
         keeper = Keeper(slurm)
@@ -189,7 +226,7 @@ def test_no_token_is_left_of_a_submission_that_has_failed(
 def test_what_another_scheduler_has_submitted_is_adopted_while_an_environment_is_made(
     slurm: ClusterOfTasks, play_out: Any
 ) -> None:
-    async def play() -> float:
+    async def play() -> None:
         first, second = Keeper(slurm), Keeper(slurm)
         await first.keeper.submit([task("a")])
         await first.until("a", NewsKind.SUBMITTED)
@@ -197,12 +234,10 @@ def test_what_another_scheduler_has_submitted_is_adopted_while_an_environment_is
         slurm.installation = 300
         submission = asyncio.ensure_future(second.keeper.submit([task("b")]))
         await asyncio.sleep(1)
-        began = time.monotonic()
         assert await second.keeper.adopt(["a"]) == {"a"}
         assert not submission.done()
-        return time.monotonic() - began
 
-    assert play_out(play()) < ADOPTION
+    play_out(play())
 
 
 def test_jobs_of_another_scheduler_are_adopted_even_if_they_have_ended(slurm: ClusterOfTasks, play_out: Any) -> None:
@@ -245,12 +280,12 @@ def test_jobs_are_adopted_once_the_cluster_answers(slurm: ClusterOfTasks, play_o
 
         slurm.before = refuse
         await second.keeper.adopt_later(["a", "lost"])
-        await second.until("lost", NewsKind.FAILED)
+        await second.until("lost", NewsKind.NOT_SUBMITTED)
         slurm.end(slurm.jobs()[0], "COMPLETED")
         await second.until("a", NewsKind.SUCCEEDED)
         return second
 
-    assert play_out(play()).ends() == {"a": [NewsKind.SUCCEEDED], "lost": [NewsKind.FAILED]}
+    assert play_out(play()).ends() == {"a": [NewsKind.SUCCEEDED], "lost": [NewsKind.NOT_SUBMITTED]}
 
 
 def test_a_submission_waits_while_the_cluster_is_away(slurm: ClusterOfTasks, play_out: Any) -> None:
