@@ -245,8 +245,7 @@ class SlurmExecutor(BaseExecutor):
             unwanted = legs - {*await asyncio.to_thread(_states, legs)}
             # The task of a job that has just started may be through before a poll has seen the start.
             seen_twice, self._unwanted = unwanted & self._unwanted, unwanted
-            if seen_twice:
-                await keeper.drop(seen_twice)
+            await keeper.drop(seen_twice)
         except Exception:
             self.log.exception("Tasks that were cleared could not be looked for")
 

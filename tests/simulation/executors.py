@@ -253,6 +253,9 @@ class World(Story):
     def learn_legs(self, files: Mapping[str, bytes]) -> None:
         """Note the legs of keys, and their tasks, which are known when the files are gone, too."""
         for path, data in files.items():
+            if not data:
+                # It has no more than a name.
+                continue
             leg, said = path.rpartition("/")[2], json.loads(data)
             legs = self.legs.setdefault(said["key"], [])
             legs += [leg] if leg not in legs else []
@@ -295,6 +298,8 @@ class World(Story):
             return runner.GONE
         while any(one.id == self.owners[leg] for one in self.locked):
             await asyncio.sleep(0.5)
+        if f"{ROOT}/tasks/{leg}{runner.WITHDRAWN}" in self.cluster.files:
+            return runner.NOT_WANTED
         found = [one for one in self.tasks if one.id == self.owners[leg]]
         if not found or found[0].state not in ("queued", "restarting"):
             return runner.NOT_WANTED
@@ -302,8 +307,7 @@ class World(Story):
         if one in self.active:
             self._break("a try runs once", f"{one} in {job}")
         if one.leg != leg:
-            # A scheduler that hung has submitted it after all: another one, which knows a later job, has it now.
-            self.excused.add(self.owners[leg])
+            self._break("a job starts the leg that it was submitted for", f"{one} in {job}")
         self.counts["started"] += 1
         self.note("  %s begins in %s", one, job)
         one.state, one.heard = "running", time.monotonic()
@@ -389,7 +393,10 @@ class World(Story):
         one.state, one.leg, one.owner, one.id = None, "", None, self.uuid()
 
     def _check_run_again(self, one: Instance) -> None:
-        jobs = [job for job in self._jobs_of(one.leg) if not job.is_forgotten]
+        # A scheduler that hangs may submit it meanwhile: that job does not start it.
+        is_withdrawn = f"{ROOT}/tasks/{one.leg}{runner.WITHDRAWN}" in self.cluster.files
+        since = time.monotonic() - (60 if is_withdrawn else 0)
+        jobs = [job for job in self._jobs_of(one.leg) if not job.is_forgotten and job.submitted <= since]
         if kept := [job for job in jobs if job.key and not self.cluster.is_withdrawn(job.key)]:
             self._break("what has a job is not run again", f"{one}: {kept[0]}")
 
@@ -414,6 +421,6 @@ class World(Story):
         for job in self.cluster.jobs:
             if job.user == OURS and not job.is_finished and job.key and not self.cluster.is_withdrawn(job.key):
                 self._break("no job is left", str(job))
-        left = {path.rpartition("/")[2] for path in self.cluster.files} - self.orphaned
+        left = {path.rpartition("/")[2] for path, data in self.cluster.files.items() if data} - self.orphaned
         if left and not self.cluster.habits.cuts:
             self._break("no token is left", ", ".join(sorted(left)))

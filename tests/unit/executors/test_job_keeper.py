@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors import runner
 from airflow_provider_soperator.executors.environment import PrepareFolder
 from airflow_provider_soperator.executors.job_keeper import RENEWED, News, NewsKind
@@ -18,7 +17,7 @@ from airflow_provider_soperator.slurm.files import FileError, UnpackFiles
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
 from tests.unit.client.tracking import run_without_waiting
-from tests.unit.executors.cluster import ROOT, ClusterOfTasks, Keeper
+from tests.unit.executors.cluster import ROOT, Away, ClusterOfTasks, Keeper, LoginNode
 
 T = TypeVar("T")
 
@@ -289,9 +288,6 @@ def test_jobs_are_adopted_once_the_cluster_answers(slurm: ClusterOfTasks, play_o
 
 
 def test_a_submission_waits_while_the_cluster_is_away(slurm: ClusterOfTasks, play_out: Any) -> None:
-    class Away(ClusterError):
-        retryable = True
-
     fails = [True] * 30
 
     def refuse() -> None:
@@ -327,6 +323,48 @@ def test_a_connection_that_cannot_be_read_anew_is_used_as_it_was(slurm: ClusterO
         return keeper
 
     assert play_out(play()).ends() == {}
+
+
+@pytest.mark.parametrize("answers", [0, 1, 2, 3])
+def test_what_waits_for_the_cluster_goes_on_with_a_connection_that_is_corrected(
+    slurm: ClusterOfTasks, play_out: Any, answers: int
+) -> None:
+    async def play() -> Keeper:
+        keeper, gone = Keeper(slurm), LoginNode(slurm)
+        keeper.connect(gone)
+
+        def answer() -> None:
+            gone.is_away = len(slurm.asked) >= answers
+
+        slurm.before, gone.is_away = answer, not answers
+        submission = asyncio.ensure_future(keeper.keeper.submit([task("a")]))
+        await asyncio.sleep(10 * RENEWED)
+        slurm.before = lambda: None
+        keeper.connect(LoginNode(slurm))
+        await keeper.until("a", NewsKind.SUBMITTED)
+        await submission
+        return keeper
+
+    assert play_out(play()).ends() == {}
+    assert slurm.calls == 1
+
+
+def test_jobs_are_followed_by_a_connection_that_is_corrected(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> Keeper:
+        keeper, gone = Keeper(slurm), LoginNode(slurm)
+        keeper.connect(gone)
+        await keeper.keeper.submit([task("a")])
+        await keeper.until("a", NewsKind.SUBMITTED)
+        gone.is_away = True
+        keeper.connect(LoginNode(slurm))
+        slurm.end(slurm.jobs()[0], "COMPLETED")
+        for _ in range(20):
+            await asyncio.sleep(RENEWED / 4)
+            # As the scheduler does, which looks for tasks that were cleared.
+            await keeper.keeper.drop([])
+        return keeper
+
+    assert play_out(play()).ends() == {"a": [NewsKind.SUCCEEDED]}
 
 
 def test_the_file_of_a_task_that_runs_for_months_is_there_for_another_scheduler(

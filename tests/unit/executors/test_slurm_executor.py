@@ -35,6 +35,7 @@ class Keeper:
         self.later: list[str] = []
         self.ended: list[str] = []
         self.dropped: list[str] = []
+        self.looks = 0
 
     async def submit(self, tasks: Sequence[QueuedTask]) -> None:
         self.submitted += tasks
@@ -44,6 +45,7 @@ class Keeper:
 
     async def drop(self, legs: Collection[str]) -> None:
         self.dropped += legs
+        self.looks += 1
 
     async def close(self) -> None: ...
 
@@ -244,11 +246,13 @@ def test_news_wait_for_the_database(executor: SlurmExecutor, database: Database)
 
 def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmExecutor, database: Database) -> None:
     queue(executor, workload("cleared", "a"), workload("started", "b"), workload("wanted", "c"))
-    executor._keeper.ended = ["ended"]  # type: ignore[union-attr]
+    keeper: Keeper = executor._keeper  # type: ignore[assignment]
+    keeper.ended = ["ended"]
     for leg in ("cleared", "started"):
         del database.states[leg]
 
     def look() -> list[str]:
+        keeper.looks = 0
         executor._looked_at -= 2 * slurm.LOOK
         before, until = executor._unwanted, time.monotonic() + 60
         executor.sync()
@@ -256,7 +260,9 @@ def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmE
         while executor._unwanted is before and time.monotonic() < until:
             time.sleep(0.01)
         submitted(executor)
-        return sorted(executor._keeper.dropped)  # type: ignore[union-attr]
+        # By a look it also finds a connection that was changed.
+        assert keeper.looks == 1
+        return sorted(keeper.dropped)
 
     assert look() == []
     # A poll has seen it, after the task was through.
