@@ -5,6 +5,7 @@ Submissions and polls are in the event loop of a thread (``job_keeper``). Its ne
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import time
@@ -63,7 +64,7 @@ class SlurmExecutor(BaseExecutor):
         self._most_occupied = max(1, self.parallelism // 2)
         # Not that of the whole scheduler: most of these tasks wait in Slurm.
         default = OPTIONS["executor_parallelism"][1]
-        self.parallelism = int(cast(str, self.conf.get(SECTION, "executor_parallelism", fallback=default)))
+        self.parallelism = cast(int, self.conf.getint(SECTION, "executor_parallelism", fallback=default))
         self._books = Books()
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._keeper: JobKeeper | None = None
@@ -206,7 +207,9 @@ class SlurmExecutor(BaseExecutor):
             self.running.discard(cast("WorkloadKey", key))
         if kind is NewsKind.FAILED or (is_waited_for and not is_cleared):
             self._tell(key, NewsKind.FAILED.value, "\n".join((said, *news.lines)))
-            self._append_to_log(news.log_path, said, news.lines)
+            if news.log_path:
+                # The folder of logs may be on the cluster, whose file system may hang.
+                self._loop.begin(asyncio.to_thread(self._append_to_log, news.log_path, said, news.lines))
 
     #: Why a task has failed whose job has not: another server has answered its node, or its supervisor was lost.
     _WHY: ClassVar = {
@@ -223,8 +226,6 @@ class SlurmExecutor(BaseExecutor):
 
     def _append_to_log(self, log_path: str, said: str, more: Sequence[str]) -> None:
         """Add lines to the task's log, where the API server reads it."""
-        if not log_path:
-            return
         from airflow.sdk.log import init_log_file
 
         at, events = datetime.now(timezone.utc).isoformat(), [("error", said), *(("warning", line) for line in more)]
@@ -233,12 +234,10 @@ class SlurmExecutor(BaseExecutor):
             # With the modes of Airflow's own: the user of the jobs has the logs of further tries beside it.
             with init_log_file(log_path).open("a") as log:
                 log.writelines(json.dumps(line) + "\n" for line in lines)
-        except OSError as error:
+        except Exception as error:
             self.log.warning("%s cannot be written, so the audit log alone tells of the end: %s", log_path, error)
 
     async def _drop_unwanted(self, legs: Collection[str]) -> None:
-        import asyncio
-
         keeper = self.keeper
         try:
             legs = {*legs, *keeper.ended}

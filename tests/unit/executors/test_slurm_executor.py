@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from airflow.exceptions import AirflowConfigException
 from airflow.executors.base_executor import BaseExecutor
 from airflow.executors.executor_utils import ExecutorName
 from airflow.executors.workloads import ExecuteTask
@@ -194,7 +195,10 @@ def test_a_failure_is_told_in_both_logs(executor: SlurmExecutor, tmp_path: Any) 
     assert tell(executor, failed) == {executor._key(one.ti): (TaskInstanceState.FAILED, "Job 7 is TIMEOUT")}
     [row] = executor._task_event_logs
     assert (row.event, row.extra) == ("slurm job failed", "Job 7 is TIMEOUT\nDiagnosis")
-    assert "Job 7 is TIMEOUT" in (tmp_path / "dag/leg.log").read_text()
+    log, until = tmp_path / "dag/leg.log", time.monotonic() + 60
+    while not (log.exists() and log.read_text().endswith("\n")) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert "Job 7 is TIMEOUT" in log.read_text()
 
 
 def test_a_log_that_cannot_be_written_is_no_more_than_told(executor: SlurmExecutor, tmp_path: Path) -> None:
@@ -341,13 +345,16 @@ def test_a_task_that_waits_in_slurm_is_not_stuck(executor: SlurmExecutor) -> Non
     [
         ("EXECUTOR_JOB", '{"gpu": 1}', "executor_job: .*did you mean 'gpus'"),
         ("EXECUTOR_QUEUES", '{"q": {"time_limit": "soon"}}', "executor_queues, q: time_limit"),
+        ("EXECUTOR_JOB", "[1]", "executor_job: write an object in JSON, not .1"),
+        ("EXECUTOR_QUEUES", '{"q": null}', "executor_queues: write an object in JSON with one for each queue"),
+        ("EXECUTOR_TOKEN_DAYS", "a week", "executor_token_days"),
     ],
 )
 def test_options_that_no_job_could_ask_for_are_refused_at_start(
     executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, option: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(f"AIRFLOW__SOPERATOR__{option}", value)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises((ValueError, AirflowConfigException), match=said):
         executor.start()
 
 
