@@ -64,7 +64,7 @@ class SlurmExecutor(BaseExecutor):
         self._most_occupied = max(1, self.parallelism // 2)
         # Not that of the whole scheduler: most of these tasks wait in Slurm.
         default = OPTIONS["executor_parallelism"][1]
-        self.parallelism = cast(int, self.conf.getint(SECTION, "executor_parallelism", fallback=default))
+        self.parallelism = self.conf.getint(SECTION, "executor_parallelism", fallback=default)  # type: ignore[no-untyped-call]
         self._books = Books()
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._keeper: JobKeeper | None = None
