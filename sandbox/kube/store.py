@@ -278,10 +278,9 @@ class ObjectStore:
     # Keeping
 
     def dump(self) -> dict[str, Any]:
-        """Everything as plain JSON, for ``load``."""
+        """Everything as plain JSON, for ``load``; the objects are shared, so what is returned must not be altered."""
         objects = {resource: list(things.values()) for resource, things in self._objects.items()}
-        plain: dict[str, Any] = clone({"resourceVersion": self._version, "objects": objects})
-        return plain
+        return {"resourceVersion": self._version, "objects": objects}
 
     def load(self, dumped: dict[str, Any]) -> None:
         """Become what was dumped. Nobody is told, and watches from before must start anew."""

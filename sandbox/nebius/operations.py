@@ -25,6 +25,8 @@ SERVICE = "mk8s"
 PREFIX = "mk8snodegroupoperation-e00"
 #: Headers without which the request of an operation cannot be understood.
 KEPT_HEADERS = ("x-resetmask",)
+#: Finished operations that are still known. Each look at a group lists them, and each step writes them down.
+KEPT = 20
 
 
 class Operations:
@@ -61,6 +63,7 @@ class Operations:
             created_by=headers[CALLER],
         )
         self._state.operations[operation.id] = operation
+        self._state.forget_finished(KEPT)
         return operation
 
     def running(self, group_id: str) -> OperationRecord | None:

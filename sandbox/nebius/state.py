@@ -51,9 +51,11 @@ class NebiusState:
     #: Of each group the spec, and the same serialised: it is asked for at each step, and replaced at most.
     _serialised: dict[str, tuple[NodeGroupSpec, str]] = field(default_factory=dict)
 
-    def forget_finished(self) -> None:
-        """Drop the operations that are over, as the service may do at any time."""
-        self.operations = {op.id: op for op in self.operations.values() if op.status is None}
+    def forget_finished(self, keep: int = 0) -> None:
+        """Drop the operations that are over, as the service may do at any time, but for the newest ones."""
+        finished = [op.id for op in self.operations.values() if op.status is not None]
+        for forgotten in finished[: max(len(finished) - keep, 0)]:
+            del self.operations[forgotten]
         self.keys = {key: op for key, op in self.keys.items() if op in self.operations}
 
     def dump(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Stack:
             name: Component(name, self.environment, folder, FIRST if name in ("scheduler", "api-server") else 0)
             for name in COMPONENTS
         }
-        self._database = database
+        self._database = sqlalchemy.create_engine(database)
         self.api = AirflowApi(self._home.url)
         self.call = self.api.call
 
@@ -103,6 +103,7 @@ class Stack:
             with contextlib.suppress(AssertionError):
                 self.components[name].end(signal.SIGKILL)
         self.api.close()
+        self._database.dispose()
 
     def start_all(self) -> None:
         """Start whatever is not running, and wait until all of it is well."""
@@ -151,19 +152,31 @@ class Stack:
         self.wait(f"Airflow has the DAG {file.stem}", lambda: self.api.has_dag(file.stem, file.name))
         return Dag(self, file.stem)
 
-    def wait(self, what: str, condition: Callable[[], T | None], timeout: float = PATIENCE) -> T:
+    def wait(
+        self, what: str, condition: Callable[[], T | None], timeout: float = PATIENCE, *, is_cheap: bool = False
+    ) -> T:
         """Wait until a condition is true and return what it gave; fail in words if it never is."""
         began = time.monotonic()
         while not (outcome := condition()):
             waited = time.monotonic() - began
             assert waited < timeout, f"after {timeout} s still not: {what}\n{self._seen()}"
-            # Each look costs Airflow, or Slurm, some work: whoever has waited for long looks less often.
-            time.sleep(min(max(0.5, waited / 8), 3))
+            # Most looks cost Airflow, or Slurm, some work: after a long wait they are rarer.
+            time.sleep(0.25 if is_cheap else min(max(0.5, waited / 8), 3))
         return outcome
+
+    def states(self, run: Run) -> dict[tuple[str, int], tuple[str, int]]:
+        """The state and the try of each task of a run, by its name and its map index, as the database has them.
+
+        Tests wait for these more often than for all else, and the API server would be busy with their questions.
+        """
+        asked = "SELECT task_id, map_index, state, try_number FROM task_instance WHERE dag_id = :dag AND run_id = :run"
+        with self._database.connect() as connection:
+            rows = connection.execute(sqlalchemy.text(asked), {"dag": run.dag_id, "run": run.run_id})
+            return {(task_id, index): (state, tries) for task_id, index, state, tries in rows}
 
     def change(self, statement: str, **values: Any) -> None:
         """Change what Airflow has in its database, where nothing else moves its clock."""
-        with sqlalchemy.create_engine(self._database).begin() as connection:
+        with self._database.begin() as connection:
             connection.execute(sqlalchemy.text(statement), values)
 
     def _seen(self) -> str:
@@ -201,15 +214,17 @@ class Run(DagRun):
         """The task, once it is in one of these states; it fails as soon as the task rests in another."""
 
         def reached() -> dict[str, Any] | None:
-            task = self.task(task_id, index)
-            if task["try_number"] < least_try:
+            state, tries = self.stack.states(self).get((task_id, index), ("", 0))
+            if tries < least_try or state not in {*ENDS, *states}:
                 return None
+            task = self.task(task_id, index)
             if task["state"] in ENDS and task["state"] not in states:
                 raise AssertionError(f"{task_id} is {task['state']}\n{self.log(task_id, index)}")
             return task if task["state"] in states else None
 
+        what = f"{self.dag_id}.{task_id} is {' or '.join(states)}"
         try:
-            return self.stack.wait(f"{self.dag_id}.{task_id} is {' or '.join(states)}", reached, timeout)
+            return self.stack.wait(what, reached, timeout, is_cheap=True)
         except AssertionError as error:
             raise AssertionError(f"{error}\n--- the task's log\n{self.log(task_id, index)}") from None
 
@@ -233,10 +248,10 @@ class Run(DagRun):
         """The state of each task, once all have come to rest."""
 
         def rested() -> dict[str, str] | None:
-            states = {task["task_id"]: task["state"] for task in self.tasks()}
+            states = {task_id: state for (task_id, _), (state, _) in self.stack.states(self).items()}
             return states if states and set(states.values()) <= set(ends) else None
 
-        return self.stack.wait(f"all tasks of {self.dag_id} have ended", rested, timeout)
+        return self.stack.wait(f"all tasks of {self.dag_id} have ended", rested, timeout, is_cheap=True)
 
     def wait_log(self, task_id: str, text: str, index: int = -1, number: int | None = None) -> str:
         """The log, once it has this text: what is written last is seen some time after the task's state."""

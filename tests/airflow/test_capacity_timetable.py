@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, ScheduleChange, Window
 from tests.airflow.stack import Dag, Run, Stack
 
-pytestmark = pytest.mark.lane("airflow of shifts")
+pytestmark = pytest.mark.lane("second airflow")
 
 LEAD = timedelta(seconds=5)
 #: When the handovers are, from the moment on at which the tests begin.

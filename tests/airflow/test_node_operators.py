@@ -11,7 +11,7 @@ import pytest
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
 
-pytestmark = pytest.mark.lane("airflow of shifts")
+pytestmark = pytest.mark.lane("second airflow")
 
 HEAD = """\
 from airflow_provider_soperator.operators.nodes import PowerDownNodesOperator, PowerUpNodesOperator

@@ -12,7 +12,7 @@ import pytest
 from tests.airflow.shifts import HEAD, Capacity, in_an_hour
 from tests.airflow.stack import Dag, Run, Stack
 
-pytestmark = pytest.mark.lane("airflow of shifts")
+pytestmark = pytest.mark.lane("second airflow")
 
 #: What a shift says that has come as far as to wait for a job.
 WAITS = "worker-0 powers down after its jobs"

@@ -22,7 +22,7 @@ from tests.airflow.shifts import HEAD, Capacity
 from tests.airflow.stack import Dag, Run, Stack
 
 # One story: each test begins with what the one before has moved.
-pytestmark = [pytest.mark.lane("airflow of shifts"), pytest.mark.in_order]
+pytestmark = [pytest.mark.lane("second airflow"), pytest.mark.in_order]
 
 #: One whose clocks are never changed.
 ZONE = "Asia/Kolkata"

@@ -12,6 +12,8 @@ from tests.airflow.jobs import Jobs
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
 
+pytestmark = pytest.mark.lane("second airflow")
+
 #: Nodes that boot for their jobs.
 TAKEN, DYING = "worker-1", "worker-2"
 
