@@ -367,7 +367,9 @@ class JobKeeper:
         code = part.exit_code.code if part and part.state.base is JobBase.FAILED else 0
         path = expand_filename(part.stdout or output, part) if part else None
         files = [path] if path else []
-        if status.succeeded or code == runner.NOT_WANTED:
+        # Of a thousand tasks that are cleared together none needs a diagnosis.
+        is_wanted = any(task.leg not in self._unwanted for task in tasks)
+        if status.succeeded or code == runner.NOT_WANTED or not is_wanted:
             kind = NewsKind.SUCCEEDED if status.succeeded else NewsKind.NOT_WANTED
             self._over(tasks, News("", kind, f"Job {status.id} {sentence(status)}"), files)
             return

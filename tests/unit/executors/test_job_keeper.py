@@ -14,6 +14,7 @@ from airflow_provider_soperator.executors.environment import PrepareFolder
 from airflow_provider_soperator.executors.job_keeper import RENEWED, News, NewsKind
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
 from airflow_provider_soperator.slurm.files import FileError, UnpackFiles
+from airflow_provider_soperator.slurm.requests import JobDetail
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
 from tests.unit.client.tracking import run_without_waiting
@@ -198,6 +199,8 @@ def test_a_task_that_is_not_wanted_is_told_of_once_its_job_is_gone(slurm: Cluste
 
     assert play_out(play()).ends() == {"a": [NewsKind.NOT_WANTED]}
     assert [str(job.state) for job in slurm.queue] == ["CANCELLED"]
+    # A thousand may be cleared together.
+    assert slurm.count(JobDetail) == 0
 
 
 @pytest.mark.parametrize("step", [UnpackFiles, SubmitOnce])
