@@ -359,7 +359,11 @@ class World(Story):
             if one.leg in legs and one.state == "queued":
                 self.note("  %s is put back", one)
                 self.counts["put_back"] += 1
-                self._check_run_again(one)
+                # A scheduler that hangs may submit it afterwards: that job does not start it.
+                for job in self._jobs_of(one.leg):
+                    is_there = not job.is_forgotten and job.submitted < one.adopted
+                    if is_there and job.key and not self.cluster.is_withdrawn(job.key):
+                        self._break("what has a job is not run again", f"{one}: {job}")
                 one.state, one.leg, one.owner = "scheduled", "", None
 
     def ended_by_executor(self, one: Instance, state: str, said: str) -> None:
@@ -386,20 +390,6 @@ class World(Story):
         if one.id not in self.excused and self.cluster.is_well and self.well_since < one.heard:
             self._break("no end is missed", str(one))
         self.fail(one)
-
-    def reset(self, one: Instance) -> None:
-        self.note("  %s is not adopted", one)
-        self.counts["reset"] += 1
-        self._check_run_again(one)
-        one.state, one.leg, one.owner, one.id = None, "", None, self.uuid()
-
-    def _check_run_again(self, one: Instance) -> None:
-        # A scheduler that hangs may submit it meanwhile: that job does not start it.
-        is_withdrawn = f"{ROOT}/tasks/{one.leg}{runner.WITHDRAWN}" in self.cluster.files
-        since = time.monotonic() - (60 if is_withdrawn else 0)
-        jobs = [job for job in self._jobs_of(one.leg) if not job.is_forgotten and job.submitted <= since]
-        if kept := [job for job in jobs if job.key and not self.cluster.is_withdrawn(job.key)]:
-            self._break("what has a job is not run again", f"{one}: {kept[0]}")
 
     def asked(self, request: Request[Any], process: Process, alike: int) -> None: ...
 

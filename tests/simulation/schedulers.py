@@ -50,6 +50,8 @@ class Instance:
     #: When a heartbeat was last seen, and from when on it can be queued.
     heard: float = 0.0
     ready: float = 0.0
+    #: When another scheduler has taken it on.
+    adopted: float = 0.0
     is_starting: bool = True
 
     @property
@@ -145,19 +147,17 @@ class Scheduler:
         # Airflow locks these rows meanwhile.
         self.world.locked += orphans
         try:
-            tis = [SimpleNamespace(id=one.id, key=one.key, external_executor_id=one.leg, one=one) for one in orphans]
+            tis = [SimpleNamespace(id=one.id, key=one.key, external_executor_id=one.leg) for one in orphans]
             rejected = await greenlet_spawn(self.executor.try_adopt_task_instances, tis)  # type: ignore[arg-type]
         finally:
             self.world.locked = [one for one in self.world.locked if one not in orphans]
         if not self.process.is_alive:
             return
-        to_reset: list[Instance] = [ti.one for ti in rejected]  # type: ignore[attr-defined]
+        # What is not adopted is a new try, though it may have a job.
+        assert not rejected
         for one in orphans:
-            if one in to_reset:
-                self.world.reset(one)
-            else:
-                self.world.counts["adopted"] += 1
-                one.owner = self
+            self.world.counts["adopted"] += 1
+            one.owner, one.adopted = self, self.adopted_at
 
 
 class Begun:
