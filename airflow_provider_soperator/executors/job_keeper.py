@@ -142,6 +142,7 @@ class JobKeeper:
             for task in tasks:
                 if error := rejected.get(task.leg):
                     self._over([task], _failed(f"The job is not submitted: {error}"))
+            tasks = [task for task in tasks if task.leg not in rejected]
             if jobs:
                 await self._ask(UnpackFiles(folder.tasks, folder.archive(jobs)))
         except Exception as error:

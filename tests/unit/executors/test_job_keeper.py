@@ -214,14 +214,14 @@ def test_no_token_is_left_of_a_submission_that_has_failed(
     async def play() -> Keeper:
         keeper = Keeper(slurm)
         slurm.before = refuse
-        await keeper.keeper.submit([task("a")])
+        await keeper.keeper.submit([task("a"), task("rejected", gpu=1)])
         await keeper.until("a", NewsKind.FAILED)
         slurm.before = lambda: None
         await keeper.keeper.drop([*keeper.keeper.ended])
         return keeper
 
     keeper = play_out(play())
-    assert keeper.ends() == {"a": [NewsKind.FAILED]}
+    assert keeper.ends() == {"a": [NewsKind.FAILED], "rejected": [NewsKind.FAILED]}
     assert not slurm.files
 
 
