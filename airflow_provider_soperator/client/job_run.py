@@ -334,10 +334,13 @@ class JobRun:
         return []
 
     def place(self, part: Job) -> str:
-        """The path of the output of a job, or the pattern of the paths of its parts."""
+        """The path of the output of a job, or the pattern of the paths of its parts; empty if it is not known yet."""
         pattern = part.stdout or self.job.output or ""
         whole = str(PurePosixPath(part.workdir, pattern)) if pattern else ""
-        return whole if part.id != part.id.whole else expand_filename(pattern, part) or whole
+        if self.submitted is None or part.id != self.submitted.id:
+            return whole
+        # An element gets the number that is in its path when it starts.
+        return expand_filename(pattern, part) or ("" if part.id.element is not None else whole)
 
     def _paths(self, part: Job) -> list[tuple[str, bool]]:
         paths = [(expand_filename(part.stdout or self.job.output or "", part), False)]

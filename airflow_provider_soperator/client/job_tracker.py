@@ -221,7 +221,8 @@ class TrackedJob:
         """The record of one element, which may be one entry of the queue with others."""
         key = (job.element, None)
         found = self._known.get(key) or self._stale.get(key)
-        return (replace(found, id=job),) if found else ()
+        # With others it has the number of the array, and gets its own when it starts.
+        return (replace(found, id=job, raw_id=0 if found.id.elements else found.raw_id),) if found else ()
 
     def _expect(self, elements: Set[int]) -> None:
         # Another word of the command line may look like the option, and the script may have been changed since an
