@@ -23,7 +23,7 @@ def test_the_key_is_pinned() -> None:
 
 def test_the_key_is_the_same_in_another_process() -> None:
     program = (
-        "from airflow_provider_soperator.slurm.job_ids import SubmissionKey;"
+        "from airflow_provider_soperator.slurm.submission_keys import SubmissionKey;"
         "print(SubmissionKey.derive('d', 'ü', 't', 3, 'g'))"
     )
     said = [
