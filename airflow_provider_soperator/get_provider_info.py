@@ -29,6 +29,7 @@ def get_provider_info() -> dict[str, Any]:
             "action_dags",
             "capacity_dag",
             "cluster",
+            "leftovers",
             "nodes",
             "pipeline",
             "queue",

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 
@@ -46,15 +47,16 @@ class SharedAnswers:
         if asked is None or (asked.answer.done() and time.monotonic() - asked.at > max_age):
             asked = _Asked(asyncio.ensure_future(ask()), time.monotonic())
             self._asked[question] = asked
-            asked.answer.add_done_callback(lambda done: self._forget(question, done))
+            asked.answer.add_done_callback(partial(self._forget, question, asked))
         # A cancelled caller does not take the answer away from the others.
         answer: T = await asyncio.shield(asked.answer)
         return answer
 
-    def _forget(self, question: Hashable, done: asyncio.Future[Any]) -> None:
+    def _forget(self, question: Hashable, begun: _Asked, done: asyncio.Future[Any]) -> None:
         """Drop failed answers, so that they are asked again, and old ones."""
-        if done.cancelled() or done.exception():
-            self._asked.pop(question, None)
+        # It may have been asked once more since.
+        if (done.cancelled() or done.exception()) and self._asked.get(question) is begun:
+            del self._asked[question]
         newest = max((asked.at for asked in self._asked.values()), default=0.0)
         for old, asked in list(self._asked.items()):
             if asked.answer.done() and newest - asked.at > _LONGEST:

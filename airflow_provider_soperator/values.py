@@ -133,9 +133,15 @@ def script_text(script: Any) -> Any:
     return no_file(script) if isinstance(script, str) and "\n" in script else script
 
 
-def path_pairs(files: Any) -> Any:
+def path_pairs(name: str, files: Any) -> Any:
     """Pairs of paths, all of which are templates: of a mapping Airflow renders the values only."""
-    return no_file([list(pair) for pair in files.items()]) if isinstance(files, Mapping) else files or []
+    if isinstance(files, Mapping):
+        return no_file([list(pair) for pair in files.items()])
+    # Pairs are those of a task that Airflow makes anew.
+    is_pairs = isinstance(files, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in files)
+    if files and not is_pairs and not is_template(files):
+        raise ValueError(f"{name} must say from where to where, such as {{'out.json': 'results/'}}, got {files!r}")
+    return files or []
 
 
 def no_file(value: Any) -> Any:

@@ -10,9 +10,9 @@ import uuid
 from airflow_provider_soperator.client.batcher import QUIET
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import ELEMENTS, SubmissionKey
 from airflow_provider_soperator.slurm.requests import CommandOutput, SchedulerDiagnostics
 from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.submission_keys import ELEMENTS, SubmissionKey
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.table import Row
 from benchmarks.transports import Login

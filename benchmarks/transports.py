@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.client.sync import LOOP
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Ping, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.table import Row
 from sandbox.lifecycle import Sandbox

@@ -24,10 +24,10 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.submissions import PendingSubmission
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.requests import CommandOutput, SchedulerDiagnostics
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import MOST
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.table import Row, spread
 from benchmarks.transports import Login

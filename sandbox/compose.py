@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sandbox import config
+from sandbox import config, network
 from sandbox.cloud.slurm_files import initial_files
 from sandbox.private import write_private
 from sandbox.settings import LOOPBACK, USER, Paths, Settings
@@ -65,7 +65,7 @@ def compose(settings: Settings, lower: Path) -> None:
     for path, content in config.all_files(settings).items():
         # slurmdbd refuses a configuration that others could read.
         layer.place(path, content, mode=0o600 if path.endswith("slurmdbd.conf") else 0o644)
-    for path, content in initial_files(settings).items():
+    for path, content in {**network.files(), **initial_files(settings)}.items():
         layer.place(path, content)
     for script in INSIDE.iterdir():
         layer.place(f"opt/soperator/bin/{script.name}", script.read_bytes(), mode=0o755)

@@ -10,8 +10,8 @@ from typing import Any
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey, key_of
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Together
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from airflow_provider_soperator.transports.transport_errors import TransportError
 from tests.contract.transports import Way
 from tests.integration.cluster import Cluster

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import PurePosixPath
@@ -15,9 +15,9 @@ from airflow_provider_soperator.capacity.reservations import OUR_RESERVATIONS, i
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.files import RemoveFiles
-from airflow_provider_soperator.slurm.job_ids import key_of
 from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
 from airflow_provider_soperator.slurm.requests import DeleteReservation, Request, Undrain
+from airflow_provider_soperator.slurm.submission_keys import key_of
 
 #: The DAG of a shift, at the end of what it says about itself.
 _DAG = re.compile(r"\(([\w.-]+)\)$")
@@ -32,16 +32,16 @@ class OwnersNeed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOver:
-    """A drain, a reservation or a file of this provider."""
+    """A drain, a reservation or files of this provider."""
 
     what: str
     owner: str = ""
     why: str = ""
     since: datetime | None = None
-    #: One of these: the drained nodes, the reservation, or the path of the file.
+    #: One of these: the drained nodes, the reservation, or the paths of files in one folder.
     nodes: tuple[str, ...] = ()
     reservation: Reservation | None = None
-    file: str = ""
+    files: tuple[str, ...] = ()
 
     @property
     def dag_id(self) -> str:
@@ -55,29 +55,43 @@ class LeftOver:
 
     @property
     def names(self) -> set[str]:
-        """What it is called: each of its nodes, or the reservation, or the file."""
-        return {*self.nodes} or {self.reservation.name if self.reservation else self.file}
+        """What it is called: each of its nodes; or the reservation; or each file, and their folder."""
+        if self.reservation:
+            return {self.reservation.name}
+        return {*self.nodes, *self.files, *map(_folder, self.files)}
+
+    @property
+    def form(self) -> dict[str, str]:
+        """What the form of its release is given."""
+        if self.nodes:
+            return {"nodes": ",".join(self.nodes), "drain_owner": self.owner}
+        if self.reservation:
+            return {"name": self.reservation.name}
+        return {"name": self.files[0] if len(self.files) == 1 else _folder(self.files[0])}
 
     @property
     def release(self) -> Request[Any]:
         if self.reservation:
             return DeleteReservation(self.reservation.name)
-        return Undrain(self.nodes) if self.nodes else RemoveFiles((self.file,))
+        return Undrain(self.nodes) if self.nodes else RemoveFiles(self.files)
 
     def of(self, named: Collection[str]) -> LeftOver:
         """The part of it that is named."""
-        nodes = tuple(node for node in self.nodes if node in named)
-        return replace(self, what=f"drain of {hostlist.fold(nodes)}", nodes=nodes) if nodes else self
+        if nodes := tuple(node for node in self.nodes if node in named):
+            return replace(self, what=f"drain of {hostlist.fold(nodes)}", nodes=nodes)
+        if files := tuple(file for file in self.files if file in named or _folder(file) in named):
+            return replace(self, what=_what(files), files=files)
+        return self
 
     def is_meant(self, given: Mapping[str, str]) -> bool:
         """True if the form of an action has it."""
-        return self.owner == given.get("name" if self.reservation else "drain_owner") and not self.file
+        return self.owner == given.get("drain_owner") if self.nodes else given.get("name") in self.names
 
     def need(self, known: Mapping[str, bool]) -> OwnersNeed:
         """Its owner's need of it; ``known`` are the DAGs of this Airflow, and whether a run of each is under way."""
         dag = self.dag_id
-        if self.file:
-            return OwnersNeed("no", "No job in the queue is of this call.")
+        if self.files:
+            return OwnersNeed("no", "No job in the queue is of these calls.")
         if self.reservation and is_lapsed(self.reservation, datetime.now(timezone.utc)):
             return OwnersNeed("no", f"The shift of the DAG {dag} has not renewed its lease.")
         if dag not in known:
@@ -113,8 +127,15 @@ def left_overs(picture: Picture) -> list[LeftOver]:
         if one.name.startswith(OUR_RESERVATIONS)
     ]
     in_queue = {key.text for job in picture.jobs if (key := key_of(job.name))}
-    return found + [
-        LeftOver(what=f"file {file}", why="no job in the queue is of this call", file=file)
-        for file in picture.files
-        if "jobs" not in picture.failures and PurePosixPath(file).stem not in in_queue
-    ]
+    old = tuple(sorted(file for file in picture.files if PurePosixPath(file).stem not in in_queue))
+    if old and "jobs" not in picture.failures:
+        found.append(LeftOver(what=_what(old), why="no job in the queue is of these calls", files=old))
+    return found
+
+
+def _what(files: Sequence[str]) -> str:
+    return f"file {files[0]}" if len(files) == 1 else f"{len(files)} files in {_folder(files[0])}"
+
+
+def _folder(file: str) -> str:
+    return str(PurePosixPath(file).parent)

@@ -19,7 +19,7 @@ from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Reservation
 from airflow_provider_soperator.slurm.files import FileRequest
-from airflow_provider_soperator.slurm.job_ids import JobId, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import (
     Command,
@@ -30,6 +30,7 @@ from airflow_provider_soperator.slurm.requests import (
     Request,
     ShowConfig,
 )
+from airflow_provider_soperator.slurm.submission_keys import key_of
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: Seconds for which a picture is shown before a new one is taken.

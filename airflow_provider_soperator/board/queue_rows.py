@@ -15,9 +15,10 @@ from airflow_provider_soperator.board.wall import nodes_of
 from airflow_provider_soperator.client.output import Console
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
-from airflow_provider_soperator.slurm.job_ids import JobId, strip_key
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
+from airflow_provider_soperator.slurm.submission_keys import strip_key
 
 #: Rows on a page, and reasons above them.
 ROWS, _REASONS = 100, 4

@@ -48,8 +48,9 @@ class Band:
     #: Midnights in the time zone of the schedule: places and names of days.
     days: Sequence[tuple[float, str]]
     now: float
-    #: The next handover.
+    #: The next handover, and the one after it.
     change: ScheduleChange | None
+    then: ScheduleChange | None
     #: Those that hold, or are to come.
     overrides: Sequence[Override]
 
@@ -102,14 +103,15 @@ def band(dag: CapacityDag, now: datetime) -> Band:
         )
         for one, has in zip(past, average, strict=True)
     ]
-    changes = list(schedule.changes(start, end))
+    changes, change = list(schedule.changes(start, end)), schedule.next_change(now)
     return Band(
         wished=wished,
         was=was,
         leads=[(x(one.begins), round(x(one.at) - x(one.begins), 2)) for one in changes if one.begins < one.at],
         days=[(x(day), f"{day.astimezone(schedule.zone):%a %d}") for day in _midnights(dag, start, end)],
         now=x(now),
-        change=schedule.next_change(now),
+        change=change,
+        then=schedule.next_change(change.at) if change else None,
         overrides=[one for one in schedule.overrides if instant(one.dates.end, schedule.zone) > now],
     )
 

@@ -11,8 +11,11 @@ from urllib.parse import quote
 
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.job_ids import CLOCKS, JobId, Keys, SubmissionKey, key_of
+from airflow_provider_soperator.pipelines.graph import region_of
+from airflow_provider_soperator.pipelines.plan import ahead_key
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.submission_keys import CLOCKS, Keys, SubmissionKey, key_of
 
 #: States in which a task may have a job in the queue.
 _ALIVE = ("running", "deferred", "queued", "scheduled", "up_for_retry", "up_for_reschedule", "restarting")
@@ -107,6 +110,10 @@ def find_tasks(jobs: Sequence[Job], known: Mapping[JobId, JobTasks], new: Collec
     from airflow.models.taskinstance import TaskInstance
 
     found = _matched(keyed, _instances(), _submitted_by_executor(), TaskInstance.state.in_(_ALIVE))
+    # The jobs of a pipeline are submitted ahead: their tasks have no state before it is their turn.
+    if ahead := [job for job in keyed if job.id not in found and not job.state.is_finished]:
+        is_to_come = TaskInstance.state.is_(None) & TaskInstance.dag_run.has(state="running")
+        found |= _matched(ahead, _instances(), None, is_to_come)
     others = [job.id for job in keyed if job.id not in found]
     before = dict(known) | find_ended([job for job in keyed if job.id in new and job.id not in found])
     return found | {job: replace(before[job], has_ended=True) for job in others if job in before}
@@ -135,13 +142,14 @@ def _matched(jobs: Sequence[Job], instances: Any, by_executor: Any, *where: Any)
     with create_session() as session:
         # Of very many rows few are kept.
         found = match(jobs, session.execute(instances.where(*where).execution_options(yield_per=1000)))
-        if others := [job for job in jobs if job.id not in found]:
+        others = [job for job in jobs if job.id not in found]
+        if others and by_executor is not None:
             found |= match(others, session.execute(by_executor.where(*where).execution_options(yield_per=1000)))
     return found
 
 
 def _instances() -> Any:
-    """The query for task instances with the starts of their runs."""
+    """The query for task instances, with the starts of their runs and how often these were cleared."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
@@ -157,7 +165,7 @@ def _instances() -> Any:
 
         index = public_map_index_expression(TaskInstance).label("map_index")
         columns += [index, TaskInstance.region_id, TaskInstance.region_index]
-    return select(*columns, DagRun.start_date).join(TaskInstance.dag_run)
+    return select(*columns, DagRun.start_date, DagRun.clear_number).join(TaskInstance.dag_run)
 
 
 def _submitted_by_executor() -> Any:
@@ -184,7 +192,7 @@ def _of_task(table: Any) -> Any:
 
 
 def match(jobs: Iterable[Job], instances: Iterable[Any]) -> dict[JobId, JobTasks]:
-    """The tasks of jobs, among rows of task instances, each with the start of its run or what its executor has told."""
+    """The tasks of jobs, among rows of task instances, each with its run's start or what its executor has told."""
     jobs = list(jobs)
     wanted = {key.shared for job in jobs if (key := key_of(job.name))}
     owners: dict[SubmissionKey, list[tuple[Any, int]]] = {}
@@ -218,5 +226,11 @@ def _keys_of(row: Any) -> Iterator[tuple[SubmissionKey, int]]:
             yield key, row.try_number
         return
     # A retry may go on with the job of an earlier try.
-    for number in range(1, max(1, row.try_number) + 1):
+    newest = max(1, row.try_number)
+    for number in range(1, newest + 1):
         yield key_of_try(row, row.start_date, number), number
+    # One of a pipeline goes on with the job that was submitted ahead for it.
+    region, index = region_of(row), -1 if row.map_index is None else row.map_index
+    place = f"{region}{row.region_index}/-1" if region else index
+    for cleared in range(row.clear_number + 1):
+        yield ahead_key(row.dag_id, row.run_id, row.task_id, place, cleared, row.start_date), newest

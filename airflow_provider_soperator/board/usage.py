@@ -12,10 +12,11 @@ from datetime import datetime, timedelta, timezone
 from airflow_provider_soperator.board.tasks import JobTasks, find_ended
 from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.job_ids import JobId, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob
 from airflow_provider_soperator.slurm.job_reports import usage_of
 from airflow_provider_soperator.slurm.requests.accounting import ListUsage
+from airflow_provider_soperator.slurm.submission_keys import key_of
 
 #: The days that are asked for, in UTC; the last one is not over.
 DAYS = 7

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from statistics import fmean
 
 from airflow_provider_soperator.capacity.node_choice import NO_LIMIT, NodeLoad
-from airflow_provider_soperator.slurm.job_ids import strip_key
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobRecord
 from airflow_provider_soperator.slurm.states import NodeBase
+from airflow_provider_soperator.slurm.submission_keys import strip_key
 
 #: What a second costs in which the receiver waits for a node, in seconds in which a node stands idle before: a lead is
 #: asked for by who wants to be on time.

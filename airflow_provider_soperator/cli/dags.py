@@ -196,7 +196,7 @@ def _strange(task: Any, known: Mapping[str, set[str]]) -> Iterator[str]:
 # import
 
 _DAG = '''\
-"""Made from {script}. {where}"""
+"""Made from {script}.{where}"""
 
 from airflow.sdk import DAG
 from airflow_provider_soperator.operators.{module} import {operator}
@@ -216,7 +216,7 @@ def import_script(args: Namespace) -> None:
     dag_id = args.dag_id or re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)
     common = {} if args.conn_id == SlurmHook.default_conn_name else {"slurm_conn_id": args.conn_id}
     if directives.read(text)[0].fields or not re.search(r"\bsbatch\b", text):
-        module, operator, where = "sbatch", "SbatchOperator", "Keep it beside that script."
+        module, operator, where = "sbatch", "SbatchOperator", " Keep it beside that script."
         given = {"task_id": dag_id, "script": path.name, **common}
         call = f"SbatchOperator({', '.join(f'{name}={value!r}' for name, value in given.items())})"
     else:
@@ -225,11 +225,11 @@ def import_script(args: Namespace) -> None:
         stages = task_parameters(path.name, path.parent, variables, args.ignore or (), by_name=True)
         here = dict.fromkeys(said["script"] for said in stages.values() if "\n" not in said.get("script", "\n"))
         there = dict.fromkeys(said["remote_script"] for said in stages.values() if "remote_script" in said)
-        where = f"Keep it beside {', '.join(here)}. " * bool(here)
-        where += f"On the cluster there have to be {', '.join(there)}." * bool(there)
+        where = f" Keep it beside {', '.join(here)}." * bool(here)
+        where += f" On the cluster there have to be {', '.join(there)}." * bool(there)
         more = "".join(f", {name}={value!r}" for name, value in common.items())
         call = f"SbatchPipeline.of({dag_id!r}, {pformat(stages, width=110, sort_dicts=False)}{more})"
     call = call.replace("\n", "\n    ")
-    names = {"script": path.name, "where": where.strip(), "module": module, "operator": operator}
+    names = {"script": path.name, "where": where, "module": module, "operator": operator}
     shell = _DAG.format(**names, dag_id=dag_id, call=call)
     show(args, [{"dag_id": dag_id, "file": shell}], shell.rstrip("\n"))

@@ -70,7 +70,7 @@ async def _executor(asked: Mapping[str, str]) -> AsyncIterator[Verdict]:
         option, _, remedy = str(error).partition(": ")
         yield Verdict("executor", f"{option} cannot be used", remedy, "wrong")
         return
-    keeper = executor._started_keeper
+    keeper = executor.keeper
     try:
         client, folder = await keeper.prepared()
         yield Verdict("executor", f"{folder.python} has this Airflow; files of tasks are in {folder.root}")

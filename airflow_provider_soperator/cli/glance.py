@@ -10,6 +10,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from airflow_provider_soperator.board.leftovers import left_overs
@@ -18,8 +19,9 @@ from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, qu
 from airflow_provider_soperator.board.wall import wall
 from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.cli.terminal import command, moment_text, show, tell
-from airflow_provider_soperator.client.diagnosis import diagnose
+from airflow_provider_soperator.client.diagnosis import diagnose, hindrances
 from airflow_provider_soperator.client.poller import statuses
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
@@ -147,6 +149,9 @@ async def _lines_about(connection: str, job: JobId) -> list[str]:
             raise ValueError(f"the cluster has no job {job}, neither in the queue nor in accounting")
         failed = any(part.has_failed for part in status.parts) and status.is_over
         lines, _ = await run_steps_async(diagnose(status), client.ask_now) if failed else ([], [])
+        # It may leave the queue meanwhile.
+        with suppress(ClusterError):
+            lines += [f"  {line}" for line in await run_steps_async(hindrances(status.parts[0]), client.ask_now)]
     return [f"Job {job} {sentence(status)}.", *_waits(status), *lines]
 
 

@@ -48,11 +48,26 @@ def dags_of(names: Sequence[str]) -> list[DAG]:
         # A folder beside a DAG may have its name; what is named by a path may have no DAG.
         if not its and not (os.sep in name and Path(name).exists()):
             ids.append(name)
-    known = {dag_id: dag for bag in bags(()) for dag_id, dag in bag.dags.items()} if ids or not names else {}
+    inside = list(bags(())) if ids or not names else []
+    known = {dag_id: dag for bag in inside for dag_id, dag in bag.dags.items()}
     for dag_id in ids:
         if dag_id not in known:
-            raise LookupError(f"there is no DAG {dag_id}: {name_remedy(dag_id, known, 'name its id, or its file')}")
+            raise LookupError(f"there is no DAG {dag_id}: {_why_not(dag_id, known, inside)}")
     return list((found | {dag_id: known[dag_id] for dag_id in (ids if names else known)}).values())
+
+
+def _why_not(dag_id: str, known: Mapping[str, DAG], inside: Sequence[DagBag]) -> str:
+    """What is wrong with the files that name a DAG; if none does, the nearest id, and the errors of all files."""
+    errors = {Path(bag.dag_folder, file): why for bag in inside for file, why in bag.import_errors.items()}
+    its = {file: why for file, why in errors.items() if dag_id in _text(file)}
+    said = [f"{file} cannot be read: {cause_of(why)}" for file, why in (its or errors).items()]
+    return "; ".join(said if its else [name_remedy(dag_id, known, "name its id, or its file"), *said])
+
+
+def _text(file: Path) -> str:
+    with suppress(OSError):
+        return file.read_text(errors="replace")
+    return ""
 
 
 def _read(bag: DagBag) -> Mapping[str, DAG]:

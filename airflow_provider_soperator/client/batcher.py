@@ -18,7 +18,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.client.pace import Pace, Patience, RetryPolicy, first_of_kind, may_pass
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.job_ids import ELEMENTS
+from airflow_provider_soperator.slurm.submission_keys import ELEMENTS
 
 K = TypeVar("K", bound=Hashable)
 I = TypeVar("I")  # noqa: E741 - an item

@@ -26,12 +26,13 @@ from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Rate
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListShares, Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import MOST, Submitted
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 

@@ -5,6 +5,7 @@ It is for people, at the end of a log. A failed request becomes a line of it, ne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -22,6 +23,8 @@ _TELLING = (
     "JobState=", "ExitCode=", "RunTime=", "StartTime=", "PreemptTime=", "NodeList=", "FailedNode=", "ReqTRES=",
     "AllocTRES=", "Command=", "WorkDir=", "StdErr=", "StdOut=", "Comment=", "AdminComment=", "SystemComment=",
 )  # fmt: skip
+#: The nodes that a job asks for, as scontrol tells them, and slurmrestd.
+_ASKED = re.compile(r'ReqNodeList=(?!\(null\))(\S+)|"required_nodes": "([^"]+)"')
 #: Nodes and steps that are listed.
 _MOST = 16
 
@@ -49,6 +52,14 @@ def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
 def trouble_of(nodes: Iterable[Node]) -> list[str]:
     """Lines about the nodes that Slurm or an administrator has taken out of service."""
     return _some([_node(node) for node in nodes if node.reason], "nodes")
+
+
+def hindrances(part: Job) -> Steps[list[str]]:
+    """Lines about the nodes that a waiting job asks for by name and cannot get, as Slurm's reason names none."""
+    if not part.state.is_pending or not part.reason.startswith("ReqNodeNotAvail"):
+        return []
+    asked = _ASKED.search((yield JobDetail(part.id)))
+    return trouble_of((yield ListNodes(tuple(hostlist.expand(asked[1] or asked[2]))))) if asked else []
 
 
 def _queue(part: Job) -> Steps[list[str]]:

@@ -24,12 +24,13 @@ from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_failures import failure
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, array_indices, array_text
+from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename, state_of
 from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: Elements of an array whose output is shown, of those that have failed and of the others; the rest are only counted.
@@ -334,10 +335,13 @@ class JobRun:
         return []
 
     def place(self, part: Job) -> str:
-        """The path of the output of a job, or the pattern of the paths of its parts."""
+        """The path of the output of a job, or the pattern of the paths of its parts; empty if it is not known yet."""
         pattern = part.stdout or self.job.output or ""
         whole = str(PurePosixPath(part.workdir, pattern)) if pattern else ""
-        return whole if part.id != part.id.whole else expand_filename(pattern, part) or whole
+        if self.submitted is None or part.id != self.submitted.id:
+            return whole
+        # An element gets the number that is in its path when it starts.
+        return expand_filename(pattern, part) or ("" if part.id.element is not None else whole)
 
     def _paths(self, part: Job) -> list[tuple[str, bool]]:
         paths = [(expand_filename(part.stdout or self.job.output or "", part), False)]

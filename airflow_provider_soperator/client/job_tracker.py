@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_soperator.slurm.job_ids import JobId, array_text, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.states import JobBase, JobState
+from airflow_provider_soperator.slurm.submission_keys import key_of
 
 #: An element of an array and a component of a heterogeneous job; of a plain job both are None.
 _Key = tuple[int | None, int | None]
@@ -221,7 +222,8 @@ class TrackedJob:
         """The record of one element, which may be one entry of the queue with others."""
         key = (job.element, None)
         found = self._known.get(key) or self._stale.get(key)
-        return (replace(found, id=job),) if found else ()
+        # With others it has the number of the array, and gets its own when it starts.
+        return (replace(found, id=job, raw_id=0 if found.id.elements else found.raw_id),) if found else ()
 
     def _expect(self, elements: Set[int]) -> None:
         # Another word of the command line may look like the option, and the script may have been changed since an

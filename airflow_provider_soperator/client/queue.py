@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from airflow_provider_soperator.slurm.dependencies import Unmet
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, JobFinished, SlurmError, UnknownJob
-from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet, Keys, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.requests import (
@@ -27,6 +27,7 @@ from airflow_provider_soperator.slurm.requests import (
 )
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.requests.submission import Withdraw
+from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 K = TypeVar("K")

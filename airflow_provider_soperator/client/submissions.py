@@ -16,7 +16,7 @@ from airflow_provider_soperator.slurm import hostlist, job_description, packs
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError, SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests import (
@@ -41,6 +41,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     readable_job_name,
 )
 from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey
 
 
 def named(job: BatchJob, key: SubmissionKey) -> BatchJob:

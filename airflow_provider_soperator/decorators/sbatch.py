@@ -13,11 +13,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.operators.sbatch import Policy, SbatchOperator
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.values import has_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+    from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
     from airflow_provider_soperator.work.protocols import End
 
 
@@ -94,9 +95,23 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         except (call.CallError, ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from None
 
-    def _pack(self, context: Context, key: SubmissionKey) -> None:
+    def _check_literals(self) -> None:
+        try:
+            if not has_template(self.job.get("array")):
+                self._check_array()
+            if not has_template(self.requirements):
+                self._requirements()
+        except call.CallError as error:
+            raise InvalidJob([f"{self.task_id}: {error}"]) from None
+        super()._check_literals()
+
+    def _check_array(self) -> None:
         if self.job.get("array") is not None:
             raise call.CallError("array: all its elements would make the same call; map the task instead (expand)")
+
+    def _pack(self, context: Context, key: SubmissionKey) -> None:
+        # Of a mapped task, or from a template.
+        self._check_array()
         launch = call.Launch(
             python=self.python,
             venv=self.venv,
@@ -149,7 +164,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     def _result(self, report: dict[str, Any]) -> Any:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.files import FileError
-        from airflow_provider_soperator.slurm.job_ids import JobId, key_of
+        from airflow_provider_soperator.slurm.job_ids import JobId
+        from airflow_provider_soperator.slurm.submission_keys import key_of
 
         # That of the job, which an earlier try may have submitted, and not that of this try.
         key = key_of(report["name"], JobId.parse(report["job_id"]))

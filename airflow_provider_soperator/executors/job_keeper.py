@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
@@ -25,14 +25,17 @@ from airflow_provider_soperator.executors.environment import PrepareFolder, inst
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, QueuedTask, TaskJob
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.files import Piece, ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
+from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_failures import JobNodeFailed, JobPreempted, failure
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, submitted_since
-from airflow_provider_soperator.slurm.job_records import JobStatus, expand_filename, sentence
+from airflow_provider_soperator.slurm.job_failures import JobError, JobNodeFailed, JobPreempted, JobTimedOut, failure
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import JobStatus, expand_filename, sentence, state_of
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
-from airflow_provider_soperator.slurm.requests.commands import run_steps_async
+from airflow_provider_soperator.slurm.requests.commands import Request, run_steps_async
 from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
+
+T = TypeVar("T")
 
 #: Seconds after which the connection is read anew, and the folder is made anew, in which old files are removed then.
 RENEWED, CLEANED = 60.0, 86400.0
@@ -54,6 +57,12 @@ _MEANING = {
     runner.UNFIT: "its Python has no Airflow: correct executor_python",
 }
 _AGAIN = "retries of its task run it again"
+#: Remedies in place of those for a job that Slurm may requeue.
+_REMEDIES: Mapping[type[JobError], str] = {
+    JobNodeFailed: _AGAIN,
+    JobPreempted: _AGAIN,
+    JobTimedOut: "set a longer time_limit in executor_config, or save a checkpoint from which a retry goes on",
+}
 
 
 class NewsKind(Enum):
@@ -65,6 +74,8 @@ class NewsKind(Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     NOT_WANTED = "not wanted"
+    #: It never had a job.
+    NOT_SUBMITTED = "not submitted"
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,7 @@ class News:
 
     @property
     def is_end(self) -> bool:
-        return self.kind in (NewsKind.SUCCEEDED, NewsKind.FAILED, NewsKind.NOT_WANTED)
+        return self.kind not in (NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED)
 
 
 def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
@@ -94,7 +105,7 @@ def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
 class JobKeeper:
     """The jobs of an executor's tasks. ``tell`` takes the news; ``env`` are variables that each job has.
 
-    Each task that was handed over has one end: it succeeded, failed or is not wanted any more.
+    Each task that was handed over has one end: it succeeded, failed, is not wanted any more, or never had a job.
     """
 
     def __init__(
@@ -127,18 +138,19 @@ class JobKeeper:
             for task in tasks:
                 self._tell(News(task.leg, NewsKind.WAITING, said))
         try:
-            client, folder = await self.prepared()
+            _, folder = await self.prepared()
             jobs, rejected = folder.plan(tasks, self._options.defaults, self._env)
             for task in tasks:
                 if error := rejected.get(task.leg):
                     self._over([task], _failed(f"The job is not submitted: {error}"))
+            tasks = [task for task in tasks if task.leg not in rejected]
             if jobs:
-                await client.patient(self._log).ask(UnpackFiles(folder.tasks, folder.archive(jobs)))
+                await self._ask(UnpackFiles(folder.tasks, folder.archive(jobs)))
         except Exception as error:
             self._over(tasks, _failed(f"The job could not be submitted: {error}"))
             return
         for one in jobs:
-            self._work(one.key, one.tasks, self._run(client, one))
+            self._work(one.key, one.tasks, self._run(one))
 
     async def adopt(self, legs: Sequence[str]) -> set[str]:
         """Follow the jobs that another executor has submitted, also if they have ended since; returns whose are found.
@@ -170,16 +182,24 @@ class JobKeeper:
         return ours | {task.leg for key in found for task in tasks[key]}
 
     async def adopt_later(self, legs: Sequence[str]) -> None:
-        """Adopt jobs as soon as the cluster answers; a task that turns out to have none has failed."""
+        """Adopt jobs as soon as the cluster answers, and tell which tasks turn out to have none."""
         while True:
             try:
                 found = await self.adopt(legs)
+                if lost := [leg for leg in legs if leg not in found]:
+                    await self._withdraw(lost)
                 break
             except Exception as error:
                 self._log.warning("The jobs of %s tasks cannot be looked for at present: %s", len(legs), error)
             await asyncio.sleep(AGAIN)
-        lost = [QueuedTask(leg, "", "", "") for leg in legs if leg not in found]
-        self._over(lost, _failed("The scheduler ended before it had submitted a job"))
+        self._over([QueuedTask(leg, "", "", "") for leg in lost], News("", NewsKind.NOT_SUBMITTED))
+
+    async def _withdraw(self, legs: Sequence[str]) -> None:
+        """Keep jobs from starting that a scheduler which hangs may yet submit."""
+        client, folder = await self._reach()
+        # Where there is no folder yet, none of them has a file.
+        with suppress(FileError):
+            await client.ask(UnpackFiles(folder.tasks, folder.withdrawal(legs)))
 
     @property
     def ended(self) -> Collection[str]:
@@ -189,9 +209,9 @@ class JobKeeper:
     async def drop(self, legs: Collection[str]) -> None:
         """Cancel the jobs of tasks that Airflow does not wait for, and remove the files of those that have ended.
 
-        A job that others share goes on without them.
+        A job that others share goes on without them. Each look also finds out whether the connection was changed.
         """
-        if self._dropping.locked():
+        if self._dropping.locked() or not (legs or self._keys):
             # The next look finds the same.
             return
         async with self._dropping:
@@ -199,15 +219,14 @@ class JobKeeper:
             self._unwanted |= unwanted
             void = {self._keys[leg] for leg in unwanted}
             void -= {key for leg, key in self._keys.items() if leg not in self._unwanted}
-            client = (await self._reach())[0].patient(self._log)
             # Its end is told once it is there, as of any job.
-            await client.cancel_keys(sorted(void, key=str))
+            await self._patiently(lambda client: client.cancel_keys(sorted(void, key=str)))
             ended = self._ended.keys() & legs
             paths = [path for leg in ended for path in self._ended[leg]]
             # What stays is removed with old files.
             with suppress(ClusterError):
                 for start in range(0, len(paths), _REMOVED):
-                    await client.ask(RemoveFiles(tuple(paths[start : start + _REMOVED])))
+                    await self._ask(RemoveFiles(tuple(paths[start : start + _REMOVED])))
             for leg in ended:
                 del self._ended[leg]
 
@@ -220,13 +239,40 @@ class JobKeeper:
 
     async def _reach(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
         """The client, of the connection as it is now, and where files are."""
+        folder = self._folder
+        if folder is None:
+            found = await self._patiently(lambda client: folder_of(self._options, client))
+            self._folder = folder = found
+        return await self._connected(), folder
+
+    async def _connected(self) -> AsyncSlurmClient:
         async with self._reaching:
             now = time.monotonic()
             if self._client is None or now - self._read_at > RENEWED:
-                self._client, self._read_at = await self._renewed(), now
-            if self._folder is None:
-                self._folder = await folder_of(self._options, self._client.patient(self._log))
-            return self._client, self._folder
+                client, self._read_at = await self._renewed(), now
+                if client is not self._client:
+                    # It may be another user's, or lead to another cluster.
+                    self._client, self._folder, self._made = client, None, None
+            return self._client
+
+    async def _ask(self, request: Request[T]) -> T:
+        return await self._patiently(lambda client: client.ask(request))
+
+    async def _patiently(self, work: Callable[[AsyncSlurmClient], Coroutine[Any, Any, T]]) -> T:
+        """Do some work, which waits while the cluster is away; begin it anew if the connection is changed meanwhile."""
+        while True:
+            client = await self._connected()
+            doing = asyncio.ensure_future(work(client.patient(self._log)))
+            try:
+                while not doing.done() and client is await self._connected():
+                    await asyncio.wait({doing}, timeout=RENEWED)
+                # One that was replaced is closed after a while.
+                if doing.done() and (client is self._client or not doing.exception()):
+                    return doing.result()
+            finally:
+                doing.cancel()
+                # What has been sent has its answer first.
+                await asyncio.wait({doing})
 
     @property
     def env(self) -> dict[str, str]:
@@ -235,15 +281,16 @@ class JobKeeper:
 
     async def prepared(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
         """The client, and the folder with the Python of the tasks, which take a while if they are not there."""
-        client, _ = await self._reach()
+        await self._reach()
         async with self._making:
-            now = time.monotonic()
-            if self._made is None or now - self._made_at > CLEANED:
+            now, made = time.monotonic(), self._made
+            if made is None or now - self._made_at > CLEANED:
                 packages = () if self._options.python else self._options.packages or installed_packages()
                 keep = self._options.token_days + LONGEST
                 request = PrepareFolder(self._options.root, self._options.python, packages, keep)
-                self._made, self._made_at = await client.patient(self._log).ask(request), now
-            return client, self._made
+                made = self._made = await self._ask(request)
+                self._made_at = now
+            return await self._connected(), made
 
     async def _renewed(self) -> AsyncSlurmClient:
         try:
@@ -271,9 +318,9 @@ class JobKeeper:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _run(self, client: AsyncSlurmClient, one: TaskJob) -> None:
+    async def _run(self, one: TaskJob) -> None:
         try:
-            submitted = await client.patient(self._log).submit(one.job, one.key, since=_since())
+            submitted = await self._patiently(lambda client: client.submit(one.job, one.key, since=_since()))
             assert submitted.id is not None
         except Exception as error:
             self._over(one.tasks, _failed(f"The job could not be submitted: {error}"))
@@ -302,7 +349,10 @@ class JobKeeper:
         part = status.telling
         if part is None or status.trouble:
             return
-        if part.state.is_active:
+        if part.state.is_configuring:
+            kind = NewsKind.WAITING
+            said = f"Job {status.id} waits: its nodes boot, or run their prolog ({state_of(part)})"
+        elif part.state.is_active:
             kind, said = NewsKind.STARTED, f"Job {status.id} {sentence(status)}"
         elif part.state.is_pending and part.reason not in ("", "None"):
             kind, said = NewsKind.WAITING, f"Job {status.id} waits: {reason_in_words(part)}"
@@ -319,7 +369,9 @@ class JobKeeper:
         code = part.exit_code.code if part and part.state.base is JobBase.FAILED else 0
         path = expand_filename(part.stdout or output, part) if part else None
         files = [path] if path else []
-        if status.succeeded or code == runner.NOT_WANTED:
+        # Of a thousand tasks that are cleared together none needs a diagnosis.
+        is_wanted = any(task.leg not in self._unwanted for task in tasks)
+        if status.succeeded or code == runner.NOT_WANTED or not is_wanted:
             kind = NewsKind.SUCCEEDED if status.succeeded else NewsKind.NOT_WANTED
             self._over(tasks, News("", kind, f"Job {status.id} {sentence(status)}"), files)
             return
@@ -331,8 +383,8 @@ class JobKeeper:
         last = [line for line in last if '{"timestamp":' not in line]
         lines = (*diagnosis, *(last if len(last) > 1 else ()))
         error = failure(status)
-        why = _AGAIN if isinstance(error, (JobNodeFailed, JobPreempted)) else str(error).partition("\n")[0]
-        self._over(tasks, _failed(f"Job {status.id} {sentence(status)}: {_MEANING.get(code) or why}", lines), files)
+        why = _MEANING.get(code) or (error and _REMEDIES.get(type(error))) or str(error).partition("\n")[0]
+        self._over(tasks, _failed(f"Job {status.id} {sentence(status)}: {why}", lines), files)
 
     def _over(self, tasks: Iterable[QueuedTask], news: News, files: Sequence[str] = ()) -> None:
         """Tell the end of tasks, and note what is left of them."""

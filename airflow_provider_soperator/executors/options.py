@@ -24,11 +24,14 @@ class ExecutorOptions:
     def read(cls, conf: Any) -> ExecutorOptions:
         """Read the options, and refuse what no job could ask for."""
         said = {name: conf.get(SECTION, name, fallback=default) for name, (_, default, _) in OPTIONS.items()}
-        defaults = JobDefaults(
-            conf.getjson(SECTION, "executor_job", fallback={}),
-            conf.getjson(SECTION, "executor_queues", fallback={}),
-            conf.get("operators", "default_queue", fallback="default"),
-        )
+        job, queues = (conf.getjson(SECTION, name, fallback={}) for name in ("executor_job", "executor_queues"))
+        if not isinstance(job, dict):
+            raise ValueError(f"[{SECTION}] executor_job: write an object in JSON, not {job!r}")
+        if not isinstance(queues, dict) or not all(isinstance(one, dict) for one in queues.values()):
+            raise ValueError(
+                f"[{SECTION}] executor_queues: write an object in JSON with one for each queue, not {queues!r}"
+            )
+        defaults = JobDefaults(job, queues, conf.get("operators", "default_queue", fallback="default"))
         tasks = [QueuedTask(queue, "dag", "run", "task", queue=queue) for queue in ("", *defaults.queues)]
         _, rejected = ExecutorFolder("/", "/bin/sh").plan(tasks, defaults, {})
         for queue, error in rejected.items():
@@ -40,5 +43,5 @@ class ExecutorOptions:
             said["executor_python"],
             tuple(said["executor_packages"].split()),
             defaults,
-            int(said["executor_token_days"]),
+            conf.getint(SECTION, "executor_token_days", fallback=cls.token_days),
         )

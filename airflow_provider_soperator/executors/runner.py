@@ -16,6 +16,8 @@ from pathlib import Path
 GONE, UNREACHED, REFUSED, UNFIT = 66, 75, 77, 78
 #: The task was cleared, marked or started elsewhere since: nothing was run.
 NOT_WANTED = 79
+#: The end of the name of a file beside that of a workload: this job must not start it, as another one will.
+WITHDRAWN = ".withdrawn"
 
 
 def main(folder: str, names: list[str]) -> int:
@@ -89,6 +91,8 @@ def _run(file: Path) -> int:
         text = file.read_text()
     except FileNotFoundError:
         return GONE
+    if file.with_suffix(WITHDRAWN).exists():
+        return NOT_WANTED
     workload = workloads.ExecuteTask.model_validate(json.loads(text)["workload"])
     if workload.log_path:
         # Where the log is read while the task runs.

@@ -5,14 +5,16 @@ Submissions and polls are in the event loop of a thread (``job_keeper``). Its ne
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from datetime import datetime, timezone
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.executors.base_executor import BaseExecutor, get_execution_api_server_url
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks for tasks that were cleared or marked while their jobs wait.
 LOOK = 15.0
-#: Seconds that adoption may take of the scheduler's time, a log of the API server's, and submissions at the exit.
-ADOPTION, OF_LOG, AT_EXIT = 5.0, 3.0, 10.0
+#: Seconds that a log may take of the API server's time, and submissions at the exit.
+OF_LOG, AT_EXIT = 3.0, 10.0
 #: News that are taken up at once.
 MOST_NEWS = 2000
 
@@ -62,7 +64,7 @@ class SlurmExecutor(BaseExecutor):
         self._most_occupied = max(1, self.parallelism // 2)
         # Not that of the whole scheduler: most of these tasks wait in Slurm.
         default = OPTIONS["executor_parallelism"][1]
-        self.parallelism = int(cast(str, self.conf.get(SECTION, "executor_parallelism", fallback=default)))
+        self.parallelism = self.conf.getint(SECTION, "executor_parallelism", fallback=default)  # type: ignore[no-untyped-call]
         self._books = Books()
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._keeper: JobKeeper | None = None
@@ -113,7 +115,7 @@ class SlurmExecutor(BaseExecutor):
 
         # Tokens are signed here, as that may take a millisecond each.
         try:
-            tasks = [self._queued_task(workload) for workload in workloads]
+            tasks = [self.queued_task(workload) for workload in workloads]
         except Exception as error:
             # Nothing else would end these tasks: for Airflow they wait in Slurm.
             self.log.exception("Tasks could not be handed over")
@@ -121,9 +123,10 @@ class SlurmExecutor(BaseExecutor):
             for workload in workloads:
                 self._news.put(News(str(workload.ti.external_executor_id), NewsKind.FAILED, said))
             return
-        await self._started_keeper.submit(tasks)
+        await self.keeper.submit(tasks)
 
-    def _queued_task(self, workload: ExecuteTask) -> QueuedTask:
+    def queued_task(self, workload: ExecuteTask) -> QueuedTask:
+        """The task, with a token to start it."""
         from airflow_provider_soperator.executors.task_jobs import QueuedTask
 
         ti = workload.ti
@@ -148,14 +151,21 @@ class SlurmExecutor(BaseExecutor):
 
     # What the scheduler is told
 
+    def news(self) -> Iterator[News]:
+        """Take the news of jobs, the oldest first."""
+        while not self._news.empty():
+            yield self._news.get_nowait()
+
     def sync(self) -> None:
         """Take up the news; never waits for the cluster, and never raises, which would end the scheduler."""
-        while len(self._untaken) < MOST_NEWS and not self._news.empty():
-            self._untaken.append(self._news.get_nowait())
+        self._untaken += islice(self.news(), MOST_NEWS - len(self._untaken))
+        from airflow_provider_soperator.executors.job_keeper import NewsKind
+
         try:
+            _schedule_again({news.leg for news in self._untaken if news.kind is NewsKind.NOT_SUBMITTED})
             states = _states({news.leg for news in self._untaken if news.is_end})
         except Exception:
-            self.log.exception("The states of tasks cannot be read at present")
+            self.log.exception("The states of tasks cannot be read or changed at present")
             return
         news_of_jobs, self._untaken = self._untaken, []
         for news in news_of_jobs:
@@ -180,20 +190,28 @@ class SlurmExecutor(BaseExecutor):
         key = self._books.end(news.leg)
         if key is None:
             return
-        # Of a task that is not wanted another job may run.
-        is_waited_for = state is not None and (kind is not NewsKind.NOT_WANTED or state == "queued")
-        if is_waited_for:
+        # Of a task that is not wanted another job may run; and one without a job that runs is for heartbeats to miss.
+        is_waited_for = state == "queued" or (state is not None and kind in (NewsKind.SUCCEEDED, NewsKind.FAILED))
+        is_cleared = is_waited_for and state == "restarting"
+        if is_cleared:
+            # Airflow then runs it again at once; after a failure it would wait as for a retry.
+            self.success(cast("WorkloadKey", key), info=said)
+            if kind is NewsKind.SUCCEEDED:
+                self._tell(key, "ended", f"{said}: it was ended, as its task was cleared")
+        elif is_waited_for:
             said += self._WHY.get(kind.value, "")
             self.fail(cast("WorkloadKey", key), info=said)
         else:
             # It has told its state itself. The end of its job would fail a sensor that has been rescheduled, and that
             # Airflow has scheduled again since.
             self.running.discard(cast("WorkloadKey", key))
-        if is_waited_for or kind is NewsKind.FAILED:
+        if kind is NewsKind.FAILED or (is_waited_for and not is_cleared):
             self._tell(key, NewsKind.FAILED.value, "\n".join((said, *news.lines)))
-            self._append_to_log(news.log_path, said, news.lines)
+            if news.log_path:
+                # The folder of logs may be on the cluster, whose file system may hang.
+                self._loop.begin(asyncio.to_thread(self._append_to_log, news.log_path, said, news.lines))
 
-    #: Why a task has failed whose job has not: another server has answered its node, or it was cleared while it ran.
+    #: Why a task has failed whose job has not: another server has answered its node, or its supervisor was lost.
     _WHY: ClassVar = {
         "not wanted": ": what answered its node knows no such task: see whether execution_api_server_url is right",
         "succeeded": ", and its task has told no state",
@@ -208,8 +226,6 @@ class SlurmExecutor(BaseExecutor):
 
     def _append_to_log(self, log_path: str, said: str, more: Sequence[str]) -> None:
         """Add lines to the task's log, where the API server reads it."""
-        if not log_path:
-            return
         from airflow.sdk.log import init_log_file
 
         at, events = datetime.now(timezone.utc).isoformat(), [("error", said), *(("warning", line) for line in more)]
@@ -218,20 +234,17 @@ class SlurmExecutor(BaseExecutor):
             # With the modes of Airflow's own: the user of the jobs has the logs of further tries beside it.
             with init_log_file(log_path).open("a") as log:
                 log.writelines(json.dumps(line) + "\n" for line in lines)
-        except OSError as error:
+        except Exception as error:
             self.log.warning("%s cannot be written, so the audit log alone tells of the end: %s", log_path, error)
 
     async def _drop_unwanted(self, legs: Collection[str]) -> None:
-        import asyncio
-
-        keeper = self._started_keeper
+        keeper = self.keeper
         try:
             legs = {*legs, *keeper.ended}
             unwanted = legs - {*await asyncio.to_thread(_states, legs)}
             # The task of a job that has just started may be through before a poll has seen the start.
             seen_twice, self._unwanted = unwanted & self._unwanted, unwanted
-            if seen_twice:
-                await keeper.drop(seen_twice)
+            await keeper.drop(seen_twice)
         except Exception:
             self.log.exception("Tasks that were cleared could not be looked for")
 
@@ -239,35 +252,25 @@ class SlurmExecutor(BaseExecutor):
 
     def try_adopt_task_instances(self, tis: Sequence[TaskInstance]) -> Sequence[TaskInstance]:
         """Go on with the jobs of a scheduler that has ended, also if they have ended meanwhile."""
-        legs = {ti.external_executor_id: ti for ti in tis if ti.external_executor_id}
-        ours = [leg for leg in legs if leg not in self._books]
-        for leg in ours:
-            self._books.accept(leg, self._key(legs[leg]), Phase.SUBMITTED)
-        if not ours:
-            return [ti for ti in tis if not ti.external_executor_id]
-        adoption = self._loop.begin(self._started_keeper.adopt(ours))
-        try:
-            found = adoption.result(ADOPTION)
-        except Exception as error:
-            # What is not adopted is run again. Whether all of these have jobs is found later.
-            adoption.cancel()
-            found = set(ours)
-            self.log.warning("%s tasks are taken to have jobs, as Slurm does not answer: %r", len(ours), error)
-            self._loop.begin(self._started_keeper.adopt_later(ours))
-        for leg in ours:
-            if leg in found:
-                self.running.add(self._key(legs[leg]))
-            else:
-                self._books.end(leg)
-        return [ti for ti in tis if (ti.external_executor_id or "") not in self._books]
+        ours = {leg: self._key(ti) for ti in tis if (leg := ti.external_executor_id) and leg not in self._books}
+        for leg, key in ours.items():
+            self._books.accept(leg, key, Phase.SUBMITTED)
+            self.running.add(key)
+        if ours:
+            self._loop.begin(self.keeper.adopt_later([*ours]))
+        # What is not adopted is a new try. Those that have no job are put back once that is known.
+        return [ti for ti in tis if not ti.external_executor_id]
 
     def end(self) -> None:
         """Complete submissions that are under way; jobs go on, for the next scheduler to adopt."""
+        if self._keeper is None:
+            # Airflow ends what has refused to start, too.
+            return
         until = time.monotonic() + AT_EXIT
         while self._books.unsubmitted and time.monotonic() < until:
             self.sync()
             time.sleep(0.1)
-        closing = self._loop.begin(self._started_keeper.close())
+        closing = self._loop.begin(self.keeper.close())
         with suppress(Exception):
             closing.result(max(1.0, until - time.monotonic()))
 
@@ -318,9 +321,28 @@ class SlurmExecutor(BaseExecutor):
         return LOOP
 
     @property
-    def _started_keeper(self) -> JobKeeper:
+    def keeper(self) -> JobKeeper:
+        """The jobs of the tasks, once it is started."""
         assert self._keeper is not None, "the scheduler starts the executor"
         return self._keeper
+
+
+def _schedule_again(legs: Collection[str]) -> None:
+    """Put back those of some legs that Airflow has queued: it queues their tasks again, in the same try."""
+    if not legs:
+        return
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import update
+
+    known, state = TaskInstance.external_executor_id, TaskInstance.state
+    # As the scheduler does with tasks that are stuck in its queue.
+    scheduled = {"state": TaskInstanceState.SCHEDULED, "scheduled_dttm": datetime.now(timezone.utc)}
+    unqueued = dict.fromkeys(("queued_dttm", "queued_by_job_id", "external_executor_id"))
+    with create_session() as session:
+        changed = update(TaskInstance).where(known.in_(legs), state == TaskInstanceState.QUEUED)
+        session.execute(changed.values(**scheduled, **unqueued).execution_options(synchronize_session=False))
 
 
 def _states(legs: Collection[str]) -> Mapping[str, str]:

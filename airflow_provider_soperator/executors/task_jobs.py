@@ -11,9 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_soperator.executors.runner import WITHDRAWN
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_ids import ELEMENTS, SubmissionKey, readable_name
+from airflow_provider_soperator.slurm.submission_keys import ELEMENTS, SubmissionKey, readable_name
 
 #: Fields that are the executor's own.
 _FIXED = frozenset(
@@ -119,10 +120,11 @@ class ExecutorFolder:
         for task in tasks:
             try:
                 job, share = self._job(defaults.fields(task), env)
-            except (InvalidJob, TypeError, ValueError) as error:
+                kind = json.dumps([fields_of(job), share], sort_keys=True)
+            except Exception as error:
+                # Whatever one task asks for must not fail those that became ready with it.
                 rejected[task.leg] = error
                 continue
-            kind = json.dumps([fields_of(job), share], sort_keys=True)
             groups.setdefault(kind, (job, share, []))[2].append(task)
         made = (
             _shared(job, share, group) if share > 1 else _arrays(job, group) for job, share, group in groups.values()
@@ -135,7 +137,7 @@ class ExecutorFolder:
             raise InvalidJob([f"{SHARE}: {share!r} is not a number of tasks"])
         if fixed := sorted(_FIXED & said.keys()):
             raise InvalidJob([f"{', '.join(fixed)}: set by the executor: a task's job runs Airflow"])
-        said["env"] = {**env, **said.get("env", {})}
+        said["env"] = {**env, **(said.get("env") or {})}
         job = job_of(said).replace(
             script=f"#!{self.python}\n{runner()}",
             output=f"{self.root}/output/%j.out",
@@ -152,16 +154,25 @@ class ExecutorFolder:
 
     def archive(self, jobs: Iterable[TaskJob]) -> bytes:
         """The files that the jobs read, which only their user can read; also what adopts them needs to know."""
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for one in jobs:
-                for task in one.tasks:
-                    said = {"name": one.job.name, "key": one.key.text, "workload": task.workload}
-                    data = json.dumps(said).encode()
-                    member = tarfile.TarInfo(task.leg)
-                    member.size, member.mode = len(data), 0o600
-                    archive.addfile(member, io.BytesIO(data))
-        return packed.getvalue()
+        return _packed(
+            (task.leg, json.dumps({"name": one.job.name, "key": one.key.text, "workload": task.workload}).encode())
+            for one in jobs
+            for task in one.tasks
+        )
+
+    def withdrawal(self, legs: Iterable[str]) -> bytes:
+        """The files that tell jobs not to start these legs."""
+        return _packed((leg + WITHDRAWN, b"") for leg in legs)
+
+
+def _packed(files: Iterable[tuple[str, bytes]]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, data in files:
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), 0o600
+            archive.addfile(member, io.BytesIO(data))
+    return packed.getvalue()
 
 
 def _arrays(job: BatchJob, group: Sequence[QueuedTask]) -> Iterable[TaskJob]:

@@ -31,16 +31,16 @@ async def trial(executor: SlurmExecutor, asked: Mapping[str, Any], patience: flo
             **{"external_executor_id": str(uuid4()), "executor_config": asked},
         }
         said = {"token": "", "ti": ti, "dag_rel_path": "doctor.py", "bundle_info": {"name": "any"}, "log_path": None}
-        tasks.append(executor._queued_task(ExecuteTask.model_validate(said)))
+        tasks.append(executor.queued_task(ExecuteTask.model_validate(said)))
     tasks[1] = replace(tasks[1], workload={**tasks[1].workload, "token": "none"})
-    keeper, ends, last = executor._started_keeper, dict[str, Any](), list[Any]()
+    keeper, ends, last = executor.keeper, dict[str, Any](), list[Any]()
     with suppress(asyncio.TimeoutError):
         async with timeout(patience):
             await keeper.submit(tasks)
             while len(ends) < len(tasks):
                 await asyncio.sleep(0.2)
-                while not executor._news.empty():
-                    last = [executor._news.get_nowait()]
-                    ends |= {news.leg: news for news in last if news.is_end}
+                news = [*executor.news()]
+                last = news[-1:] or last
+                ends |= {one.leg: one for one in news if one.is_end}
     await keeper.drop([task.leg for task in tasks])
     return [ends[task.leg] for task in tasks] if len(ends) == len(tasks) else last

@@ -8,8 +8,8 @@ from airflow.sdk import DAG, Param
 
 from airflow_provider_soperator.board.offers import action_tag
 from airflow_provider_soperator.operators.cluster import RunActiveCheckOperator
+from airflow_provider_soperator.operators.leftovers import ReleaseLeftOversOperator
 from airflow_provider_soperator.operators.nodes import (
-    DeleteReservationOperator,
     DrainNodesOperator,
     PowerDownNodesOperator,
     PowerUpNodesOperator,
@@ -60,8 +60,8 @@ _ACTIONS = {
     ),
     "cancel": _Action(CancelJobsOperator, "Cancel jobs, of any user.", ("job_ids",), is_risky=True),
     "release": _Action(
-        DeleteReservationOperator,
-        "Delete a reservation that a run of this provider has left behind.",
+        ReleaseLeftOversOperator,
+        "Delete what runs of this provider have left behind: a reservation, or old files of function calls.",
         ("name",),
         is_risky=True,
     ),
@@ -104,7 +104,7 @@ _FIELDS = {
         default="fail",
     ),
     "job_ids": _field("Jobs", "Ids, with commas between.", pattern=r"^[0-9_+,\[\]%:\-]*$"),
-    "name": _field("Reservation", "Its name.", pattern=r"^airflow-.*$"),
+    "name": _field("What is left", "A reservation, a file, or the folder of files.", pattern=r"^(airflow-|/).*$"),
 }
 
 
@@ -121,7 +121,7 @@ def action_dags(
 
     They are ``cluster_drain``, ``cluster_undrain``, ``cluster_power_up``, ``cluster_power_down``, ``cluster_replace``,
     ``cluster_cancel``, ``cluster_release`` and, with ``kubernetes_conn_id``, ``cluster_check``. None has a schedule.
-    Those that may end jobs, or delete a reservation that a shift needs, are paused when they are made. The users who
+    Those that may end jobs, or release what a shift needs, are paused when they are made. The users who
     may trigger a DAG have its button. Other arguments go to each DAG.
 
     :param prefix: beginning of the ids of the DAGs, and the owner of their drains

@@ -342,7 +342,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             self.log.info("Connection %s was %s", body["connection_id"], "added" if is_new else "changed")
 
     def work(self, context: Context) -> ClusterStart:
-        from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
+        from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
         from airflow_provider_soperator.soperator.readiness import Wanted
         from airflow_provider_soperator.work.clusters import JOB, ClusterStart
         from airflow_provider_soperator.work.sbatch import keys_of

@@ -223,17 +223,12 @@ class UpdateJobsOperator(_QueueOperator):
 
 def _filter(said: object) -> QueueFilter:
     """Conditions that are some. A template that has made nothing of one must not order the whole queue about."""
-    if not isinstance(said, Mapping):
-        raise InvalidRequest(f"job_filter={said!r} has no conditions by their names")
-    names = [one.name for one in dataclasses.fields(QueueFilter)]
-    if unknown := [name for name in said if name not in names]:
-        raise InvalidRequest(f"job_filter: unknown condition {', '.join(unknown)}; known are {', '.join(names)}")
-    if not any(said.values()):
+    jobs = QueueFilter.of(said)
+    if not any(dataclasses.astuple(jobs)):
         raise InvalidRequest(
             f'job_filter={said} is the whole queue: name a partition, a user or the like ({{"name": "*"}}: all)'
         )
-    states = said.get("states", ())
-    return QueueFilter(**{**said, "states": states.split(",") if isinstance(states, str) else states})
+    return jobs
 
 
 def _whole(name: str, value: int | str) -> int:

@@ -20,10 +20,10 @@ from airflow_provider_soperator.slurm import directives, job_description
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import Retry, failure, retry
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.job_reports import check_result, status_of
+from airflow_provider_soperator.slurm.job_reports import check_elements, check_result, status_of
 from airflow_provider_soperator.slurm.states import JobBase, JobState
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
 from airflow_provider_soperator.values import SCRIPTS, has_template, needs_a_worker, no_file, path_pairs, script_text
 from airflow_provider_soperator.work.protocols import End, result_of
 
@@ -127,8 +127,8 @@ class SbatchOperator(WaitingOperator):
         self.stream_logs = stream_logs
         self.on_finish = on_finish or {}
         self.cancel_on_kill = cancel_on_kill
-        self.upload = path_pairs(upload)
-        self.download = path_pairs(download)
+        self.upload = path_pairs("upload", upload)
+        self.download = path_pairs("download", download)
         if download_on not in ("success", "always"):
             raise ValueError(f"download_on must be 'success' or 'always', got {download_on!r}")
         self.download_on = download_on
@@ -190,6 +190,8 @@ class SbatchOperator(WaitingOperator):
             found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
         if found:
             raise InvalidJob([f"{self.task_id}: {problem}" for problem in found])
+        if self.result and said.get("array") is not None and "array" not in hidden:
+            check_elements(self.result, said["array"], said.get("output"))
 
     def _body(self) -> Any:
         """The script as far as it is known when the DAG is parsed."""

@@ -30,7 +30,7 @@ from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.slurm.node_orders import static_among
 from airflow_provider_soperator.slurm.states import NodeFlag
 
-#: Nodes and jobs that a form tells of one by one.
+#: Nodes, jobs and files that a form tells of one by one.
 _TOLD = 20
 _MAY_TRIGGER = requires_access_dag("POST", DagAccessEntity.RUN)
 router = APIRouter()
@@ -45,6 +45,11 @@ class Offers:
     def of(self, *kinds: str) -> list[Offer]:
         """Those of these kinds, in their order."""
         return [offer for kind in kinds for offer in self.all if offer.kind == kind]
+
+    def label(self, offer: Offer, does: str = "") -> str:
+        """What its button says; where several DAGs do the same, also which of them this is."""
+        does = does or offer.title
+        return f"{does} by {offer.dag_id}" if len(self.of(offer.kind)) > 1 else does
 
     def usable(self, kind: str) -> Offer | None:
         """One that the viewer can trigger now."""
@@ -78,19 +83,20 @@ class Subject:
 
     tiles: Sequence[Tile] = ()
     jobs: Sequence[QueueRow] = ()
-    #: How many nodes and jobs are not told one by one.
+    #: How many are not told one by one.
     more: int = 0
     #: What the cluster has not.
     unknown: Sequence[str] = ()
     reservation: Reservation | None = None
+    files: Sequence[str] = ()
     #: Who may still need what is to be released.
     needs: Sequence[OwnersNeed] = ()
 
 
 def subject_of(picture: Picture | None, given: Mapping[str, str], owner: str) -> Subject:
-    """The nodes with their jobs, the jobs, or the reservation that an action of an owner is about, and who needs them.
+    """The nodes with their jobs, the jobs, the reservation or the files that an action of an owner is about.
 
-    Of mistakes the form tells.
+    Of mistakes the form tells, and of those who may need what is released.
     """
     if picture is None:
         return Subject()
@@ -109,11 +115,13 @@ def subject_of(picture: Picture | None, given: Mapping[str, str], owner: str) ->
     missing = [name for name in names if name not in known] + [str(job) for job in meant if not there.touches(job)]
     # What was drained from the page has no run that needs it.
     held = [one for one in left_overs(picture) if one.dag_id != owner and one.is_meant(given)]
+    files = [file for one in held for file in one.of(given.values()).files]
     at_work = dags_at_work({one.dag_id for one in held}) if held else {}
     return Subject(
         tiles=tiles[:_TOLD],
         jobs=[row_of(picture, job.id) for job in jobs[:_TOLD]],
-        more=max(0, len(tiles) - _TOLD) + max(0, len(jobs) - _TOLD),
+        files=files[:_TOLD],
+        more=sum(max(0, len(found) - _TOLD) for found in (tiles, jobs, files)),
         unknown=missing[:_TOLD] + [f"{len(missing) - _TOLD} more"] * (len(missing) > _TOLD),
         reservation=next((one for one in picture.reservations if one.name == given.get("name")), None),
         needs=list(dict.fromkeys(one.need(at_work) for one in held)),

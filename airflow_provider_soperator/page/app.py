@@ -92,7 +92,8 @@ async def job(
     # On a task that is not mapped Airflow leaves its placeholder as it is.
     index = int(map_index) if map_index.isdecimal() else -1
     known = await run_in_threadpool(known_connections, os.environ)
-    seen = dict(zip(known, await asyncio.gather(*map(viewer.seen, known)), strict=True))
+    # Of the queue it has only the jobs of this task, which they may read.
+    seen = dict(zip(known, await asyncio.gather(*map(viewer.whole, known)), strict=True))
     found = [
         (picture, row_of(picture, job.id))
         for picture in filter(None, seen.values())
@@ -107,7 +108,7 @@ async def job(
 async def output(viewer: Annotated[Viewer, Depends()], connection: str, job: str) -> Response:
     """The last lines of a job's output."""
     is_known = connection in await run_in_threadpool(known_connections, os.environ)
-    picture = await viewer.seen(connection) if is_known else None
+    picture = await viewer.whole(connection) if is_known else None
     found = next((one for one in picture.jobs if str(one.id) == job), None) if picture else None
     tasks = picture.tasks.get(found.id) if picture and found else None
     # What a job prints is as private as its task's log, and of a job without a task nothing is known.

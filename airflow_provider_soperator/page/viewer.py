@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,16 +39,20 @@ _HEADERS = {
 
 
 class Viewer:
-    """The user of a request. As it asks Airflow's database, FastAPI makes it in a thread."""
+    """The user of a request."""
 
     def __init__(self, request: Request, user: GetUserDep) -> None:
         self._root, self._user = request.scope.get("root_path", ""), user
         self._pictures: Looks[Picture] = request.app.state.pictures
         self.sections: Sections = request.app.state.sections
-        #: True for a DAG that they may read.
-        self.may_see: Callable[[str], bool] = (
-            get_auth_manager().get_authorized_dag_ids(user=user, method="GET").__contains__
-        )
+
+    @cached_property
+    def _readable(self) -> Collection[str]:
+        return get_auth_manager().get_authorized_dag_ids(user=self._user, method="GET")
+
+    def may_see(self, dag_id: str) -> bool:
+        """True for a DAG that they may read. The first question asks Airflow's database, and so belongs in a thread."""
+        return dag_id in self._readable
 
     def may(self, method: Literal["GET", "POST"], entity: DagAccessEntity, dag_ids: Collection[str]) -> set[str]:
         """Those of some DAGs on which they have a right, in the team of each."""
@@ -70,9 +75,13 @@ class Viewer:
         is_told = self.may_see_connection(connection)
         return lambda why: why if is_told else "The reason is told to those who may see the connection."
 
+    async def whole(self, connection: str) -> Picture | None:
+        """The newest picture of a connection, with what they may not see; None while the first one is being taken."""
+        return await self._pictures.newest(connection)
+
     async def seen(self, connection: str) -> Picture | None:
-        """The newest picture of a connection, as they may see it; None while the first one is being taken."""
-        picture = await self._pictures.newest(connection)
+        """The newest picture of a connection, as they may see it."""
+        picture = await self.whole(connection)
         return await run_in_threadpool(self._as_seen, picture) if picture else None
 
     def _as_seen(self, picture: Picture) -> Picture:

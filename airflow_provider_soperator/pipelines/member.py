@@ -13,7 +13,7 @@ from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.pipelines.graph import is_met, states_of
 from airflow_provider_soperator.pipelines.group import PipelineGroup
 from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey, read_keys
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, read_keys
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, is_ended, is_met
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.values import Plain
 
 #: States of tasks that have yet to run. One that was cleared as it ran is restarting.

@@ -30,8 +30,9 @@ from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.errors import TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of, read_keys, submitted_since
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests.submission import asked_for
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of, read_keys, submitted_since
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:

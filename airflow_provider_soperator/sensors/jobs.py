@@ -63,7 +63,7 @@ class SlurmQueueSensor(WatchSensor):
     :param job_filter: conditions of a ``QueueFilter``: states, partition, user, account, qos, name, reason, waited
     :param max_jobs: upper bound of their number
     :param min_jobs: lower bound of their number
-    :param min_duration: time for which the number must be within bounds without a break
+    :param min_duration: time, or seconds, for which the number must be within bounds without a break
     :param slurm_conn_id: Airflow connection to Slurm
     """
 
@@ -76,7 +76,7 @@ class SlurmQueueSensor(WatchSensor):
         job_filter: Mapping[str, Any] | None = None,
         max_jobs: int | None = None,
         min_jobs: int | None = None,
-        min_duration: timedelta = timedelta(0),
+        min_duration: timedelta | float = 0,
         slurm_conn_id: str = "soperator_default",
         **kwargs: Any,
     ) -> None:
@@ -85,10 +85,10 @@ class SlurmQueueSensor(WatchSensor):
             raise ValueError("max_jobs and min_jobs are both missing: give at least one")
         if min_duration and not self.deferrable and self.mode == "reschedule":
             raise ValueError("min_duration needs state between pokes, so not mode='reschedule': use deferrable=True")
-        QueueFilter(**job_filter or {})
+        QueueFilter.of(job_filter or {})
         self.job_filter = dict(job_filter or {})
         self.max_jobs, self.min_jobs = max_jobs, min_jobs
-        self.min_duration = min_duration
+        self.min_duration = min_duration if isinstance(min_duration, timedelta) else timedelta(seconds=min_duration)
         self.slurm_conn_id = slurm_conn_id
 
     def watch(self) -> Watch[Any]:
@@ -96,7 +96,7 @@ class SlurmQueueSensor(WatchSensor):
 
         return QueueWatch(
             slurm_conn_id=self.slurm_conn_id,
-            jobs=QueueFilter(**self.job_filter),
+            jobs=QueueFilter.of(self.job_filter),
             max_jobs=self.max_jobs,
             min_jobs=self.min_jobs,
             min_duration=self.min_duration,

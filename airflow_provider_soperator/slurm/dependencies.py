@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 
 #: Slurm's types of dependencies.
 DEPENDENCY_KINDS = (

@@ -141,7 +141,9 @@ class RemoveFiles(FileOrder):
     paths: tuple[str, ...]
 
     def command(self) -> Command:
-        return Command(("rm", "-rf", "--", *map(absolute, self.paths)), timeout=_LONG)
+        # There may be more than fit into one command line.
+        names = b"".join(f"{absolute(path)}\0".encode() for path in self.paths)
+        return Command(("xargs", "-0", "rm", "-rf", "--"), stdin=names, timeout=_LONG)
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def _body(job: JobDescription) -> Iterator[str]:
     given = [name for name in ("script", "command", "script_file", "remote_script") if getattr(job, name) is not None]
     if len(given) != 1:
         what = f"{' and '.join(given)} are set" if given else "nothing to run"
-        yield f"{what}: set exactly one of script, command, script_file and remote_script"
+        yield f"{what}: set exactly one of script, command and remote_script"
     if job.script is not None:
         yield from _script("script", job.script)
     if job.script_file is not None:
@@ -344,6 +344,9 @@ _SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
 
 
 def _environment(job: JobDescription) -> Iterator[str]:
+    if not isinstance(job.env, Mapping):  # a DAG file is not type-checked
+        yield f"env: must be variables by their names, got {type(job.env).__name__}"  # type: ignore[unreachable]
+        return
     total = 0
     for name, value in job.env.items():
         if not _NAME.fullmatch(name) or len(name) > 254:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import FileError, FilePiece, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus, Json, expand_filename, resource
 from airflow_provider_soperator.slurm.notations import ExitCode, parse_bytes
 from airflow_provider_soperator.slurm.requests.commands import Steps
@@ -231,6 +231,19 @@ def check_result(said: Any) -> None:
         raise InvalidJob([f"result must be 'json', 'last_line' or 'file:PATH', got {said!r}"])
 
 
+def check_elements(said: str, array: Any, output: Any) -> None:
+    """Raise ``InvalidJob`` if all elements of an array would leave their results in one file; templates may not."""
+    pattern = said.removeprefix(_FILE) if said.startswith(_FILE) else output
+    if not isinstance(pattern, str) or "%" in pattern or is_template(pattern):
+        return
+    if len(array_indices(array_text(array))) > 1:
+        raise InvalidJob([f"result: all elements of the array would write the same file, {pattern}: {_apart(said)}"])
+
+
+def _apart(said: str) -> str:
+    return "name it with %a" if said.startswith(_FILE) else "put %a into output"
+
+
 def read_result(said: str, status: JobStatus) -> Steps[Any]:
     """Read the result of a job that has succeeded; of an array a list, in the order of the indices.
 
@@ -241,8 +254,7 @@ def read_result(said: str, status: JobStatus) -> Steps[Any]:
     parts = status.parts if is_array else status.parts[:1]
     paths = [_path(said, part) for part in parts]
     if len(set(paths)) < len(paths):
-        what = "name it with %a" if said.startswith(_FILE) else "put %a into output"
-        raise ResultError(f"result: elements of the array have written the same file, {paths[0]}: {what}")
+        raise ResultError(f"result: elements of the array have written the same file, {paths[0]}: {_apart(said)}")
     sizes = [piece.size or 0 for piece in (yield from _read([Piece(path, _BEYOND, 0) for path in paths]))]
     if said.startswith(_FILE):
         if sum(sizes) > MOST:

@@ -206,12 +206,17 @@ def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:
     """Lines about nodes; nodes with the same text share one.
 
     >>> in_lines({"worker-0": "boots", "worker-2": "has jobs", "worker-1": "boots"})
-    ('worker-[0-1] boots', 'worker-2 has jobs')
+    ('each of worker-[0-1] boots', 'worker-2 has jobs')
     """
     nodes: dict[str, list[str]] = {}
     for name, what in said.items():
         nodes.setdefault(what, []).append(name)
-    return tuple(f"{hostlist.fold(names)} {what}" for what, names in nodes.items())
+    several = {what for what, names in nodes.items() if len(names) > 1 and _SINGULAR.match(what)}
+    return tuple(f"{'each of ' * (what in several)}{hostlist.fold(names)} {what}" for what, names in nodes.items())
+
+
+#: The verb for one node at the beginning of a text, such as `is` or `boots`.
+_SINGULAR = re.compile(r"[a-z]+s( |$)")
 
 
 def check_match(match: str | int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm import directives, sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of
-from airflow_provider_soperator.slurm.job_ids import ELEMENTS, SubmissionKey, key_of, strip_key
+from airflow_provider_soperator.slurm.submission_keys import ELEMENTS, SubmissionKey, key_of, strip_key
 
 #: Bytes of the script of an array: each of its elements gets all of it.
 MOST_BYTES = 256 << 10

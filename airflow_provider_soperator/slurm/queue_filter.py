@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_soperator.errors import name_remedy
+from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.job_records import Job, count_by_state
+from airflow_provider_soperator.slurm.states import JobBase, JobState
+from airflow_provider_soperator.values import is_template
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.requests import ListJobs
@@ -30,6 +34,27 @@ class QueueFilter:
     reason: str = ""
     #: The minimum time that they have waited, or did wait before they started.
     waited: timedelta | None = None
+
+    @classmethod
+    def of(cls, said: object) -> QueueFilter:
+        """That of conditions by their names, as a DAG file has them."""
+        if not isinstance(said, Mapping):
+            raise InvalidRequest(f"job_filter={said!r} has no conditions by their names")
+        names = [one.name for one in fields(cls)]
+        if unknown := [name for name in said if name not in names]:
+            raise InvalidRequest(f"job_filter: unknown condition {', '.join(unknown)}; known are {', '.join(names)}")
+        states: Any = said.get("states") or ()
+        waited = said.get("waited")
+        if is_template(states):
+            states = (states,)
+        elif isinstance(states, str):
+            states = states.split(",")
+        if strange := [state for state in states if not is_template(state) and JobState.parse(state).unknown]:
+            remedy = name_remedy(strange[0].upper(), [state.value for state in JobBase])
+            raise InvalidRequest(f"job_filter: Slurm has no {', '.join(strange)}: {remedy}")
+        if isinstance(waited, int | float):
+            waited = timedelta(seconds=waited)
+        return cls(**{**said, "states": tuple(states), "waited": waited})
 
     def request(self) -> ListJobs:
         """The request to send; filters that differ only in what the server cannot select have equal requests."""

@@ -74,6 +74,8 @@ _HOLDING = frozenset(
     }
 )
 _UNFINISHED = _RETURNING | _HOLDING
+#: With one of these the nodes of a job do not run it yet.
+_STARTING = frozenset({JobFlag.CONFIGURING, JobFlag.POWER_UP_NODE})
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,11 @@ class JobState(_State[JobBase, JobFlag]):
         # A revoked job belongs to another cluster of the federation.
         going = self.base in _GOING and JobFlag.REVOKED not in self.flags
         return going or bool(self.flags & _HOLDING)
+
+    @property
+    def is_configuring(self) -> bool:
+        """True if the job has nodes that boot, or run their prolog."""
+        return bool(self.flags & _STARTING)
 
     @property
     def is_held(self) -> bool:

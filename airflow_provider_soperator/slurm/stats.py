@@ -156,7 +156,7 @@ def _state(job: Job) -> str:
         return PENDING
     if JobFlag.COMPLETING in job.state.flags:
         return COMPLETING
-    if job.state.flags & {JobFlag.CONFIGURING, JobFlag.POWER_UP_NODE}:
+    if job.state.is_configuring:
         return CONFIGURING
     return SUSPENDED if job.state.base is JobBase.SUSPENDED else RUNNING
 

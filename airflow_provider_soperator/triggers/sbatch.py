@@ -22,7 +22,6 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import (
     ResultError,
@@ -33,6 +32,7 @@ from airflow_provider_soperator.slurm.job_reports import (
     status_of,
 )
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
 from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported
 from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, call
 from airflow_provider_soperator.work.polling import may_pass, polled

@@ -18,9 +18,9 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import ListNodes
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.soperator import readiness
 from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
 from airflow_provider_soperator.soperator.readiness import Readiness, Wanted

@@ -22,19 +22,19 @@ from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met, 
 from airflow_provider_soperator.slurm import links, sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_failures import failure
-from airflow_provider_soperator.slurm.job_ids import (
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
+from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
+from airflow_provider_soperator.slurm.requests import ListJobs
+from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
+from airflow_provider_soperator.slurm.submission_keys import (
     ELEMENTS,
-    JobId,
     Keys,
     SubmissionKey,
     output_path,
     read_keys,
     readable_name,
 )
-from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
-from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
-from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -136,7 +136,7 @@ async def follow(
     await chain.relink(run.client, submitted.id, run.keys[:-1], log)
     await published.begin(submitted.id)
     status: JobStatus | None = None
-    said, is_placed = "", False
+    said, place, is_told = "", "", False
     freeing: asyncio.Future[None] | None = None
     freed = {""}
     try:
@@ -147,9 +147,12 @@ async def follow(
             if isinstance(news, NewestLine):
                 log.info("Job %s %s; %s: %s", submitted.id, said, news.part, news.line[:_TITLE])
                 continue
-            if not is_placed and news.parts:
-                is_placed = True
-                await _tell_place(run, submitted.id, news.parts[0], log)
+            if news.parts and not place:
+                place = run.place(news.parts[0])
+                about = [] if is_told else await _home(run, news.parts[0])
+                is_told = True
+                if about := about + [f"writes to {place}"] * bool(place):
+                    log.info("Job %s %s", submitted.id, ", ".join(about))
             status = news
             before, said = said, sentence(status)
             if status.is_over and not status.succeeded:
@@ -179,13 +182,12 @@ async def follow(
     return status, last
 
 
-async def _tell_place(run: JobRun, job: JobId, part: Job, log: Logger) -> None:
-    """Log whose job it is, on which cluster, and where it writes."""
+async def _home(run: JobRun, part: Job) -> list[str]:
+    """Whose job it is, and on which cluster."""
     cluster = ""
     with suppress(ClusterError):
         cluster = (await run.client.config()).cluster
-    known = (("belongs to", part.user), ("is on cluster", cluster), ("writes to", run.place(part)))
-    log.info("Job %s %s", job, ", ".join(f"{verb} {what}" for verb, what in known if what))
+    return [f"{verb} {what}" for verb, what in (("belongs to", part.user), ("is on cluster", cluster)) if what]
 
 
 def _begin(submitted: Submitted, chain: Chain) -> str:

@@ -11,7 +11,7 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.table import Row
 from benchmarks.transports import Login, login, seconds

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_provider_soperator.slurm.job_ids import strip_key
+from airflow_provider_soperator.slurm.submission_keys import strip_key
 from benchmarks.tasks.meter import Meter, Reading
 from benchmarks.tasks.shape import TASKS_PER_RUN
 from sandbox.airflow.api import AirflowApi, DagRun

@@ -14,7 +14,6 @@ def held(task_id, **asked):
         bash_command='echo begun; {until("/root/go-$SLURM_JOB_ID")}; echo let go',
         executor="SlurmExecutor",
         executor_config={{"partition": "main", **asked}},
-        retry_delay=timedelta(seconds=1),
     )
 """
 

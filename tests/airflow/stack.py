@@ -13,7 +13,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -170,9 +170,13 @@ class Stack:
         Tests wait for these more often than for all else, and the API server would be busy with their questions.
         """
         asked = "SELECT task_id, map_index, state, try_number FROM task_instance WHERE dag_id = :dag AND run_id = :run"
+        rows = self.ask(asked, dag=run.dag_id, run=run.run_id)
+        return {(task_id, index): (state, tries) for task_id, index, state, tries in rows}
+
+    def ask(self, statement: str, **values: Any) -> Sequence[Any]:
+        """What Airflow has in its database."""
         with self._database.connect() as connection:
-            rows = connection.execute(sqlalchemy.text(asked), {"dag": run.dag_id, "run": run.run_id})
-            return {(task_id, index): (state, tries) for task_id, index, state, tries in rows}
+            return connection.execute(sqlalchemy.text(statement), values).all()
 
     def change(self, statement: str, **values: Any) -> None:
         """Change what Airflow has in its database, where nothing else moves its clock."""

@@ -17,6 +17,8 @@ SbatchOperator.partial(task_id="fit", script='{HELD}', deferrable=True, poll_int
 """
 
 
+#: The folder of files of function calls, and one whose call has long ended.
+FOLDER, OLD = "/root/.airflow-soperator", "aaaaaaaaaaaa.zip"
 ACTIONS = """
 from airflow_provider_soperator.operators.action_dags import action_dags
 
@@ -36,6 +38,10 @@ def test_what_the_page_triggers_is_done(stack: Stack, slurm: Cluster) -> None:
     assert undrain.trigger(nodes="worker-0", drain_owner="page").wait_all() == {"undrain": "success"}
     slurm.wait_node("worker-0", lacks={"DRAIN"})
     assert cancel.trigger(job_ids=job).wait_all() == {"cancel": "success"}
+    slurm.run("mkdir", "-p", "-m", "700", FOLDER)
+    slurm.run("touch", "--date=2 days ago", f"{FOLDER}/{OLD}")
+    assert Dag(stack, "page_release").trigger(name=f"{FOLDER}/{OLD}").wait_all() == {"release": "success"}
+    assert OLD not in slurm.run("ls", FOLDER)
     slurm.wait_job(job, "CANCELLED")
 
 

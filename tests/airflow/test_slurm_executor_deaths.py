@@ -89,3 +89,28 @@ def test_a_scheduler_that_is_killed_leaves_one_job_for_each_try(deaths: Run, sta
     # What has ended while no scheduler lived is not run again.
     ended.wait("FAILED")
     deaths.wait_log("ended", "Diagnosis of job")
+
+
+def test_what_a_dead_scheduler_has_not_submitted_is_submitted_in_the_same_try(stack: Stack, slurm: Cluster) -> None:
+    """slurmctld is away meanwhile, so that nothing says yet whether there is a job."""
+    dag = stack.add_dag("never_submitted", 'held("late")', head=HEAD)
+    slurm.fault("slurmctld-down")
+    run = dag.trigger()
+    run.wait("late", "queued")
+    scheduler = stack.components["scheduler"]
+
+    def adopted_by() -> int:
+        [(job,)] = stack.ask("SELECT queued_by_job_id FROM task_instance WHERE dag_id = :dag", dag=dag.dag_id)
+        return int(job or 0)
+
+    first = stack.wait("it is the scheduler's", adopted_by, is_cheap=True)
+    scheduler.end(signal.SIGKILL)
+    scheduler.start()
+    stack.wait("it is the next scheduler's", lambda: adopted_by() > first, is_cheap=True)
+    slurm.sandbox.up()
+    run.wait("late", "running")
+    jobs = Jobs(slurm, run, "late")
+    jobs.wait("RUNNING")
+    jobs.let_go()
+    assert run.wait("late", "success")["try_number"] == 1
+    jobs.wait("COMPLETED")

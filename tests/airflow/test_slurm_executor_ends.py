@@ -81,7 +81,7 @@ def test_a_task_that_is_cleared_while_it_runs_ends_its_job_and_begins_again(ends
     jobs = Jobs(slurm, ends, "cleared")
     ends.clear("cleared")
     jobs.wait("COMPLETED", "RUNNING")
-    assert "its task has told no state" in told(ends, "cleared")
+    assert "it was ended, as its task was cleared" in told(ends, "cleared")
     ends.wait("cleared", "running", least_try=2)
     jobs.let_go()
     ends.wait("cleared", "success")

@@ -124,7 +124,7 @@ def of_no_type_here():
 def wants_airflow(ti):
     return ti.task_id
 
-@task.sbatch(retries=2, array="0-1")
+@task.sbatch(retries=2, array="{{ '0-1' }}")
 def arrayed():
     return 1
 

@@ -262,7 +262,9 @@ class Cluster:
 
     def _seen(self) -> str:
         """Nodes and jobs, for whoever reads why a test failed."""
-        shown = [self.try_run(*words) for words in (["sinfo", "--Node", "--long"], ["squeue", "--all", "--long"])]
+        # What is shown of a state in short hides flags.
+        nodes = ["sinfo", "--Node", "--Format=NodeHost:20,StateComplete:60,Reason"]
+        shown = [self.try_run(*words) for words in (nodes, ["squeue", "--all", "--long"])]
         return "\n".join(said.stdout + said.stderr for said in shown)
 
     def wait_node(

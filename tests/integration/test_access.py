@@ -304,7 +304,14 @@ def test_the_nebius_connection_has_endpoint_and_token(cluster: Cluster) -> None:
     parsed = connection(cluster, "NEBIUS_DEFAULT")
     assert (parsed.conn_type, f"{parsed.host}:{parsed.port}") == ("nebius", facts["endpoint"])
     assert (parsed.login or None, parsed.password) == (None, facts["token"])
-    assert parsed.extra_dejson == {"insecure": "true"}
+    assert parsed.extra_dejson == {"insecure": True}
+
+
+def test_no_connection_has_a_text_that_is_too_short_to_be_masked(cluster: Cluster) -> None:
+    """Airflow warns of such, in the log of each task."""
+    for name in cluster.access["airflow_connections"]:
+        extra = connection(cluster, name.removeprefix("AIRFLOW_CONN_")).extra_dejson
+        assert [key for key, value in extra.items() if isinstance(value, str) and len(value) < 5] == []
 
 
 def test_airflow_finds_the_printed_connections_in_its_environment(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
 from tests.integration.cluster import Cluster

@@ -20,9 +20,9 @@ from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import ScriptFile
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey, key_of
 from airflow_provider_soperator.slurm.option_values import Signal
 from airflow_provider_soperator.slurm.sbatch_arguments import Submission
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from sandbox.lifecycle import Sandbox
 
 #: What each Slurm's slurmrestd serves, of what the provider speaks.

@@ -23,11 +23,12 @@ from airflow_provider_soperator.slurm.cluster_records import RateLimit
 from airflow_provider_soperator.slurm.dependencies import Dependency, Unmet
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.requests import ListJobs, Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Together
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from airflow_provider_soperator.transports.local import LocalTransport
 from tests.contract.transports import AsyncWay, Way, inside
 from tests.integration.cluster import Cluster

@@ -147,7 +147,7 @@ def test_a_dag_is_debugged(debugger: Debugger, cluster: Cluster) -> None:
 def test_the_window_of_an_upgrade(debugger: Debugger, cluster: Cluster) -> None:
     ended, log = debugger.run("window.py", example("upgrade_window", debugger.dags))
     assert set(ended.values()) == {"success"}, log[-6000:]
-    assert "worker-0,worker-cpu-[0-1] is being drained" in log
+    assert "each of worker-0,worker-cpu-[0-1] is being drained" in log
     assert "worker-0,worker-cpu-[0-1] are open to all again" in log
     assert "No reservations" in cluster.run("scontrol", "show", "reservation")
     assert not any("DRAIN" in node.state for node in cluster.nodes().values())

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 from tests.integration.cluster import Cluster
 from tests.integration.connections import WAYS, Connections

@@ -11,9 +11,10 @@ import pytest
 
 from airflow_provider_soperator.slurm.errors import SubmissionWithdrawn
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn, SubmitOnce, Submitted, Withdraw
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 from tests.contract.transports import Way
 from tests.integration.cluster import Cluster

@@ -15,9 +15,9 @@ import pytest
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.requests import Ping, WhoAmI
 from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.integration.cluster import LOGIN, Cluster
 from tests.integration.connections import WAYS, Connections
 from tests.integration.outside import REPOSITORY

@@ -13,7 +13,7 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.slurm.files import FileError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 

@@ -13,8 +13,8 @@ from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from sandbox.settings import NAMESPACE
 from tests.integration.cluster import Cluster, is_ready
 from tests.integration.connections import Connections

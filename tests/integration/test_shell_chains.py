@@ -9,7 +9,7 @@ from airflow_provider_soperator.pipelines.chains.reading import read
 from airflow_provider_soperator.pipelines.chains.writing import as_shell
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.integration.cluster import Cluster
 
 ODD = "\"'`touch /root/harm`'\" $(touch /root/harm); # \\ é ) \n\nEOF\n"

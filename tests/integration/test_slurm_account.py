@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.errors import NotPermitted
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import (
     CancelJobs,
     CreateReservation,
@@ -26,6 +26,7 @@ from airflow_provider_soperator.slurm.requests import (
     Undrain,
     UpdateJob,
 )
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 

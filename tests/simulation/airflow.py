@@ -35,7 +35,7 @@ from airflow_provider_soperator.hooks.slurm import Settings, SlurmHook
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator
-from airflow_provider_soperator.slurm.job_ids import readable_name
+from airflow_provider_soperator.slurm.submission_keys import readable_name
 from airflow_provider_soperator.triggers import base as trigger_base
 from airflow_provider_soperator.triggers import sbatch as sbatch_triggers
 from airflow_provider_soperator.triggers.base import SlurmTrigger

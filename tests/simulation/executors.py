@@ -1,81 +1,39 @@
-"""Stories of an executor: schedulers, nodes, slurmctld and jobs die; each try runs once, and ends truly.
-
-The executor is the provider's own. Airflow's database and the loop of its schedulers are as in Airflow 3.3.
-"""
+"""Stories of an executor: schedulers, nodes, slurmctld and jobs die; each try runs once, and ends truly."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
 import random
-import tarfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 from uuid import UUID
 
-from airflow.executors.executor_utils import ExecutorName
-from airflow.executors.workloads import ExecuteTask
-from airflow.models.taskinstancekey import TaskInstanceKey
-from async_timeout import timeout
 from sqlalchemy.util.concurrency import await_only, greenlet_spawn
 
-from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.executors import runner
-from airflow_provider_soperator.executors import slurm as executor_module
 from airflow_provider_soperator.executors.environment import PrepareFolder
-from airflow_provider_soperator.executors.job_keeper import JobKeeper
 from airflow_provider_soperator.executors.options import ExecutorOptions
-from airflow_provider_soperator.executors.slurm import SlurmExecutor
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
-from airflow_provider_soperator.slurm.files import FilePiece, ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
+from airflow_provider_soperator.slurm.files import ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.requests import Request
-from tests.simulation.clock import PROCESS, Process, outside
-from tests.simulation.slurm import OURS, THEIRS, Cluster, Fate, Habits, Part, SlurmJob, Way
+from tests.shared_files import carried_out
+from tests.simulation.clock import Process, outside
+from tests.simulation.schedulers import ADOPTABLE, Instance, Scheduler, in_one_loop
+from tests.simulation.slurm import OURS, THEIRS, Cluster, Fate, Habits, Part, SlurmJob
 from tests.simulation.story import Story
 
 HOME = PurePosixPath("/shared")
 ROOT = str(HOME / ExecutorOptions().root)
-ADOPTABLE = ("queued", "running", "restarting")
 ENDS = ("success", "failed")
-#: Seconds after which Airflow takes a scheduler for dead, looks for tasks of such, and misses heartbeats of a task.
-HEALTH, ORPHANS, HEARTBEAT = 30.0, 60.0, 300.0
 #: How jobs end that do not end by themselves. One that an administrator requeues begins again.
 DEATHS = ("CANCELLED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "REQUEUED")
 TOO_LONG = 6 * 3600.0
-
-
-@dataclass(eq=False)
-class Instance:
-    """A row of Airflow's table of task instances."""
-
-    index: int
-    retries: int
-    #: How often it is rescheduled, or deferred, before it ends.
-    legs: int
-    id: UUID | None = None
-    try_number: int = 0
-    state: str | None = None
-    leg: str = ""
-    owner: Scheduler | None = None
-    #: When a heartbeat was last seen, and from when on it can be queued.
-    heard: float = 0.0
-    ready: float = 0.0
-    is_starting: bool = True
-
-    @property
-    def key(self) -> TaskInstanceKey:
-        return TaskInstanceKey("dag", f"t{self.index % 3}", "run", self.try_number, self.index)
-
-    def __str__(self) -> str:
-        return f"task {self.index} ({self.state}, try {self.try_number}, {self.leg})"
 
 
 class Nodes(Cluster):
@@ -92,23 +50,10 @@ class Nodes(Cluster):
             return ExecutorFolder(ROOT, "/venv/bin/python")
         if isinstance(request, WorkingFolder):
             return HOME
-        if isinstance(request, UnpackFiles):
-            with tarfile.open(fileobj=io.BytesIO(request.archive)) as archive:
-                for member in archive.getmembers():
-                    content = archive.extractfile(member)
-                    assert content
-                    self.world.unpacked(member.name, content.read(), f"{request.folder}/{member.name}")
-            return None
-        if isinstance(request, RemoveFiles):
-            for path in request.paths:
-                self.files.pop(path, None)
-            return None
-        if isinstance(request, ReadPieces):
-            found = [(self.files.get(piece.path), piece) for piece in request.pieces]
-            return [
-                FilePiece((data or b"")[piece.offset :][: piece.length], None if data is None else len(data))
-                for data, piece in found
-            ]
+        if isinstance(request, (ReadPieces, RemoveFiles, UnpackFiles)):
+            answer = carried_out(request, self.files)
+            self.world.learn_legs(self.files)
+            return answer
         return await super()._run(request, process)
 
     async def _live(self, job: SlurmJob) -> None:
@@ -130,141 +75,6 @@ class Nodes(Cluster):
                 part.state, part.reason, job.fate = "PENDING", "BeginTime", Fate(0.0, job.fate.seconds)
                 self._tell_accounting(part, self.habits.start_lag)
                 await asyncio.sleep(20)
-
-
-class Scheduler:
-    """A process of Airflow's with an executor, and the loop around it."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.process = world, Process(name, None)
-        self.seen = self.adopted_at = time.monotonic()
-        self.hangs_until = 0.0
-        self.executor = executor = SlurmExecutor()
-        executor.name = ExecutorName("airflow_provider_soperator.executors.SlurmExecutor", "SlurmExecutor")
-        log: Any = StoryLog(world)
-        # What it signs is read by nobody.
-        signing = SimpleNamespace(generate=lambda *_, **__: "token")
-        vars(executor).update(_log=log, jwt_generator=signing, _token_life=1.0)
-        client = AsyncSlurmClient(Way(world.cluster, self.process))
-
-        @contextlib.asynccontextmanager
-        async def lend(_: str) -> AsyncIterator[AsyncSlurmClient]:
-            yield client
-
-        options = ExecutorOptions(python="/venv/bin/python")
-        executor._keeper = JobKeeper(options, {}, executor._news.put, log, lend)  # type: ignore[arg-type]
-        self.life = self.process.start(self._live())
-
-    async def _live(self) -> None:
-        await self._adopt()
-        while True:
-            await self._pause(0.5, 3)
-            self.seen = time.monotonic()
-            self._queue()
-            await greenlet_spawn(self.executor.heartbeat)
-            await self._pause(0, 0.5)
-            self._take_events()
-            self._miss_heartbeats()
-            if time.monotonic() - self.adopted_at > ORPHANS:
-                await self._adopt()
-
-    async def _pause(self, least: float, most: float) -> None:
-        await asyncio.sleep(max(self.world.dice.uniform(least, most), self.hangs_until - time.monotonic()))
-
-    def _queue(self) -> None:
-        """Take up what is due, or leave it to another scheduler."""
-        now = time.monotonic()
-        due = [one for one in self.world.tasks if one.state in (None, "scheduled") and one.ready <= now]
-        for one in due if self.world.dice.random() < 0.7 else ():
-            if one.state is None:
-                one.id, one.try_number = self.world.uuid(), one.try_number + 1
-            one.leg, one.state, one.owner = str(self.world.uuid()), "queued", self
-            ti = one.key._asdict() | {
-                **{"id": one.id, "dag_version_id": one.id, "external_executor_id": one.leg},
-                **{"executor_config": self.world.config, "pool_slots": 1, "queue": "default", "priority_weight": 1},
-            }
-            said = {"token": "t", "ti": ti, "dag_rel_path": "d", "bundle_info": {"name": "b"}, "log_path": None}
-            self.executor.queue_workload(ExecuteTask.model_validate(said), session=None)  # type: ignore[arg-type]
-
-    def _take_events(self) -> None:
-        for key, (state, said) in self.executor.get_event_buffer().items():
-            assert state == "failed", state
-            for one in self.world.tasks:
-                is_due = one.key == key and one.state in (*ADOPTABLE, "scheduled") and one.owner is self
-                known: Any = one
-                if is_due and not self.executor.has_task(known):
-                    self.world.failed_by_executor(one, str(said))
-
-    def _miss_heartbeats(self) -> None:
-        for one in self.world.tasks:
-            is_silent = one not in self.world.active and time.monotonic() - one.heard > HEARTBEAT
-            if is_silent and one.owner is self and one.state in ("running", "restarting"):
-                self.world.missed(one)
-
-    async def _adopt(self) -> None:
-        self.adopted_at = time.monotonic()
-        is_dead = {
-            one.owner: not one.owner.process.is_alive or one.owner.seen < time.monotonic() - HEALTH
-            for one in self.world.tasks
-            if one.owner
-        }
-        orphans = [
-            one
-            for one in self.world.tasks
-            if one.state in ADOPTABLE and one.owner is not self and is_dead[one.owner] and one not in self.world.locked
-        ]
-        if not orphans:
-            return
-        # Airflow locks these rows meanwhile.
-        self.world.locked += orphans
-        try:
-            tis = [SimpleNamespace(id=one.id, key=one.key, external_executor_id=one.leg, one=one) for one in orphans]
-            rejected = await greenlet_spawn(self.executor.try_adopt_task_instances, tis)  # type: ignore[arg-type]
-        finally:
-            self.world.locked = [one for one in self.world.locked if one not in orphans]
-        if not self.process.is_alive:
-            return
-        to_reset: list[Instance] = [ti.one for ti in rejected]  # type: ignore[attr-defined]
-        for one in orphans:
-            if one in to_reset:
-                self.world.reset(one)
-            else:
-                self.world.counts["adopted"] += 1
-                one.owner = self
-
-
-class Begun:
-    """What is begun in the loop of a scheduler, for its main thread."""
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self._task = task
-        self.cancel = task.cancel
-
-    def result(self, seconds: float) -> Any:
-        async def result() -> Any:
-            async with timeout(seconds):
-                return await asyncio.shield(self._task)
-
-        return await_only(result())
-
-
-class StoryLog:
-    """The log of a scheduler, as a part of the story."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def info(self, text: str, *values: object, **_: object) -> None:
-        self._world.note(f"    {text}", *values)
-
-    warning = error = info
-
-    def debug(self, *_: object) -> None: ...
-
-    def exception(self, text: str, *values: object) -> None:
-        import traceback
-
-        self._world._break("nothing is raised", f"{text % values}\n{traceback.format_exc()}")
 
 
 @dataclass
@@ -309,24 +119,8 @@ class World(Story):
     def told(self) -> list[str]:
         return [f"{when:9.1f}  {text % values if values else text}" for when, text, values in self.story]
 
-    @contextlib.contextmanager
-    def _patched(self) -> Iterator[None]:
-        async def inline(function: Callable[..., Any], *words: Any) -> Any:
-            await asyncio.sleep(0.02)
-            return function(*words)
-
-        def begin(work: Coroutine[Any, Any, Any]) -> Begun:
-            process = PROCESS.get()
-            assert process
-            return Begun(process.start(work))
-
-        with (
-            mock.patch.object(SlurmExecutor, "_loop", SimpleNamespace(begin=begin)),
-            mock.patch.object(executor_module, "_states", self.states),
-            mock.patch.object(asyncio, "to_thread", inline),
-            mock.patch.object(time, "sleep", lambda seconds: await_only(asyncio.sleep(seconds))),
-        ):
-            yield
+    def _patched(self) -> AbstractContextManager[None]:
+        return in_one_loop(self)
 
     async def _play(self) -> None:
         self.cluster = Nodes(self._habits(), random.Random(f"{self.seed}/slurm"), self)
@@ -391,7 +185,7 @@ class World(Story):
             return
         scheduler = self.dice.choice(alive)
         self.note("%s ends", scheduler.process.name)
-        self.orphaned |= scheduler.executor._books._keys.keys() | {*scheduler.executor._started_keeper.ended}
+        self.orphaned |= scheduler.executor._books._keys.keys() | {*scheduler.executor.keeper.ended}
         self.orphaned |= {one.leg for one in self.tasks if one.owner is scheduler}
         if self.dice.random() < 0.2:
             scheduler.life.cancel()
@@ -456,12 +250,16 @@ class World(Story):
 
     # ---------------------------------------------------------------------------------------------- tasks on nodes
 
-    def unpacked(self, leg: str, data: bytes, path: str) -> None:
-        said = json.loads(data)
-        self.cluster.files[path] = data
-        legs = self.legs.setdefault(said["key"], [])
-        legs += [leg] if leg not in legs else []
-        self.owners[leg] = UUID(said["workload"]["ti"]["id"])
+    def learn_legs(self, files: Mapping[str, bytes]) -> None:
+        """Note the legs of keys, and their tasks, which are known when the files are gone, too."""
+        for path, data in files.items():
+            if not data:
+                # It has no more than a name.
+                continue
+            leg, said = path.rpartition("/")[2], json.loads(data)
+            legs = self.legs.setdefault(said["key"], [])
+            legs += [leg] if leg not in legs else []
+            self.owners[leg] = UUID(said["workload"]["ti"]["id"])
 
     async def run(self, job: SlurmJob, part: Part) -> tuple[str, int]:
         """What becomes of a job on its node: its state and exit code."""
@@ -500,12 +298,17 @@ class World(Story):
             return runner.GONE
         while any(one.id == self.owners[leg] for one in self.locked):
             await asyncio.sleep(0.5)
+        if f"{ROOT}/tasks/{leg}{runner.WITHDRAWN}" in self.cluster.files:
+            return runner.NOT_WANTED
         found = [one for one in self.tasks if one.id == self.owners[leg]]
         if not found or found[0].state not in ("queued", "restarting"):
             return runner.NOT_WANTED
         [one] = found
         if one in self.active:
             self._break("a try runs once", f"{one} in {job}")
+        # A job that an administrator requeues may begin with an earlier leg again.
+        if one.leg != leg and one.id not in self.excused:
+            self._break("a job starts the leg that it was submitted for", f"{one} in {job}")
         self.counts["started"] += 1
         self.note("  %s begins in %s", one, job)
         one.state, one.heard = "running", time.monotonic()
@@ -549,22 +352,37 @@ class World(Story):
         keys = [key for key, legs in self.legs.items() if leg in legs]
         return [job for job in self.cluster.jobs if job.user == OURS and job.key and job.key.text in keys]
 
-    def failed_by_executor(self, one: Instance, said: str) -> None:
-        self.note("  %s has failed: %s", one, said)
-        self.counts["failed"] += 1
+    def schedule_again(self, legs: Collection[str]) -> None:
+        while any(one.leg in legs for one in self.locked):
+            await_only(asyncio.sleep(0.5))
+        for one in self.tasks:
+            if one.leg in legs and one.state == "queued":
+                self.note("  %s is put back", one)
+                self.counts["put_back"] += 1
+                # A scheduler that hangs may submit it afterwards: that job does not start it.
+                for job in self._jobs_of(one.leg):
+                    is_there = not job.is_forgotten and job.submitted < one.adopted
+                    if is_there and job.key and not self.cluster.is_withdrawn(job.key):
+                        self._break("what has a job is not run again", f"{one}: {job}")
+                one.state, one.leg, one.owner = "scheduled", "", None
+
+    def ended_by_executor(self, one: Instance, state: str, said: str) -> None:
+        self.note("  %s is %s: %s", one, state, said)
+        self.counts[str(state)] += 1
         jobs = [job for job in self._jobs_of(one.leg) if not job.is_forgotten]
         if one.state == "scheduled":
             self._break("no end is that of another leg", f"{one}: {said}")
         if one in self.active:
             self._break("no end is false", f"{one} runs: {said}")
-        if "before it had submitted" in said:
-            # A scheduler that hangs may submit it after all: Airflow refuses its start.
-            return self.fail(one)
+        if not self._jobs_of(one.leg):
+            self._break("what had no job has not failed", f"{one}: {said}")
         if any(not job.is_finished for job in jobs):
             self._break("no end is false", f"{one}: {', '.join(map(str, jobs))}: {said}")
         for job in jobs:
             if not any(part.state in said for part in job.parts):
                 self._break("an end is told by Slurm's name", f"{one}: {job}: {said}")
+        if (state == "success") != (one.state == "restarting"):
+            self._break("what was cleared has not failed, and all else has", f"{one}: {state}")
         self.fail(one)
 
     def missed(self, one: Instance) -> None:
@@ -572,14 +390,6 @@ class World(Story):
         if one.id not in self.excused and self.cluster.is_well and self.well_since < one.heard:
             self._break("no end is missed", str(one))
         self.fail(one)
-
-    def reset(self, one: Instance) -> None:
-        self.note("  %s is not adopted", one)
-        self.counts["reset"] += 1
-        jobs = [job for job in self._jobs_of(one.leg) if not job.is_forgotten]
-        if kept := [job for job in jobs if job.key and not self.cluster.is_withdrawn(job.key)]:
-            self._break("what has a job is not run again", f"{one}: {kept[0]}")
-        one.state, one.leg, one.owner, one.id = None, "", None, self.uuid()
 
     def asked(self, request: Request[Any], process: Process, alike: int) -> None: ...
 
@@ -602,6 +412,6 @@ class World(Story):
         for job in self.cluster.jobs:
             if job.user == OURS and not job.is_finished and job.key and not self.cluster.is_withdrawn(job.key):
                 self._break("no job is left", str(job))
-        left = {path.rpartition("/")[2] for path in self.cluster.files} - self.orphaned
+        left = {path.rpartition("/")[2] for path, data in self.cluster.files.items() if data} - self.orphaned
         if left and not self.cluster.habits.cuts:
             self._break("no token is left", ", ".join(sorted(left)))

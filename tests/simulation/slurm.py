@@ -20,7 +20,7 @@ from async_timeout import timeout
 from airflow_provider_soperator.slurm.cluster_records import RateLimit
 from airflow_provider_soperator.slurm.files import ReadPieces, RemoveFiles, UnpackFiles
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, array_indices, array_text, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     CancelJobs,
@@ -40,6 +40,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     asked_for,
     dependency_of,
 )
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, ConnectionLost, Unreachable
 from tests.simulation.clock import START, Process, outside
 

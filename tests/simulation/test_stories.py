@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_soperator.client import job_tracker
 from airflow_provider_soperator.client.job_run import JobRun
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.requests import ListJobs
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.simulation.airflow import Airflow, Instance, Spec
 from tests.simulation.clock import Process, virtual_time
 from tests.simulation.slurm import Fate, Habits

@@ -13,9 +13,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.slurm.cluster_records import RateLimit
 from airflow_provider_soperator.slurm.job_failures import JobError
-from airflow_provider_soperator.slurm.job_ids import strip_key
 from airflow_provider_soperator.slurm.requests import Accounting, CancelJobs, ListJobs, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
+from airflow_provider_soperator.slurm.submission_keys import strip_key
 from tests.simulation.airflow import (
     ENDS,
     HEARTBEAT_TIMEOUT,

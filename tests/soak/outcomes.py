@@ -7,7 +7,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey, key_of
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from sandbox.airflow.api import ENDS
 from tests.airflow.stack import Run
 from tests.integration.cluster import Cluster

@@ -44,6 +44,7 @@ PUBLIC = {
         "RunActiveCheckOperator",
         "ScaleNodeSetOperator",
     ),
+    "operators.leftovers": ("ReleaseLeftOversOperator",),
     "operators.nodes": (
         "CreateReservationOperator",
         "DeleteReservationOperator",

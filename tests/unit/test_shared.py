@@ -1,4 +1,4 @@
-"""One client for all who use the same connection at the same time."""
+"""One client for all who use the same connection at the same time, and one answer for the same question."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_soperator import shared
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.slurm import Settings
-from airflow_provider_soperator.shared import SharedClients
+from airflow_provider_soperator.shared import SharedAnswers, SharedClients
 from airflow_provider_soperator.transports.local import LocalTransport
 
 SETTINGS = Settings(conn_id="mine", transport="local")
@@ -109,3 +109,25 @@ def test_each_loop_has_its_own(closed: Closed) -> None:
     asyncio.run(main())
     asyncio.run(main())
     assert seen[0] is not seen[1]
+
+
+def test_a_failure_does_not_drop_the_answer_that_is_under_way_since() -> None:
+    async def main() -> None:
+        answers, asked = SharedAnswers(), list[str]()
+        failing = asyncio.get_running_loop().create_future()
+
+        async def ask() -> str:
+            asked.append("again")
+            return "answer"
+
+        first = asyncio.ensure_future(answers.get("question", lambda: failing, 0.0))
+        await asyncio.sleep(0)
+        failing.set_exception(OSError("away"))
+        # Its callback has not run yet.
+        assert await answers.get("question", ask, 0.0) == "answer"
+        assert await answers.get("question", ask, 60.0) == "answer"
+        assert asked == ["again"]
+        with pytest.raises(OSError, match="away"):
+            await first
+
+    asyncio.run(main())

@@ -266,7 +266,7 @@ def not_understood(name: str) -> str:
         )
     return (
         f"{name!r} is not understood, and what it does would be lost: take it into a job or a task of its own; "
-        f"if it does not matter here, ignored=[{name!r}] passes over it"
+        f"if it does not matter here, ignored=[{name!r}], or --ignore {name} on the command line, passes over it"
     )
 
 

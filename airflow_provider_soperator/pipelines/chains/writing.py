@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from airflow_provider_soperator.pipelines.chains.stages import distinct
 from airflow_provider_soperator.slurm import sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import key_of, strip_key
+from airflow_provider_soperator.slurm.submission_keys import key_of, strip_key
 
 _HEAD = "#!/bin/bash\nset -euo pipefail\n"
 _KEY = re.compile(r"(?<=:)[a-z2-7]{12}(?=(_?))(?![a-z0-9])")

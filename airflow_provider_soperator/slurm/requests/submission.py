@@ -35,10 +35,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.slurm import dependencies, directives, errors, job_description, packs, sbatch_arguments
 from airflow_provider_soperator.slurm.job_description import Job, JobDescription
-from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of, strip_key
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Command, CommandOutput, Order, Request
 from airflow_provider_soperator.slurm.requests.jobs import GONE
+from airflow_provider_soperator.slurm.submission_keys import MARK, SubmissionKey, key_of, strip_key
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job import BatchJob

@@ -22,11 +22,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_soperator.slurm import errors, requests, sbatch_arguments
-from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey, strip_key
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import submission
 from airflow_provider_soperator.slurm.rest.accounting import accounting
 from airflow_provider_soperator.slurm.rest.calls import RestCall, Site, Steps, asked, handles
 from airflow_provider_soperator.slurm.rest.jobs import cancel, list_jobs, payload_of, submitted
+from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey, strip_key
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_soperator.board.leftovers import left_overs
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.slurm.cluster_records import Reservation
+from airflow_provider_soperator.slurm.files import RemoveFiles
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from tests.unit.board.test_wall import node
@@ -44,6 +45,19 @@ def test_an_old_file_is_left_over_if_no_job_in_the_queue_is_of_its_call() -> Non
     files = tuple(f"/root/.airflow-soperator/{key}.zip" for key in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"))
     jobs = (Job(id=JobId(7), name="x.af-aaaaaaaaaaaa"),)
     [left] = left_overs(picture(jobs=jobs, files=files))
-    assert (left.what, left.names, left.need({}).at_work) == (f"file {files[1]}", {files[1]}, "no")
+    assert (left.what, left.need({}).at_work) == (f"file {files[1]}", "no")
+    assert (left.names, left.form) == ({files[1], "/root/.airflow-soperator"}, {"name": files[1]})
     # An unread queue says nothing of jobs.
     assert left_overs(picture(files=files, failures={"jobs": "away"})) == []
+
+
+def test_old_files_are_called_by_their_folder_and_one_by_one() -> None:
+    folder = "/root/.airflow-soperator"
+    files = tuple(f"{folder}/{key}.zip" for key in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"))
+    [left] = left_overs(picture(files=files))
+    assert (left.what, left.form) == (f"2 files in {folder}", {"name": folder})
+    assert left.of({folder}) == left
+    one = left.of({files[1]})
+    assert (one.what, one.release) == (f"file {files[1]}", RemoveFiles((files[1],)))
+    assert left.is_meant({"name": folder})
+    assert not left.is_meant({"name": f"{folder}/cccccccccccc.zip"})

@@ -54,13 +54,17 @@ def test_windows_are_at_their_places_with_what_each_target_has() -> None:
 
 
 def test_the_next_handovers_are_told() -> None:
-    change = band(dag(), NOW).change
+    drawn = band(dag(), NOW)
+    change, then = drawn.change, drawn.then
     assert change
     assert (change.at, change.begins, change.after.name) == (
         NOW.replace(hour=20),
         NOW.replace(hour=18),
         "night",
     )
+    assert then
+    assert then.at > change.at
+    assert then.before == change.after
 
 
 def test_a_handover_beyond_the_band_is_told_as_well() -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from airflow_provider_soperator.board.tasks import SUBMITTED, _type_of, find_tasks, match
 from airflow_provider_soperator.executors.job_keeper import NewsKind
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.pipelines.plan import ahead_key
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.work.sbatch import key_of_try
 
 BEGUN = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
@@ -26,6 +28,7 @@ class Instance:
     try_number: int = 1
     #: Of its run.
     start_date: datetime = BEGUN
+    clear_number: int = 0
 
 
 def job_of(instance: Instance, number: int = 1, text: str = "7") -> Job:
@@ -44,6 +47,18 @@ def test_a_job_is_of_the_task_whose_key_it_has() -> None:
 def test_a_retry_may_go_on_with_an_earlier_job() -> None:
     [tasks] = match([job_of(Instance(), 1)], [Instance(try_number=3)]).values()
     assert tasks.try_number == 1
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_job_that_was_submitted_ahead_is_of_its_stage_also_after_a_clear(index: int) -> None:
+    stage = Instance(task_id="model.fit", map_index=index, clear_number=1, try_number=2)
+    keys = [ahead_key(stage.dag_id, stage.run_id, stage.task_id, index, cleared, BEGUN) for cleared in (0, 1, 2)]
+    jobs = [Job(id=JobId(7 + number), name=key.name("any")) for number, key in enumerate(keys)]
+    found = match(jobs, [stage])
+    assert {str(job): (tasks.task_id, tasks.map_index, tasks.count) for job, tasks in found.items()} == {
+        "7": ("model.fit", index, 1),
+        "8": ("model.fit", index, 1),
+    }
 
 
 def test_a_run_that_was_made_again_does_not_have_the_jobs_of_the_old_one() -> None:
@@ -131,6 +146,8 @@ class Database:
 
     def __init__(self, *alive: Instance) -> None:
         self.alive, self.told, self.by_executor = list(alive), list(alive), list[Told]()
+        #: Those that have no state yet, in runs that are at work.
+        self.to_come: list[Instance] = []
         self.searched = 0
         self.queries: list[str] = []
 
@@ -144,6 +161,8 @@ class Database:
         self.queries.append(str(query))
         if "FROM log" in str(query):
             return iter(self.by_executor)
+        if "task_instance.state IS NULL" in str(query):
+            return iter(self.to_come)
         is_search = "xcom" in str(query)
         self.searched += is_search
         return iter(self.told if is_search else self.alive)
@@ -165,6 +184,20 @@ def test_a_job_keeps_its_task_after_that_has_ended(database: Database) -> None:
     assert again[job.id] == replace(found[job.id], has_ended=True)
     assert find_tasks([job], again, ()) == again
     assert database.searched == 0
+
+
+def test_a_job_that_was_submitted_ahead_is_of_a_task_whose_turn_has_not_come(database: Database) -> None:
+    database.to_come.append(Instance(task_id="evaluate"))
+    jobs = [job_of(Instance()), job_of(Instance(task_id="evaluate"), text="8")]
+    found = find_tasks(jobs, {}, {job.id for job in jobs})
+    assert {str(job): (str(tasks), tasks.has_ended) for job, tasks in found.items()} == {
+        "7": ("fit", False),
+        "8": ("evaluate", False),
+    }
+    # If all are known, it is not asked.
+    database.queries.clear()
+    find_tasks(jobs[:1], found, ())
+    assert not any("IS NULL" in query for query in database.queries)
 
 
 def test_a_task_that_ended_before_anyone_looked_is_searched_once(database: Database) -> None:

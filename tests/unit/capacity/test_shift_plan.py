@@ -94,7 +94,7 @@ def test_what_is_possible_is_told_unit_by_unit() -> None:
     assert str(found).split("\n")[:5] == [
         "training goes from 6 to 2 nodes (1 desired), 0 of them ready",
         "    worker-0 will go: idle",
-        "    worker-[3-4] is left as it is, as it is drained: disk",
+        "    each of worker-[3-4] is left as it is, as it is drained: disk",
         "inference goes from 0 to 5 replicas (7 desired)",
         "8 GPUs of the block belong to others, or to machines on their way out",
     ]

@@ -330,7 +330,7 @@ def test_what_others_have_drained_is_counted_apart() -> None:
     assert (seen.stuck, seen.away) == ({"worker-0": "is drained: disk"}, {"worker-1": "is drained: disk"})
     assert (seen.broken, seen.size, seen.possible(4), seen.possible(0)) == (1, 4, 3, 1)
     assert slurm.shrink(1) == ["worker-2", "worker-3"]
-    assert "1 more cannot go: worker-[0-1] is drained: disk" in _problems(slurm, 0)
+    assert "1 more cannot go: each of worker-[0-1] is drained: disk" in _problems(slurm, 0)
 
 
 def test_nodes_that_are_gone_stay_away_and_are_no_mistake() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.cli import dags
+from airflow_provider_soperator.cli import dags, rehearsal
 from airflow_provider_soperator.cli.rehearsal import dags_of
 from airflow_provider_soperator.slurm.cluster_records import Association, Partition, UserRights
 from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowRights, WhoAmI
@@ -148,11 +149,22 @@ def test_an_imported_chain_can_be_kept(folder: Path, capsys: pytest.CaptureFixtu
     made = called(capsys, "import", str(folder / "run_all.sh"), "--variable", "1=big")
     (folder / "run_all.py").write_text(made.out)
     assert "'script': 'fit.sbatch'" in made.out
-    assert "Keep it beside fit.sbatch. On the cluster there have to be /jail/report.sh." in made.out
+    where = "Keep it beside fit.sbatch. On the cluster there have to be /jail/report.sh."
+    assert made.out.startswith(f'"""Made from run_all.sh. {where}"""\n')
     assert called(capsys, "lint", str(folder / "run_all.py")).status == 0
     [row] = called(capsys, "plan", str(folder / "run_all.py"), "--json").rows
     assert "srun fit" in row["shell"]
     assert "--dependency=afterok:$" in row["shell"]
+
+
+def test_a_command_without_effect_on_jobs_is_passed_over_as_the_refusal_says(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "run_all.sh").write_text("module load cuda\nsbatch --wrap=true\n")
+    refused = called(capsys, "import", str(folder / "run_all.sh"))
+    assert "--ignore module on the command line" in str(refused.status)
+    made = called(capsys, "import", str(folder / "run_all.sh"), "--ignore", "module")
+    assert made.out.startswith('"""Made from run_all.sh."""\n')
 
 
 def test_a_script_of_a_job_is_a_dag_of_one_task(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,3 +179,31 @@ def test_of_several_files_one_may_have_no_dag(folder: Path) -> None:
     (folder / "helpers.py").write_text("# For dags\n")
     files = sorted(map(str, folder.glob("*.py")))
     assert [dag.dag_id for dag in dags_of(files)] == ["train"]
+
+
+@pytest.fixture
+def of_airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of Airflow's own DAGs, of which two files cannot be read."""
+    (tmp_path / "fit.py").write_text("from airflow.sdk import dag\n@dag(schedul=None)\ndef fit(): ...\nfit()\n")
+    (tmp_path / "other.py").write_text("from airflow.sdk import DAG\n1 / 0\n")
+    bundle = SimpleNamespace(path=tmp_path, name="dags-folder", initialize=lambda: None)
+    monkeypatch.setattr(rehearsal, "_bundles", lambda: [bundle])
+    return tmp_path
+
+
+def test_a_dag_whose_file_cannot_be_read_is_not_said_to_be_missing_without_the_reason(
+    of_airflow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = str(called(capsys, "plan", "fit").status)
+    assert said.startswith(f"There is no DAG fit: {of_airflow}/fit.py cannot be read: ")
+    assert "schedul" in said
+    assert "division by zero" not in said
+
+
+def test_errors_of_all_files_are_told_if_none_names_the_dag(
+    of_airflow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = str(called(capsys, "plan", "lost").status)
+    assert said.startswith("There is no DAG lost: name its id, or its file; ")
+    assert f"{of_airflow}/other.py cannot be read: division by zero" in said
+    assert f"{of_airflow}/fit.py cannot be read: " in said

@@ -19,7 +19,7 @@ from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.requests import Accounting, ListJobs
+from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListJobs, ListNodes
 from airflow_provider_soperator.slurm.states import JobState, NodeState
 
 NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
@@ -139,8 +139,8 @@ def test_what_is_no_job_is_refused() -> None:
 class Hook:
     """A connection to a cluster that has some jobs and answers nothing else: it is asked at once, or not at all."""
 
-    def __init__(self, *jobs: Job) -> None:
-        self.jobs = jobs
+    def __init__(self, *jobs: Job, asks_for: str = "") -> None:
+        self.jobs, self.asks_for = jobs, asks_for
 
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[Hook]:
@@ -151,6 +151,10 @@ class Hook:
             return ()
         if isinstance(request, ListJobs) and self.jobs:
             return self.jobs
+        if isinstance(request, JobDetail) and self.asks_for:
+            return f"JobId=8 JobName=x\n   ReqNodeList={self.asks_for} ExcNodeList=(null)\n"
+        if isinstance(request, ListNodes) and self.asks_for:
+            return [node for node in PICTURE.nodes if node.name in request.names]
         raise SlurmError("not now", "scontrol")
 
 
@@ -177,3 +181,19 @@ def test_why_a_job_waits_or_how_it_ended(monkeypatch: pytest.MonkeyPatch, capsys
     assert "not available: " in told
     with pytest.raises(SystemExit, match="The cluster has no job 99, neither in the queue nor in accounting"):
         why("99", monkeypatch, capsys)
+
+
+def test_why_names_the_nodes_that_a_job_asks_for_and_cannot_get(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
+    job = Job(id=JobId(8), state=JobState.parse("PENDING"), reason=reason)
+    monkeypatch.setattr(glance, "SlurmHook", lambda connection: Hook(job, asks_for="worker-[0-1]"))
+    glance.why(argparse.Namespace(conn_id="c", job="8", output="table"))
+    # One of them is well.
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("  worker-1: ")
+    assert "[hardware_problem] gpu" in last
+    monkeypatch.setattr(glance, "SlurmHook", lambda connection: Hook(job, asks_for="(null)"))
+    glance.why(argparse.Namespace(conn_id="c", job="8", output="table"))
+    assert len(capsys.readouterr().out.splitlines()) == 2

@@ -14,10 +14,11 @@ from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.slurm import packs
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, classify
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import Accounting, CancelJobs, ListJobs
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
 
 NAME = "fit.dag"

@@ -13,9 +13,10 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
 from airflow_provider_soperator.slurm.files import ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, JobStatus
 from airflow_provider_soperator.slurm.requests import CancelJobs
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
 

@@ -9,9 +9,9 @@ import pytest
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.requests import Accounting, CancelJobs, ListJobs
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
 
 COUNT = 2000

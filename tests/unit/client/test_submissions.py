@@ -16,11 +16,12 @@ from airflow_provider_soperator.client.pace import RetryPolicy
 from airflow_provider_soperator.client.submissions import Earlier
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotReached
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted, Withdraw
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.unit.client.tracking import Log, past, queued, run_without_waiting
 
 JOB = BatchJob(command="true", name="train")

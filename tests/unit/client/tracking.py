@@ -13,8 +13,8 @@ import pytest
 
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, UnknownJob
-from airflow_provider_soperator.slurm.files import FilePiece, Piece, ReadPieces
-from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey, array_text
+from airflow_provider_soperator.slurm.files import ReadPieces
+from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
@@ -28,6 +28,8 @@ from airflow_provider_soperator.slurm.requests import (
 )
 from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn, SubmitOnce, Submitted, Withdraw
 from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey
+from tests.shared_files import carried_out
 
 T = TypeVar("T")
 
@@ -108,7 +110,7 @@ class Slurm:
             return None
         if isinstance(request, ReadPieces):
             self.reads += 1
-            return [self._read(piece) for piece in request.pieces]
+            return carried_out(request, self.files)
         if isinstance(request, JobDetail):
             raise UnknownJob("Invalid job id specified")
         if isinstance(request, ListNodes):
@@ -119,11 +121,6 @@ class Slurm:
         return None
 
     async def close(self) -> None: ...
-
-    def _read(self, piece: Piece) -> FilePiece:
-        data = self.files.get(piece.path)
-        read = b"" if data is None else data[piece.offset : piece.offset + piece.length]
-        return FilePiece(read, None if data is None else len(data))
 
     def submit(self, request: SubmitOnce) -> tuple[Submitted, ...]:
         keys = request.submission_keys()

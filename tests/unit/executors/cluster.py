@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors.environment import PrepareFolder
 from airflow_provider_soperator.executors.job_keeper import JobKeeper, News, NewsKind
 from airflow_provider_soperator.executors.options import ExecutorOptions
@@ -21,6 +20,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.notations import ExitCode
 from airflow_provider_soperator.slurm.requests import CancelJobs, Request
 from airflow_provider_soperator.slurm.states import JobState
+from tests.shared_files import carried_out
 from tests.unit.client.tracking import Log, Slurm
 
 ROOT = "/shared/airflow/executor"
@@ -46,17 +46,8 @@ class ClusterOfTasks(Slurm):
             return ExecutorFolder(ROOT, "/venv/bin/python")
         if isinstance(request, WorkingFolder):
             return PurePosixPath("/shared")
-        if isinstance(request, UnpackFiles):
-            with tarfile.open(fileobj=io.BytesIO(request.archive)) as archive:
-                for member in archive.getmembers():
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    self.files[f"{request.folder}/{member.name}"] = content.read()
-            return None
-        if isinstance(request, RemoveFiles):
-            for path in request.paths:
-                self.files.pop(path, None)
-            return None
+        if isinstance(request, (UnpackFiles, RemoveFiles)):
+            return carried_out(request, self.files)
         if isinstance(request, CancelJobs):
             await super().ask(request)
             for job in request.ids or ():
@@ -81,18 +72,43 @@ class ClusterOfTasks(Slurm):
         ]
 
 
+class Away(ClusterError):
+    retryable = True
+
+
+class LoginNode:
+    """The way to a Slurm, which a connection names."""
+
+    def __init__(self, slurm: ClusterOfTasks, is_away: bool = False) -> None:
+        self._slurm, self.is_away = slurm, is_away
+
+    async def ask(self, request: Request[Any]) -> Any:
+        if self.is_away:
+            raise Away("connection refused")
+        return await self._slurm.ask(request)
+
+    async def close(self) -> None: ...
+
+
 class Keeper:
     """A keeper, and the news that it has told."""
 
     def __init__(self, slurm: ClusterOfTasks) -> None:
         self.slurm, self.news, self.log = slurm, list[News](), Log()
-        self._client = AsyncSlurmClient(slurm)  # type: ignore[arg-type]
+        self.connect(LoginNode(slurm))
         options = ExecutorOptions(python="/venv/bin/python")
         self.keeper = JobKeeper(options, {}, self.news.append, self.log, lend=self._lend)  # type: ignore[arg-type]
 
+    def connect(self, login: LoginNode) -> None:
+        """Let the connection name a login node."""
+        self._client = AsyncSlurmClient(login)  # type: ignore[arg-type]
+
     @asynccontextmanager
     async def _lend(self, _: str) -> AsyncIterator[AsyncSlurmClient]:
-        yield self._client
+        client = self._client
+        yield client
+        if client is not self._client:
+            await client.close()
 
     async def until(self, leg: str, kind: NewsKind) -> News:
         """Wait for news of a task."""

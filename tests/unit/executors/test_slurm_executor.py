@@ -10,10 +10,16 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from airflow.exceptions import AirflowConfigException
 from airflow.executors.base_executor import BaseExecutor
 from airflow.executors.executor_utils import ExecutorName
 from airflow.executors.workloads import ExecuteTask
+from airflow.models import import_all_models
+from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
+from sqlalchemy import create_engine, select
+from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import StaticPool
 
 from airflow_provider_soperator.executors import SlurmExecutor, slurm
 from airflow_provider_soperator.executors.job_keeper import News, NewsKind
@@ -27,24 +33,20 @@ class Keeper:
 
     def __init__(self) -> None:
         self.submitted: list[QueuedTask] = []
-        self.found: set[str] | Exception = set()
         self.later: list[str] = []
         self.ended: list[str] = []
         self.dropped: list[str] = []
+        self.looks = 0
 
     async def submit(self, tasks: Sequence[QueuedTask]) -> None:
         self.submitted += tasks
-
-    async def adopt(self, legs: Sequence[str]) -> set[str]:
-        if isinstance(self.found, Exception):
-            raise self.found
-        return self.found & {*legs}
 
     async def adopt_later(self, legs: Sequence[str]) -> None:
         self.later += legs
 
     async def drop(self, legs: Collection[str]) -> None:
         self.dropped += legs
+        self.looks += 1
 
     async def close(self) -> None: ...
 
@@ -54,6 +56,7 @@ class Database:
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
+        self.put_back: list[str] = []
         self.is_away = False
 
     def read(self, legs: Collection[str]) -> Mapping[str, str]:
@@ -61,11 +64,16 @@ class Database:
             raise ConnectionError("the database is away")
         return {leg: self.states[leg] for leg in legs if leg in self.states}
 
+    def schedule_again(self, legs: Collection[str]) -> None:
+        self.put_back += (leg for leg in legs if self.states.get(leg) == "queued")
+        self.states = {leg: state for leg, state in self.states.items() if leg not in self.put_back}
+
 
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> Database:
     made = Database()
     monkeypatch.setattr(slurm, "_states", made.read)
+    monkeypatch.setattr(slurm, "_schedule_again", made.schedule_again)
     return made
 
 
@@ -157,13 +165,28 @@ def test_a_task_that_has_told_its_state_is_not_told_of_again(executor: SlurmExec
     assert executor._key(one.ti) not in executor.running
 
 
-def test_a_task_that_was_cleared_while_it_ran_is_told_of(executor: SlurmExecutor, database: Database) -> None:
-    """Airflow ends its supervisor, which tells nothing, and waits for the executor to try it again."""
+@pytest.mark.parametrize(
+    ("kind", "event", "said"),
+    [
+        (NewsKind.SUCCEEDED, "slurm job ended", "Job 7 is over: it was ended, as its task was cleared"),
+        (NewsKind.FAILED, "slurm job failed", "Job 7 is over"),
+    ],
+)
+def test_a_task_that_was_cleared_while_it_ran_has_not_failed(
+    executor: SlurmExecutor, database: Database, kind: NewsKind, event: str, said: str
+) -> None:
+    """Airflow runs it again at once after a success, and as a retry, with its delay and callbacks, after a failure."""
     queue(executor, workload("leg"))
     database.states = {"leg": "restarting"}
-    events = tell(executor, News("leg", NewsKind.SUCCEEDED, "Job 7 is COMPLETED"))
-    said = "Job 7 is COMPLETED, and its task has told no state"
-    assert [*events.values()] == [(TaskInstanceState.FAILED, said)]
+    assert [state for state, _ in tell(executor, News("leg", kind, "Job 7 is over")).values()] == ["success"]
+    assert [(row.event, row.extra) for row in executor._task_event_logs] == [(event, said)]
+
+
+def test_a_task_whose_supervisor_has_told_no_state_has_failed(executor: SlurmExecutor, database: Database) -> None:
+    queue(executor, workload("leg"))
+    database.states = {"leg": "running"}
+    [(state, said)] = tell(executor, News("leg", NewsKind.SUCCEEDED, "Job 7 is COMPLETED")).values()
+    assert (state, said) == (TaskInstanceState.FAILED, "Job 7 is COMPLETED, and its task has told no state")
 
 
 def test_a_failure_is_told_in_both_logs(executor: SlurmExecutor, tmp_path: Any) -> None:
@@ -172,7 +195,10 @@ def test_a_failure_is_told_in_both_logs(executor: SlurmExecutor, tmp_path: Any) 
     assert tell(executor, failed) == {executor._key(one.ti): (TaskInstanceState.FAILED, "Job 7 is TIMEOUT")}
     [row] = executor._task_event_logs
     assert (row.event, row.extra) == ("slurm job failed", "Job 7 is TIMEOUT\nDiagnosis")
-    assert "Job 7 is TIMEOUT" in (tmp_path / "dag/leg.log").read_text()
+    log, until = tmp_path / "dag/leg.log", time.monotonic() + 60
+    while not (log.exists() and log.read_text().endswith("\n")) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert "Job 7 is TIMEOUT" in log.read_text()
 
 
 def test_a_log_that_cannot_be_written_is_no_more_than_told(executor: SlurmExecutor, tmp_path: Path) -> None:
@@ -224,11 +250,13 @@ def test_news_wait_for_the_database(executor: SlurmExecutor, database: Database)
 
 def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmExecutor, database: Database) -> None:
     queue(executor, workload("cleared", "a"), workload("started", "b"), workload("wanted", "c"))
-    executor._keeper.ended = ["ended"]  # type: ignore[union-attr]
+    keeper: Keeper = executor._keeper  # type: ignore[assignment]
+    keeper.ended = ["ended"]
     for leg in ("cleared", "started"):
         del database.states[leg]
 
     def look() -> list[str]:
+        keeper.looks = 0
         executor._looked_at -= 2 * slurm.LOOK
         before, until = executor._unwanted, time.monotonic() + 60
         executor.sync()
@@ -236,7 +264,9 @@ def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmE
         while executor._unwanted is before and time.monotonic() < until:
             time.sleep(0.01)
         submitted(executor)
-        return sorted(executor._keeper.dropped)  # type: ignore[union-attr]
+        # By a look it also finds a connection that was changed.
+        assert keeper.looks == 1
+        return sorted(keeper.dropped)
 
     assert look() == []
     # A poll has seen it, after the task was through.
@@ -245,7 +275,7 @@ def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmE
 
 
 def test_tasks_that_cannot_be_handed_over_have_failed(executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_queued_task", lambda workload: 1 / 0)
+    monkeypatch.setattr(executor, "queued_task", lambda workload: 1 / 0)
     queue(executor, workload("a", "a"), workload("b", "b"))
     assert submitted(executor) == []
     assert [state for state, _ in tell(executor).values()] == [TaskInstanceState.FAILED] * 2
@@ -287,19 +317,22 @@ def test_a_task_without_an_id_fails_in_words(executor: SlurmExecutor) -> None:
     assert "by its alias" in executor._task_event_logs[0].extra
 
 
-@pytest.mark.parametrize(
-    ("found", "adopted", "later"), [({"a"}, {"a"}, []), (RuntimeError("away"), {"a", "b"}, ["a", "b"])]
-)
-def test_what_has_no_job_is_not_adopted_unless_slurm_cannot_be_asked(
-    executor: SlurmExecutor, found: Any, adopted: set[str], later: list[str]
-) -> None:
-    executor._keeper.found = found  # type: ignore[union-attr]
-    tis = [workload(leg, leg).ti for leg in ("a", "b")] + [workload(None, "c").ti]
-    rejected = executor.try_adopt_task_instances(tis)  # type: ignore[arg-type]
-    assert [ti.task_id for ti in rejected] == sorted({"a", "b", "c"} - adopted)
-    assert {executor._key(ti) for ti in tis if ti.task_id in adopted} == executor.running
-    submitted(executor)
-    assert executor._keeper.later == later  # type: ignore[union-attr]
+def test_all_that_may_have_a_job_is_adopted_once(executor: SlurmExecutor) -> None:
+    tis: list[Any] = [workload(leg, leg).ti for leg in ("a", "b")] + [workload(None, "c").ti]
+    for _ in range(2):
+        assert [ti.task_id for ti in executor.try_adopt_task_instances(tis)] == ["c"]
+        assert {executor._key(ti) for ti in tis[:2]} == executor.running
+        submitted(executor)
+        assert executor._keeper.later == ["a", "b"]  # type: ignore[union-attr]
+
+
+def test_a_task_that_turns_out_to_have_no_job_is_put_back(executor: SlurmExecutor, database: Database) -> None:
+    queue(executor, workload("a", "a"), workload("b", "b"))
+    database.states["b"] = "running"
+    # That one is alive as long as there are heartbeats.
+    assert tell(executor, News("a", NewsKind.NOT_SUBMITTED), News("b", NewsKind.NOT_SUBMITTED)) == {}
+    assert (database.put_back, executor.running) == (["a"], set())
+    assert not executor._task_event_logs
 
 
 def test_a_task_that_waits_in_slurm_is_not_stuck(executor: SlurmExecutor) -> None:
@@ -312,23 +345,50 @@ def test_a_task_that_waits_in_slurm_is_not_stuck(executor: SlurmExecutor) -> Non
     [
         ("EXECUTOR_JOB", '{"gpu": 1}', "executor_job: .*did you mean 'gpus'"),
         ("EXECUTOR_QUEUES", '{"q": {"time_limit": "soon"}}', "executor_queues, q: time_limit"),
+        ("EXECUTOR_JOB", "[1]", "executor_job: write an object in JSON, not .1"),
+        ("EXECUTOR_QUEUES", '{"q": null}', "executor_queues: write an object in JSON with one for each queue"),
+        ("EXECUTOR_TOKEN_DAYS", "a week", "executor_token_days"),
     ],
 )
 def test_options_that_no_job_could_ask_for_are_refused_at_start(
     executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, option: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(f"AIRFLOW__SOPERATOR__{option}", value)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises((ValueError, AirflowConfigException), match=said):
         executor.start()
 
 
-def test_without_an_alias_it_does_not_start(executor: SlurmExecutor) -> None:
+def test_without_an_alias_it_does_not_start() -> None:
+    executor = SlurmExecutor()
     executor.name = ExecutorName(PATH)
     with pytest.raises(ValueError, match="give it an alias: SlurmExecutor:airflow_provider_soperator"):
         executor.start()
+    executor.end()
 
 
 def test_airflow_has_all_that_it_builds_upon() -> None:
     # Without the first two a try would have several jobs.
     assert "pre_assigns_external_executor_id" in vars(BaseExecutor)
     assert hasattr(BaseExecutor, "run_workload")
+
+
+def test_what_is_queued_is_put_back_in_airflows_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    import_all_models()
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    monkeypatch.setattr("airflow.utils.session.create_session", sessionmaker(engine).begin)
+    table: Any = TaskInstance.__table__
+    table.create(engine)
+    states = {"a": "queued", "b": "running", "c": "queued", "d": "success"}
+    same = {"dag_id": "train", "run_id": "manual", "map_index": -1, "try_number": 1, "pool": "p", "queued_by_job_id": 7}
+    rows = [
+        same | {"id": uuid4(), "task_id": leg, "state": state, "external_executor_id": leg, "pool_slots": 1}
+        for leg, state in states.items()
+    ]
+    with engine.begin() as connection:
+        connection.execute(table.insert(), rows)
+    slurm._schedule_again({"a", "b", "d"})
+    assert slurm._states(states.keys()) == {"b": "running", "c": "queued"}
+    columns = [table.c[name] for name in ("state", "try_number", "external_executor_id", "queued_by_job_id")]
+    with engine.begin() as connection:
+        [row] = connection.execute(select(*columns).where(table.c.task_id == "a"))
+    assert tuple(row) == ("scheduled", 1, None, None)

@@ -54,6 +54,11 @@ def test_what_a_task_asks_for_counts_more_than_its_queue_and_that_more_than_the_
     assert one.job.env == {"A": "1", "B": "2", "C": "3"}
 
 
+def test_no_variables_are_those_of_all_jobs() -> None:
+    [one] = plan(task("a", env=None), env={"SERVER": "http://api"})
+    assert one.job.env == {"SERVER": "http://api"}
+
+
 def test_a_queue_that_is_not_configured_is_a_partition() -> None:
     ours, other = plan(task("a"), task("b", "other", queue="long"))
     assert (ours.job.partition, other.job.partition) == (None, "long")
@@ -68,6 +73,8 @@ def test_a_queue_that_is_not_configured_is_a_partition() -> None:
         ({"share": 0}, "share"),
         ({"pod_override": object()}, "pod_override: no such field; there are those of SbatchOperator"),
         ({"env": "A=1"}, "env: 'A=1' is no mapping"),
+        ({"signal": ["TERM"]}, "has no attribute"),
+        ({"comment": {"a": object()}}, "not JSON serializable"),
     ],
 )
 def test_what_cannot_be_asked_for_is_rejected_alone(asked: dict[str, Any], said: str) -> None:

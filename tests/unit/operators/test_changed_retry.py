@@ -14,8 +14,8 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks import slurm as hooks
 from airflow_provider_soperator.operators.sbatch import Policy, SbatchOperator, retry, settle
 from airflow_provider_soperator.slurm.job_failures import JobOutOfMemory
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.work.sbatch import key_of_try
 from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
 from tests.unit.operators.dags import taken

@@ -18,9 +18,10 @@ from airflow_provider_soperator.operators import files
 from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.files import Match, WorkingFolder
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 
 
 class Cluster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
+from airflow_provider_soperator.decorators.sbatch import sbatch_task
 from airflow_provider_soperator.operators.nodes import DrainNodesOperator
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.operators.stats import SlurmStatsOperator
-from airflow_provider_soperator.sensors.jobs import SlurmJobSensor
+from airflow_provider_soperator.sensors.jobs import SlurmJobSensor, SlurmQueueSensor
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from tests.unit.operators.dags import job, refused
 
 
@@ -66,6 +69,9 @@ def parsed(*, folder: Path | None = None, **options: Any) -> None:
         ({"script": "#!/bin/sh\n"}, "fit: script and command are set: set exactly one of script, command"),
         ({"nodes": "{{ 1 }}", "mem": "much"}, "mem: 'much' is not an amount of memory"),
         ({"env": {"N": 1}}, "env: the value of N must be a string"),
+        ({"env": ["N=1"]}, "env: must be variables by their names, got list"),
+        ({"array": "0-3", "result": "file:out.json"}, "would write the same file, out.json: name it with %a"),
+        ({"array": [1, 2], "result": "json", "output": "fit.out"}, "the same file, fit.out: put %a into output"),
         ({"het": [{"gpu_per_node": 1}]}, "gpu_per_node: no such field; did you mean 'gpus_per_node'?"),
         ({"command": ["echo", 1]}, "command: 1 must be a text"),
         ({"command": None}, "nothing to run"),
@@ -87,8 +93,49 @@ def test_a_value_that_is_no_template(options: dict[str, Any], says: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"array": "0-3"}, "fit: array: all its elements would make the same call; map the task instead (expand)"),
+        ({"requirements": "none.txt"}, "fit: requirements='none.txt' must be a list, or a file beside the DAG"),
+    ],
+)
+def test_what_no_function_can_have(options: dict[str, Any], says: str) -> None:
+    with DAG("d", schedule=None) as dag:
+        sbatch_task(lambda: 1, task_id="fit", **options)()
+    with pytest.raises(InvalidJob) as error:
+        dag.resolve_template_files()
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("files", ["out.json", ["out.json"]])
+def test_files_to_copy_have_two_paths(files: Any) -> None:
+    with pytest.raises(ValueError, match=r"download must say from where to where, such as .* got .*out\.json"):
+        parsed(command="true", download=files)
+
+
+def test_conditions_of_jobs_have_names() -> None:
+    with pytest.raises(ValueError, match="job_filter: unknown condition queue; known are states, partition, "):
+        SlurmQueueSensor(task_id="a", max_jobs=0, job_filter={"queue": "main"})
+    with pytest.raises(ValueError, match="job_filter: Slurm has no PENDNG: did you mean 'PENDING'"):
+        SlurmQueueSensor(task_id="a", max_jobs=0, job_filter={"states": ["PENDNG", "COMPLETING"]})
+    SlurmQueueSensor(task_id="a", max_jobs=0, job_filter={"states": "{{ params.states | join(',') }}"})
+
+
+def test_a_time_may_be_seconds() -> None:
+    with DAG("d", schedule=None):
+        task = SlurmQueueSensor(
+            task_id="a", max_jobs=0, job_filter={"states": "PENDING", "waited": 60}, min_duration=5, deferrable=True
+        )
+    assert task.min_duration == timedelta(seconds=5)
+    assert QueueFilter.of(task.job_filter) == QueueFilter(states=("PENDING",), waited=timedelta(minutes=1))
+
+
+@pytest.mark.parametrize(
     "options",
     [
+        {"array": "{{ params.array }}", "result": "file:out.json"},
+        {"array": "7", "result": "file:out.json"},
+        {"array": "0-3", "result": "file:out-%a.json", "output": "fit.out"},
         {"time_limit": "{{ params.hours }}:00:00", "array_limit": 2, "array": "{{ params.array }}"},
         {"command": None, "script": "#!/bin/sh\n#SBATCH --mem={{ params.mem }}\n"},
         {"command": ["echo", "{{ params.word }}"]},

@@ -56,6 +56,14 @@ def test_a_node_has_the_actions_that_make_sense_for_it() -> None:
     assert {*of_drained} - everywhere == {"Undrain", "Replace machine"}
 
 
+def test_of_two_dags_that_do_the_same_each_button_says_which(offers: dict[str, Offer], rights: Everything) -> None:
+    offers["other"] = Offer(kind="drain", dag_id="oncall_drain")
+    rights.dags |= {"oncall_drain"}
+    assert {"Drain by cluster_drain", "Drain by oncall_drain", "Power down"} <= {
+        *buttons(visit("/?node=worker-0", picture()).text)
+    }
+
+
 def may_read_all_and_trigger(dag_id: str) -> Any:
     return lambda self, *, method, details, **asked: method == "GET" or details.id == dag_id
 
@@ -148,6 +156,20 @@ def test_what_is_left_over_is_told_with_its_owner(offers: dict[str, Offer], monk
     said = visit(of_reservation, seen).text
     assert '<li class="failure">A run of the DAG night is under way, and may need it.</li>' in said
     assert "<script>alert" not in said
+
+
+@pytest.mark.usefixtures("offers")
+def test_old_files_are_released_together_and_the_form_names_them() -> None:
+    folder = "/root/.airflow-soperator"
+    seen = picture(files=tuple(f"{folder}/{number:012}.zip" for number in range(30)))
+    of_files = f"/action?dag_id=cluster_release&connection=c&name={folder}"
+    assert f'href="/af/soperator{of_files.replace("&", "&amp;")}"' in visit("/", seen).text
+    said = visit(of_files, seen).text
+    assert f"<li>The file {folder}/000000000000.zip is removed.</li>" in said
+    assert "<li>10 more files.</li>" in said
+    assert "No job in the queue is of these calls." in said
+    gone = visit(of_files, picture()).text
+    assert f'<li class="failure">Nothing that is left over is called {folder}.</li>' in gone
 
 
 @pytest.mark.usefixtures("offers")

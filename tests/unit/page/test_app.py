@@ -290,10 +290,38 @@ def test_the_tab_asks_all_connections_at_once_and_waits_no_longer_than_for_one(m
 
 
 @pytest.mark.usefixtures("rights")
-def test_old_files_of_calls_are_shown_and_have_no_button() -> None:
+def test_old_files_of_calls_are_shown() -> None:
     shown = visit("/", picture(files=("/root/.airflow-soperator/aaaaaaaaaaaa.zip",))).text
     assert "file /root/.airflow-soperator/aaaaaaaaaaaa.zip" in shown
     assert "No drain, reservation or old file of a DAG." not in shown
+
+
+@pytest.mark.parametrize(
+    ("path", "shown", "times"),
+    [
+        ("/", picture(), 1),
+        ("/", None, 0),
+        ("/?connection=missing", picture(), 0),
+        ("/job?dag_id=train&run_id=r+1&task_id=fit", picture(), 0),
+        ("/output?connection=c&job=7", picture(), 0),
+    ],
+)
+def test_airflow_is_asked_for_the_dags_of_a_viewer_where_these_matter(
+    path: str, shown: Picture | None, times: int, rights: Everything, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def readable(self: Everything, **_: Any) -> frozenset[str]:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            asked.append(False)
+        asked.append(True)
+        return self.dags
+
+    monkeypatch.setattr(Everything, "get_authorized_dag_ids", readable)
+    visit(path, shown)
+    # In a thread, as Airflow looks into its database.
+    assert asked == [True] * times
 
 
 @pytest.mark.usefixtures("rights")
@@ -302,6 +330,13 @@ def test_nodes_that_are_looked_for_stand_out() -> None:
     assert "1 of 2 nodes" in shown
     assert re.search(r'id="node-worker-0" class="tile idle faded"', shown)
     assert re.search(r'id="node-worker-1" class="tile drained"', shown)
+
+
+@pytest.mark.usefixtures("rights")
+def test_a_job_that_waits_says_when_slurm_expects_it_to_start() -> None:
+    moment = datetime(2026, 11, 26, 8, 4, tzinfo=timezone.utc)
+    waiting = Job(id=JobId(7), state=JobState.parse("PENDING"), reason="Resources", started=moment)
+    assert "; expected to start at 26 Nov 08:04 UTC</td>" in visit("/", picture(jobs=(waiting,))).text
 
 
 @pytest.mark.usefixtures("rights")

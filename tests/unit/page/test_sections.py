@@ -82,6 +82,7 @@ def test_one_sees_who_has_the_block_what_comes_next_and_what_was_used(rights: Ev
         "inference <strong>16</strong> (8 at work, 8 on the way), 8 bought beside it",
         "free <strong>16</strong>",
         "Next handover <strong>",
+        " Then ",
         "in its way: job 8",
         "<strong>training 2, inference 4</strong>",
         ", 28 s late, 2 jobs ended.",

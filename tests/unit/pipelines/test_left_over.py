@@ -22,8 +22,9 @@ from airflow_provider_soperator.pipelines.plan import AHEAD as AHEAD_KEY
 from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob, PlannedJob
 from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import CancelJobs
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import Unreachable
 from tests.unit.client.tracking import Slurm, queued
 

@@ -14,7 +14,7 @@ from airflow_provider_soperator.pipelines.chains.writing import as_shell
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import ScriptFile
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 
 PREPARE, FIT = (SubmissionKey.derive("dag", "run", task, -1, 1) for task in ("prepare", "fit"))
 

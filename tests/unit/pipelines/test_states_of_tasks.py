@@ -13,7 +13,8 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline
 from airflow_provider_soperator.pipelines.graph import states_of
 from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.unit.operators.dags import job, taken
 
 #: By task and map index.

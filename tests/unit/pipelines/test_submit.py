@@ -16,8 +16,9 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.pipelines.plan import AHEAD
-from airflow_provider_soperator.slurm.job_ids import JobId, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.submission_keys import key_of
 from tests.unit.operators.dags import job
 from tests.unit.operators.task_runs import TaskRun
 

@@ -11,9 +11,10 @@ import pytest
 
 from airflow_provider_soperator.slurm import packs, sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, output_path, readable_name
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, expand_filename
 from airflow_provider_soperator.slurm.packs import Pack
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, output_path, readable_name
 
 
 def mapped(index: int, **fields: Any) -> BatchJob:

@@ -8,12 +8,12 @@ from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey, key_of
 from airflow_provider_soperator.slurm.requests.submission import (
     dependency_of,
     in_order,
     readable_job_name,
 )
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from tests.submissions import after, new_jobs
 
 KEY, OTHER = SubmissionKey("abcdefghijkl"), SubmissionKey("234567abcdef")

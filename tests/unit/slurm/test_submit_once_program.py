@@ -26,7 +26,7 @@ from airflow_provider_soperator.slurm.errors import (
     SubmitRefused,
 )
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import CommandOutput, Request, submission
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
 from airflow_provider_soperator.slurm.requests.submission import (
@@ -36,6 +36,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     Together,
     Withdraw,
 )
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from tests.submissions import after, new_jobs
 
 T = TypeVar("T")

@@ -185,7 +185,7 @@ def test_a_nodeset_is_ready_by_its_pods_whatever_its_phase(phase: str, active: l
 @pytest.mark.parametrize(
     ("seen", "says"),
     [
-        (without("worker-0", "worker-1"), "worker-[0-1] has no Pod yet"),
+        (without("worker-0", "worker-1"), "each of worker-[0-1] has no Pod yet"),
         (without("worker-1", phase="Ready"), "worker-1 has no Pod yet"),
         (
             nodeset(pods={"worker-1": Pod(problems=("0/4 nodes are available",))}),
@@ -263,7 +263,7 @@ def test_a_nodeset_that_is_named_and_not_there() -> None:
 def test_only_nodesets_that_are_named_are_looked_at() -> None:
     whole = ClusterSnapshot(cluster(), (nodeset(), replace(without("worker-0"), name="other", pods={})))
     assert of_all(whole, NOW, nodesets=["worker"]).is_ready
-    assert str(of_all(whole, NOW)) == "other-[0-1] has no Pod yet"
+    assert str(of_all(whole, NOW)) == "each of other-[0-1] has no Pod yet"
 
 
 def test_a_cluster_without_nodesets_is_not_ready_for_jobs() -> None:
@@ -282,7 +282,7 @@ def test_a_change_that_has_not_arrived_is_waited_for() -> None:
     assert of_all(whole, NOW, wanted=asked).waiting == (
         "SlurmCluster soperator is of release 4.0.5, not of 4.1.7 yet",
         "NodeSet worker has 2 nodes, not 4 yet",
-        "worker-[0-1] has a Pod of release 4.0.5, not of 4.1.7 yet",
+        "each of worker-[0-1] has a Pod of release 4.0.5, not of 4.1.7 yet",
     )
     # The Pods are replaced one after another, once the objects have changed.
     new = Pod(is_ready=True, release="4.1.7")

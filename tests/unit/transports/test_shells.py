@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, ListJobs
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.shell import HANDSHAKE, MAX_SHELLS, REFUSED_FOR, Pipe, ShellTransport
 from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, ConnectionLost, ConnectRefused
 from tests.unit.test_shared import pass_by

@@ -15,9 +15,10 @@ from airflow_provider_soperator.slurm.errors import (
     RateLimited,
 )
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, Request, RequeueJobs, Submit
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import (
     CommandTimedOut,
     ConnectFailed,

@@ -14,9 +14,9 @@ import pytest
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, SubmitRefused
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.requests import CancelJobs, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, Unreachable
 from airflow_provider_soperator.triggers import sbatch
 from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger, SbatchTrigger

@@ -22,10 +22,11 @@ from airflow_provider_soperator.hooks.slurm import Settings
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.errors import UnknownJob
 from airflow_provider_soperator.slurm.files import ReadPieces
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep, Job
 from airflow_provider_soperator.slurm.requests import CommandOutput, JobDetail, Request
 from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.triggers import sbatch
 from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting

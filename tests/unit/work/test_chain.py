@@ -12,9 +12,10 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import CancelJobs, UpdateJob
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.work.sbatch import Chain
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
 

@@ -13,10 +13,10 @@ from airflow_provider_soperator.client.job_run import LAST_LINES, MOST_OF_ELEMEN
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.files import ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.notations import ExitCode
 from airflow_provider_soperator.slurm.states import NodeState
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.work.sbatch import Chain, Published, follow
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
@@ -49,7 +49,7 @@ def part(job: str, state: str, **fields: Any) -> Any:
 
 
 def followed(
-    slurm: Slurm, looks: list[list[Any]], job: BatchJob, monkeypatch: pytest.MonkeyPatch
+    slurm: Slurm, looks: list[list[Any]], job: BatchJob, monkeypatch: pytest.MonkeyPatch, key: SubmissionKey = KEY
 ) -> tuple[Log, JobStatus, list[str]]:
     """Follow a job through a queue that changes with each look, and its last."""
     log = Log()
@@ -61,7 +61,7 @@ def followed(
 
     async def work() -> tuple[JobStatus, list[str]]:
         client = AsyncSlurmClient(slurm)
-        run = JobRun(client, job, [KEY])
+        run = JobRun(client, job, [key])
         await run.submit()
         slurm.before_look = look
         published = Published(push, client, {}, {}, log)
@@ -91,6 +91,21 @@ def test_it_begins_with_what_is_submitted_and_where(monkeypatch: pytest.MonkeyPa
         "Job 7 is RUNNING",
     ]
     assert not any("secret" in text for _, text in log.records)
+
+
+def test_an_element_tells_the_path_of_its_output_once_it_has_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = part("7_[2-3]", "PENDING", stdout="fit.%a-%j.out")
+    slurm = Slurm(waiting, accounting=[])
+    looks = [[waiting], *([part("7_2", state, raw_id=9, stdout="fit.%a-%j.out")] for state in ("RUNNING", "COMPLETED"))]
+    element = SubmissionKey(f"{KEY.text}_2")
+    log, _, _ = followed(slurm, looks, FIT.replace(output="fit.2-%j.out"), monkeypatch, element)
+    assert log.of("INFO")[2:] == [
+        "Job 7_2 belongs to alice",
+        "Job 7_2 is PENDING",
+        "Job 7_2 writes to /root/fit.2-9.out",
+        "Job 7_2 is RUNNING",
+        "Job 7_2 is COMPLETED",
+    ]
 
 
 def test_its_end_and_the_last_lines_of_output_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from datetime import datetime, timezone
 import pytest
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import CancelJobs
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.soperator.readiness import Wanted
 from airflow_provider_soperator.triggers.work import WorkTrigger
 from airflow_provider_soperator.work.clusters import ClusterClients, ClusterStart

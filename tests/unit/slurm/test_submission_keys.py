@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.slurm.job_ids import NAME_LIMIT, SubmissionKey, key_of, readable_name, strip_key
+from airflow_provider_soperator.slurm.submission_keys import NAME_LIMIT, SubmissionKey, key_of, readable_name, strip_key
 
 IDS = st.text(min_size=0, max_size=40)
 PARTS = st.tuples(IDS, IDS, IDS, st.integers(-1, 10**6), st.integers(0, 99) | IDS)
@@ -23,7 +23,7 @@ def test_the_key_is_pinned() -> None:
 
 def test_the_key_is_the_same_in_another_process() -> None:
     program = (
-        "from airflow_provider_soperator.slurm.job_ids import SubmissionKey;"
+        "from airflow_provider_soperator.slurm.submission_keys import SubmissionKey;"
         "print(SubmissionKey.derive('d', 'ü', 't', 3, 'g'))"
     )
     said = [

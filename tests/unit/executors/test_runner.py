@@ -1,0 +1,20 @@
+"""The program on the node, as far as it needs no API server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_soperator.executors import runner
+
+
+def test_what_is_gone_or_withdrawn_is_not_started(tmp_path: Path) -> None:
+    file = tmp_path / "4ba52d8a-b0d3-4549-8d3d-a46be62cefc6"
+    assert runner._run(file) == runner.GONE
+    file.write_text(json.dumps({"workload": {}}))
+    with pytest.raises(ValueError, match="ExecuteTask"):
+        runner._run(file)
+    Path(f"{file}{runner.WITHDRAWN}").touch()
+    assert runner._run(file) == runner.NOT_WANTED
