@@ -25,7 +25,7 @@ from airflow.sdk import Variable
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_soperator.capacity import demand, reconciliation, schedule, shift
-from airflow_provider_soperator.capacity.allocation import Units, bounds_of, is_within, units_text
+from airflow_provider_soperator.capacity.allocation import Units, bounds_of, units_text
 from airflow_provider_soperator.capacity.demand import Decision, Demand, kept_demand
 from airflow_provider_soperator.capacity.holdings import Release
 from airflow_provider_soperator.capacity.loads import Load, MetricLoad, Need, QueueLoad, ServiceLoad
@@ -46,19 +46,14 @@ from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenc
 from airflow_provider_soperator.triggers.shift import ShiftTrigger
 from tests.simulation import shifts
 from tests.simulation.clock import outside
+from tests.simulation.demand_rules import BEARS, HEARD, MAX_REQUESTS, SERVICE_TIME, Rules
 from tests.simulation.shifts import HEEDED, IN_TIME, TICK, Clock, Controller, GroupSession, Log
-from tests.unit.capacity.nodes import MINUTE, SlurmJob
-from tests.unit.capacity.world import BLOCK, NEVER, State
+from tests.unit.capacity.nodes import MINUTE, SlurmJob, SlurmNode
+from tests.unit.capacity.world import BLOCK, State
 
 DAG_ID, OVERRIDES, DEMANDED = "shifts", "shifts_overrides", "shifts_demand"
 NAMES = ("training", "inference")
 GPUS = dict.fromkeys(NAMES, 8)
-#: What one unit of inference bears: of requests, and of requests a second.
-BEARS = {"requests": 64.0, "waiting": 16.0, "rate": 5.0}
-#: Ticks within which a shift hears that demand is another, if nothing is slow.
-HEARD = 8
-#: Ticks after which a decision holds no more, a minute of planning included.
-OLD = 32
 #: Ticks of the longest pause between two runs that have not mended a difference.
 PAUSE = 240
 
@@ -124,8 +119,7 @@ class Metrics:
             raise Unreachable("Prometheus does not answer", "")
         lags = 0 if is_true else min(self._lags, len(self._lately))
         needed = self._lately[-lags] if lags else self.needed
-        ready = self._world.block.inference.count(State.READY)
-        true = 0.7 * needed / max(1, ready) if expression == "use" else needed * BEARS[expression]
+        true = 0.7 * needed / max(1, self._world.ready) if expression == "use" else needed * BEARS[expression]
         values = (self._truth if is_true else self._lie)(true)
         said = sum(values) if values else math.nan
         self.told[expression] = said if math.isfinite(said) and said >= 0 else None
@@ -192,6 +186,8 @@ class Run(Controller):
     def __init__(self, world: World, name: str, at: datetime | None) -> None:
         super().__init__(world, replace(world.seen, key=name, task=f"{DAG_ID}/{name}/shift/-1"), name)
         self._at, self._clients = at, Clients(self)
+        #: What targets had before the look by which it was planned, and after it.
+        self._had: Sequence[Mapping[str, int]] = ()
         #: What its task is deferred with.
         self._written: dict[str, Any] = {}
 
@@ -206,7 +202,7 @@ class Run(Controller):
                 waits = (Timeouts(), self.order.poll_interval)
                 order, _ = await begin(self._order_for, BLOCK, "nebius_default", self._clients, log, *waits)
                 self._written = order.write()
-                self.world.planned(self, order)
+                self.world.planned(self, order, self._had)
         except Superseded as error:
             self.world.note(f"{self.name}: {error}")
             self.is_over = True
@@ -233,8 +229,10 @@ class Run(Controller):
         wanted = scheduled_allocation(schedule.overridden(kept_overrides(OVERRIDES)), max(at, now), now)
         when = {name: getattr(wanted, name) for name in ("until", "stops_at", "why")}
         order = replace(self.order, wanted_at=wanted.at, **world.means, **when)
-        demanded = kept_demand(DEMANDED, now)
-        return await ordered(order, wanted.units, None, self._clients, Log(world, self.name), demanded)
+        demanded, had = kept_demand(DEMANDED, now), world.has
+        order = await ordered(order, wanted.units, None, self._clients, Log(world, self.name), demanded)
+        self._had = had, world.has
+        return order
 
     async def _sessions(self, stack: Any) -> Mapping[str, Session]:
         return {**await super()._sessions(stack), "inference": RangedGroup(self)}
@@ -242,44 +240,21 @@ class Run(Controller):
     async def ask(self, request: Any) -> Any:
         if isinstance(request, CancelJobs) and request.signal:
             self.world.warned |= {one.job: self.world.now for one in request.ids}
-        before = self.world.training
+        before = self.world.working
         answer = await super().ask(request)
-        if self.world.training != before:
-            self.check_moves("training", self.world.training, is_less=self.world.training < before)
+        after = self.world.working
+        if any(node not in before for node in after):
+            self.check_moves("training", len(after))
+        # One that has not booted, by now, is nothing that was taken.
+        if any(node not in after and not node.is_down for node in before):
+            self.check_moves("training", len(after), is_less=True)
         return answer
 
     def check_moves(self, target: str, to: int, *, is_less: bool = False) -> None:
         """The rules for a move: of ranges, and of what demand wishes for by now."""
-        self.world.check_range(self.order, target, to, is_less=is_less)
+        self.world.rules.check_range(self.order, target, to, is_less=is_less)
         if is_less:
-            self.world.check_wished(self)
-
-
-class Oracle:
-    """What is known of needs: those of the last while, from what was answered."""
-
-    def __init__(self) -> None:
-        self.at: datetime | None = None
-        self.since: datetime | None = None
-        self.needs: dict[str, list[tuple[datetime, int]]] = {}
-        self.units: dict[str, int] | None = None
-
-    def look(self, now: datetime, calm: timedelta, needs: Mapping[str, int | None]) -> None:
-        if self.at is None or now - self.at > calm:
-            self.since, self.needs = now, {}
-        self.at = now
-        for name, need in needs.items():
-            seen = self.needs.setdefault(name, [])
-            if need is not None:
-                seen.append((now, need))
-            self.needs[name] = [one for one in seen if now - one[0] <= calm]
-
-    def highest(self, name: str) -> int:
-        return max((need for _, need in self.needs.get(name, ())), default=0)
-
-    def is_new_to_all(self, now: datetime, calm: timedelta) -> bool:
-        """True while needs may have been higher before it looked."""
-        return self.since is None or now - self.since < calm
+            self.world.rules.check_wished(self)
 
 
 class World(shifts.World):
@@ -319,19 +294,15 @@ class World(shifts.World):
             "timeouts": Timeouts(free=20 * MINUTE, ready=20 * MINUTE),
         }
         self.variables: dict[str, str] = {}
-        self._overridden_at = -NEVER
-        self.moves: list[datetime] = []
-        self._wishes = set[Any]()
-        self._oracle, self._remembered = Oracle(), Oracle()
-        #: Decisions, and the ticks at which they were kept.
-        self._decided: deque[tuple[int, dict[str, int]]] = deque(maxlen=400)
+        self.rules = Rules(self)
         self._watcher: CapacityDifferenceTrigger | None = None
         self._watching: asyncio.Task[Any] | None = None
+        self._asleep: asyncio.Task[Any] | None = None
         self._watcher_is_back = 0.0
         self._memory: dict[str, Any] = {}
         self._runs, self._is_over = 0, False
         #: Jobs always wait.
-        self._is_busy = False
+        self.is_busy = False
         self._tasks: list[asyncio.Task[Any]] = []
 
     def _schedule(self) -> CapacitySchedule:
@@ -355,7 +326,11 @@ class World(shifts.World):
                 (
                     MetricLoad(target="inference", query="requests", per_unit=BEARS["requests"]),
                     ServiceLoad(
-                        target="inference", arrivals="rate", service_time=4.0, max_requests=32, headroom=pick((0, 1))
+                        target="inference",
+                        arrivals="rate",
+                        service_time=SERVICE_TIME,
+                        max_requests=MAX_REQUESTS,
+                        headroom=pick((0, 1)),
                     ),
                     MetricLoad(target="inference", query="use", keep_at=0.7),
                 )
@@ -462,7 +437,7 @@ class World(shifts.World):
             how = {"lasts": lasts, "submitted": self.now, "may_requeue": self.dice.random() < 0.8}
             self.slurm.wait(timedelta(minutes=limit) if limit else None, **how)
         waiting = [job for job in self.slurm.jobs.values() if not job.end and not job.node]
-        for _ in range(self.count - len(waiting) if self._is_busy else 0):
+        for _ in range(self.count - len(waiting) if self.is_busy else 0):
             waiting.append(self.slurm.wait(timedelta(hours=24), submitted=self.now, lasts=20 * MINUTE))
         for job in waiting:
             name = next((one for one in self.slurm.nodes if self.slurm.may_start(one, job.limit)), None)
@@ -494,8 +469,14 @@ class World(shifts.World):
             self._watching = asyncio.ensure_future(self._look())
             with suppress(asyncio.CancelledError):
                 await self._watching
-            self._oracle = deepcopy(self._remembered)
-            await asyncio.sleep(self._watcher_is_back)
+            self._asleep = asyncio.ensure_future(asyncio.sleep(self._watcher_is_back))
+            with suppress(asyncio.CancelledError):
+                await self._asleep
+
+    def _wake_watcher(self) -> None:
+        self._watcher_is_back = 0.0
+        if self._asleep:
+            self._asleep.cancel()
 
     async def _look(self) -> None:
         fields = {"order": json.dumps(self.seen.write()), "schedule": json.dumps(self.schedule.describe())}
@@ -506,6 +487,8 @@ class World(shifts.World):
         watcher.asset_state_store = self  # type: ignore[assignment]
         clients = Clients(Controller(self, self.seen, "watcher"))
         watcher.open = lambda: nullcontext(clients)  # type: ignore[method-assign]
+        memory = watcher.memory
+        watcher.memory = lambda: {**memory(), "number": self.rules.note_memory()}  # type: ignore[method-assign]
         self._watcher = watcher
         try:
             async for _ in watcher.run():
@@ -514,16 +497,17 @@ class World(shifts.World):
             self._break("the watcher goes on, whatever it is told", repr(error))
 
     async def aget(self, key: str) -> Any:
-        return deepcopy(self._memory.get(key))
+        memory = deepcopy(self._memory.get(key))
+        self.rules.go_on_from(memory and memory["number"])
+        return memory
 
     async def aset(self, key: str, value: Any) -> None:
         self._memory[key] = json.loads(json.dumps(value))
-        self._remembered = deepcopy(self._oracle)
 
     def _deciding(self, decide: Callable[..., Decision]) -> Callable[..., Decision]:
         def decided(said: Demand, needs: Mapping[str, Need], wished: Any, has: Any, *more: Any) -> Decision:
             decision = decide(said, needs, wished, has, *more)
-            self._check_decision(decision, needs, wished, has, more[-1])
+            self.rules.check_decision(decision, needs, wished, has, more[-1])
             return decision
 
         return decided
@@ -553,6 +537,8 @@ class World(shifts.World):
         if self._watching:
             self._watcher_is_back = self.dice.uniform(200, 6000)
             self._watching.cancel()
+            await asyncio.sleep(self.dice.uniform(0, self._watcher_is_back))
+            await self._by_hand()
 
     async def _paused(self) -> None:
         self.note("the DAG is paused")
@@ -571,139 +557,45 @@ class World(shifts.World):
         units, until = self._ranges(), self.now + self.dice.choice((20, 90)) * MINUTE
         made = self.schedule.override(units, self.now, until, "ann", "")
         keep_override(OVERRIDES, made, self.now, self.schedule.zone)
-        self._overridden_at = self.ticks
+        self.rules.overridden_at = self.ticks
         self.note(f"ann wishes for {units_text(units)} until {until:%H:%M}")
 
     # The rules
 
     @property
-    def training(self) -> int:
+    def working(self) -> list[SlurmNode]:
         """Nodes that are at work, or on their way."""
-        return sum(one.power in ("on", "coming") and not one.is_told for one in self.slurm.nodes.values())
+        return [one for one in self.slurm.nodes.values() if one.power in ("on", "coming") and not one.is_told]
 
     def wish(self, at: datetime) -> Mapping[str, Units]:
         return self.schedule.overridden(kept_overrides(OVERRIDES)).at(at).allocation
 
     @property
-    def _is_late(self) -> int:
+    def is_heard_in(self) -> int:
         """Ticks within which what was said is heard."""
         return HEEDED if self._slow else HEARD
 
     @property
-    def _is_wish_new(self) -> bool:
-        return self.ticks - self._overridden_at <= self._is_late
-
-    def check_range(self, order: ShiftOrder, target: str, to: int, *, is_less: bool) -> None:
-        moments = (self.now - self._is_late * TICK, self.now, order.wanted_at)
-        bounds = [bounds_of(self.wish(at)[target]) for at in moments]
-        low, high = min(one for one, _ in bounds), max(one for _, one in bounds)
-        if not self._is_wish_new and (to < low if is_less else to > high):
-            self._break("no range is left", f"{order.key} has {target} at {to}, and its range is {low} to {high}")
-
-    def check_wished(self, run: Run) -> None:
-        """A shift that takes nodes is wished for, by demand as it is or as it was a moment ago."""
-        if self.demand.observe or run.order.wanted_at > self.now or not self._decided:
-            return
-        began = max(one for one, _ in self._decided)
-        if self.ticks - began > 20:
-            # It has looked at nothing lately, and what it has decided is over soon.
-            return
-        lately = [units for at, units in self._decided if self.ticks - at <= self._is_late + 2]
-        lately += [units for at, units in self._decided if self.ticks - at > self._is_late + 2][-1:]
-        wish = self.wish(self.now)
-        if all(is_within(units, wish) and units != run.order.desired for units in lately):
-            now = units_text(lately[-1])
-            self._break("a shift that demand wishes for no more takes nothing", f"{run.name}, demand is {now}")
-
-    def planned(self, run: Run, order: ShiftOrder) -> None:
-        self.note(f"{run.name}: {order.desired} at {order.wanted_at:%H:%M}, until {order.until}")
-        self.slurm.until = min((one.order.until for one in self.controllers if one.order.until), default=None)
-        wish, has = self.wish(order.wanted_at), {"training": self.training, "inference": self.block.inference.allowed}
-        if self._is_wish_new:
-            return
-        if not is_within(order.desired, wish):
-            self._break("no range is left", f"{run.name} is for {order.desired}")
-        is_old = not self._decided or self.ticks - self._decided[-1][0] > OLD
-        if (is_old or self.demand.observe) and not self._slow and is_within(has, wish) and order.desired != has:
-            rule = "what is old, or only observed, moves nothing"
-            self._break(rule, f"{run.name} is for {order.desired}, with {has}")
-
-    def _check_decision(
-        self,
-        decision: Decision,
-        needs: Mapping[str, Need],
-        wished: Mapping[str, Units],
-        has: Mapping[str, int],
-        now: datetime,
-    ) -> None:
-        units, names = decision.units, self.demand.targets
-        if units != self._oracle.units:
-            self.note(f"has {units_text(has)}; {decision}")
-        known = {name: self._known(name, needs[name]) for name in names}
-        self._oracle.look(now, self.demand.calm, known)
-        bounds = {name: bounds_of(one) for name, one in wished.items()}
-        self._wishes.add(tuple(bounds.items()))
-        first, limit, total = names[0], self.count, sum(has.values())
-        is_over = len([at for at in self.moves if now - at < timedelta(days=1)]) >= self.demand.max_moves
-        if not (is_within(units, wished) and sum(units.values()) <= limit):
-            self._break("no range is left", f"{units} of {wished}")
-        left = limit - sum(low for low, _ in bounds.values())
-        for name in names:
-            low, high = bounds[name]
-            stays = known[name] is None or self._oracle.is_new_to_all(now, self.demand.calm)
-            least = max(self._oracle.highest(name), has[name] if stays else 0)
-            if is_over and name != first:
-                given = max(has[name], (self._oracle.units or has)[name], low)
-                least = min(least, given)
-                if units[name] > given:
-                    rule = "beyond the moves of a day only the first target gets more"
-                    self._break(rule, f"{name} would have {units[name]}, not {given}, after {len(self.moves)} moves")
-            # The first keeps what is on its way.
-            kept = min((self._oracle.units or has)[name], high, low + left) if is_over and name == first else 0
-            least = min(max(least, low, kept), high, low + left)
-            left -= max(0, units[name] - low)
-            if units[name] < least:
-                rule = "what is unknown is not taken for low" if stays else "a target has what it has needed lately"
-                rule = "beyond the moves of a day only the first target gets more" if units[name] < kept else rule
-                self._break(rule, f"{name} would have {units[name]}, and not {least}, with {has}")
-            most = max(self._oracle.highest(name), has[name], low, kept)
-            if units[name] > most:
-                self._break("nothing moves to where it is of no use", f"{name} would have {units[name]}, not {most}")
-        for name in NAMES:
-            is_less = units[name] < min(has[name], bounds[name][1]) and total <= limit
-            if is_less and not any(units[other] > has[other] for other in NAMES):
-                self._break("what none needs stays where it is", f"{units}, with {has}")
-        self._check_moves(units, has, now)
-        self._decided.append((self.ticks, units))
-
-    def _known(self, target: str, need: Need) -> int | None:
-        """The need that is known, from what was answered."""
-        if target == "training":
-            return need.units if self.is_queue_known else None
-        loads = [load for load in self.demand.loads if load.target == target]
-        told = [self.metrics.told[getattr(load, "query", None) or getattr(load, "arrivals", "")] for load in loads]
-        if any(one is None for one in told):
-            return None
-        for load, one in zip(loads, told, strict=True):
-            least = math.ceil(cast(float, one) / load.per_unit) if isinstance(load, MetricLoad) and load.per_unit else 0
-            if need.units is not None and need.units < least:
-                self._break("a need is what was answered", f"{need} of {one}")
-        return need.units
-
-    def _check_moves(self, units: dict[str, int], has: Mapping[str, int], now: datetime) -> None:
-        if units != self._oracle.units and units != dict(has):
-            self.moves.append(now)
-        self._oracle.units = units
-        beyond = len([at for at in self.moves if now - at < timedelta(days=1)]) - self.demand.max_moves
-        if beyond > 0:
-            self.counts[f"looks {beyond} moves beyond those of a day"] += 1
-        if beyond > self.most_beyond:
-            self._break("no more moves in a day than are allowed", f"{beyond} beyond {self.demand.max_moves}")
+    def has(self) -> dict[str, int]:
+        """What targets may have."""
+        return {"training": len(self.working), "inference": self.block.inference.allowed}
 
     @property
-    def most_beyond(self) -> int:
-        """Moves beyond those of a day: growth of the first target alone, in each wish that has been."""
-        return self.count * len(self._wishes)
+    def ready(self) -> int:
+        return self.block.inference.count(State.READY)
+
+    def jobs(self) -> tuple[int, int]:
+        """Nodes with jobs, and jobs that wait."""
+        jobs = [job for job in self.slurm.jobs.values() if not job.end]
+        return len({job.node for job in jobs if job.node}), sum(not job.node for job in jobs)
+
+    def loads_of(self, target: str) -> list[Load]:
+        return [load for load in self.demand.loads if load.target == target]
+
+    def planned(self, run: Run, order: ShiftOrder, had: Sequence[Mapping[str, int]]) -> None:
+        self.note(f"{run.name}: {order.desired} at {order.wanted_at:%H:%M}, until {order.until}")
+        self.slurm.until = min((one.order.until for one in self.controllers if one.order.until), default=None)
+        self.rules.check_planned(run, order, had)
 
     def _ended(self, job: SlurmJob) -> None:
         super()._ended(job)
@@ -724,38 +616,46 @@ class World(shifts.World):
         self.metrics.mend()
         self.is_queue_away = False
         self.variables.pop(OVERRIDES, None)
-        self._overridden_at = self.ticks
+        self.rules.overridden_at = self.ticks
         self.metrics.needed = self.dice.choice((0, 1, 2, self.count))
         self._arrives = 0.0
         for job in self.slurm.jobs.values():
             if not job.node and not job.end:
                 job.end = "CANCELLED"
-        self._is_busy = self.dice.random() < 0.7
-        self.note(f"{self.metrics.needed} units are of use to inference, and jobs {'always' * self._is_busy} wait")
-        # A day goes by.
-        if self._watcher:
-            self._watcher._demand["moves"] = []
-        self.moves.clear()
+        self.is_busy = self.dice.random() < 0.7
+        self.note(f"{self.metrics.needed} units are of use to inference, and jobs {'always' * self.is_busy} wait")
+        self._let_a_day_go_by()
+        self._wake_watcher()
         # Until what was needed before is forgotten, and jobs have waited for long enough.
         await self._pass(int(max(self.demand.calm, 5 * MINUTE) / TICK) + HEARD)
+        self.rules.settle()
+        if not await self._pass(HEARD, lambda: self.rules.has_looked) and not self.broken:
+            self._break("the watcher goes on, whatever it is told", "it looks at nothing any more")
         if not await self._pass(IN_TIME, self._is_there):
             if self._watcher and not self._watcher._differences.state["is_asked"]:
                 # It was wished for when the DAG was switched on, so a person begins it.
                 self._begin(None)
             if not await self._pass(PAUSE + IN_TIME, self._is_there) and not self.broken:
-                self._break("what is of use comes", f"{self._got}, and not {self._oracle.units}")
+                self._break("what is of use comes", f"{self._got}, and not {self.rules.oracle.units}")
         if not self.broken and not await self._pass(IN_TIME, lambda: not self.controllers) and not self.broken:
             self._break("everything comes to an end", "a shift is still under way")
         if not self.broken:
             self._check_rest()
 
+    def _let_a_day_go_by(self) -> None:
+        """No move of before counts any more."""
+        self.rules.let_a_day_go_by()
+        demands = [memory["demand"] for memory in self._memory.values()]
+        for one in (*demands, *([self._watcher._demand] if self._watcher else ())):
+            one["moves"] = []
+
     @property
     def _got(self) -> tuple[int, int]:
-        return self.slurm.usable, self.block.inference.count(State.READY)
+        return self.slurm.usable, self.ready
 
     def _is_there(self) -> bool:
         """True once all have what the decision says, as far as that is possible."""
-        units = self._oracle.units
+        units = self.rules.oracle.units
         if self.demand.observe or units is None:
             return not self.controllers
         if "training" not in self.demand.targets:
