@@ -137,8 +137,9 @@ def path_pairs(name: str, files: Any) -> Any:
     """Pairs of paths, all of which are templates: of a mapping Airflow renders the values only."""
     if isinstance(files, Mapping):
         return no_file([list(pair) for pair in files.items()])
-    # Pairs are those of a task that Airflow makes anew.
-    is_pairs = isinstance(files, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in files)
+    is_pairs = isinstance(files, (list, tuple)) and all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in files
+    )
     if files and not is_pairs and not is_template(files):
         raise ValueError(f"{name} must say from where to where, such as {{'out.json': 'results/'}}, got {files!r}")
     return files or []

@@ -65,8 +65,10 @@ def compose(settings: Settings, lower: Path) -> None:
     for path, content in config.all_files(settings).items():
         # slurmdbd refuses a configuration that others could read.
         layer.place(path, content, mode=0o600 if path.endswith("slurmdbd.conf") else 0o644)
-    for path, content in {**network.files(), **initial_files(settings)}.items():
-        layer.place(path, content)
+    for path, text in initial_files(settings).items():
+        layer.place(path, text)
+    for path, data in network.files().items():
+        layer.place(path, data)
     for script in INSIDE.iterdir():
         layer.place(f"opt/soperator/bin/{script.name}", script.read_bytes(), mode=0o755)
     layer.folder("opt/soperator/etc", mode=0o700)

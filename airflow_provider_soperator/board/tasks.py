@@ -12,7 +12,7 @@ from urllib.parse import quote
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.graph import region_of
-from airflow_provider_soperator.pipelines.plan import ahead_key
+from airflow_provider_soperator.pipelines.plan import MOST_CLEARED, ahead_key
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.submission_keys import CLOCKS, Keys, SubmissionKey, key_of
@@ -111,7 +111,8 @@ def find_tasks(jobs: Sequence[Job], known: Mapping[JobId, JobTasks], new: Collec
 
     found = _matched(keyed, _instances(), _submitted_by_executor(), TaskInstance.state.in_(_ALIVE))
     # The jobs of a pipeline are submitted ahead: their tasks have no state before it is their turn.
-    if ahead := [job for job in keyed if job.id not in found and not job.state.is_finished]:
+    waiting = (job for job in keyed if job.id not in found and not job.state.is_finished)
+    if ahead := [job for job in waiting if job.id in new or job.id in known]:
         is_to_come = TaskInstance.state.is_(None) & TaskInstance.dag_run.has(state="running")
         found |= _matched(ahead, _instances(), None, is_to_come)
     others = [job.id for job in keyed if job.id not in found]
@@ -232,5 +233,5 @@ def _keys_of(row: Any) -> Iterator[tuple[SubmissionKey, int]]:
     # One of a pipeline goes on with the job that was submitted ahead for it.
     region, index = region_of(row), -1 if row.map_index is None else row.map_index
     place = f"{region}{row.region_index}/-1" if region else index
-    for cleared in range(row.clear_number + 1):
+    for cleared in range(max(0, row.clear_number - MOST_CLEARED), row.clear_number + 1):
         yield ahead_key(row.dag_id, row.run_id, row.task_id, place, cleared, row.start_date), newest

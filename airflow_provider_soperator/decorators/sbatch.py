@@ -99,7 +99,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         try:
             if not has_template(self.job.get("array")):
                 self._check_array()
-            if not has_template(self.requirements):
+            # A file elsewhere may be there only where the task runs.
+            if not has_template(self.requirements) and not str(self.requirements).startswith("/"):
                 self._requirements()
         except call.CallError as error:
             raise InvalidJob([f"{self.task_id}: {error}"]) from None

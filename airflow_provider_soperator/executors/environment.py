@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
-from airflow_provider_soperator.slurm.files import FileRequest
+from airflow_provider_soperator.slurm.files import FileRequest, UnpackFiles
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput
 
 #: Seconds in which the packages can be installed.
@@ -48,6 +48,15 @@ class PrepareFolder(FileRequest[ExecutorFolder]):
     def read(self, answer: CommandOutput) -> ExecutorFolder:
         root, python = self.check(answer).text.splitlines()[-2:]
         return ExecutorFolder(root, python)
+
+
+@dataclass(frozen=True)
+class WithdrawLegs(UnpackFiles):
+    """Unpack what keeps jobs from starting some legs; the folder is made if it is not there yet."""
+
+    def command(self) -> Command:
+        unpack, program = super().command(), 'mkdir -p -m 700 -- "$1" && shift && exec "$@"'
+        return replace(unpack, argv=("sh", "-c", program, "withdraw", self.folder, *unpack.argv))
 
 
 def installed_packages() -> tuple[str, ...]:

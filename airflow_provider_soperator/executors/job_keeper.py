@@ -21,11 +21,11 @@ from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.client.submissions import jobs_of
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors import runner
-from airflow_provider_soperator.executors.environment import PrepareFolder, installed_packages
+from airflow_provider_soperator.executors.environment import PrepareFolder, WithdrawLegs, installed_packages
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, QueuedTask, TaskJob
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
+from airflow_provider_soperator.slurm.files import Piece, ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_failures import JobError, JobNodeFailed, JobPreempted, JobTimedOut, failure
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -45,8 +45,6 @@ LONGEST = 90
 AGAIN = 10.0
 #: Files that are read together, and bytes of each.
 _READ, _MOST = 200, 64 << 10
-#: Files that are removed together.
-_REMOVED = 2000
 #: Bytes of the end of a log.
 MOST_OF_LOG = 4 << 20
 
@@ -197,9 +195,7 @@ class JobKeeper:
     async def _withdraw(self, legs: Sequence[str]) -> None:
         """Keep jobs from starting that a scheduler which hangs may yet submit."""
         client, folder = await self._reach()
-        # Where there is no folder yet, none of them has a file.
-        with suppress(FileError):
-            await client.ask(UnpackFiles(folder.tasks, folder.withdrawal(legs)))
+        await client.ask(WithdrawLegs(folder.tasks, folder.withdrawal(legs)))
 
     @property
     def ended(self) -> Collection[str]:
@@ -225,8 +221,8 @@ class JobKeeper:
             paths = [path for leg in ended for path in self._ended[leg]]
             # What stays is removed with old files.
             with suppress(ClusterError):
-                for start in range(0, len(paths), _REMOVED):
-                    await self._ask(RemoveFiles(tuple(paths[start : start + _REMOVED])))
+                if paths:
+                    await self._ask(RemoveFiles(tuple(paths)))
             for leg in ended:
                 del self._ended[leg]
 
@@ -239,11 +235,13 @@ class JobKeeper:
 
     async def _reach(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
         """The client, of the connection as it is now, and where files are."""
-        folder = self._folder
-        if folder is None:
-            found = await self._patiently(lambda client: folder_of(self._options, client))
-            self._folder = folder = found
-        return await self._connected(), folder
+        while True:
+            client = await self._connected()
+            if self._folder:
+                return client, self._folder
+            asked, folder = await self._patiently(lambda client: folder_of(self._options, client))
+            if asked is self._client:
+                self._folder = folder
 
     async def _connected(self) -> AsyncSlurmClient:
         async with self._reaching:
@@ -256,19 +254,19 @@ class JobKeeper:
             return self._client
 
     async def _ask(self, request: Request[T]) -> T:
-        return await self._patiently(lambda client: client.ask(request))
+        return (await self._patiently(lambda client: client.ask(request)))[1]
 
-    async def _patiently(self, work: Callable[[AsyncSlurmClient], Coroutine[Any, Any, T]]) -> T:
-        """Do some work, which waits while the cluster is away; begin it anew if the connection is changed meanwhile."""
+    async def _patiently(self, do: Callable[[AsyncSlurmClient], Coroutine[Any, Any, T]]) -> tuple[AsyncSlurmClient, T]:
+        """Wait while the cluster is away, begin anew if the connection changes; returns the client that did it, too."""
         while True:
             client = await self._connected()
-            doing = asyncio.ensure_future(work(client.patient(self._log)))
+            doing = asyncio.ensure_future(do(client.patient(self._log)))
             try:
                 while not doing.done() and client is await self._connected():
                     await asyncio.wait({doing}, timeout=RENEWED)
                 # One that was replaced is closed after a while.
                 if doing.done() and (client is self._client or not doing.exception()):
-                    return doing.result()
+                    return client, doing.result()
             finally:
                 doing.cancel()
                 # What has been sent has its answer first.
@@ -283,14 +281,18 @@ class JobKeeper:
         """The client, and the folder with the Python of the tasks, which take a while if they are not there."""
         await self._reach()
         async with self._making:
-            now, made = time.monotonic(), self._made
-            if made is None or now - self._made_at > CLEANED:
-                packages = () if self._options.python else self._options.packages or installed_packages()
-                keep = self._options.token_days + LONGEST
-                request = PrepareFolder(self._options.root, self._options.python, packages, keep)
-                made = self._made = await self._ask(request)
-                self._made_at = now
-            return await self._connected(), made
+            while True:
+                client, now = await self._connected(), time.monotonic()
+                if self._made and now - self._made_at <= CLEANED:
+                    return client, self._made
+                asked, made = await self._patiently(self._make)
+                if asked is self._client:
+                    self._made, self._made_at = made, now
+
+    async def _make(self, client: AsyncSlurmClient) -> ExecutorFolder:
+        packages = () if self._options.python else self._options.packages or installed_packages()
+        keep = self._options.token_days + LONGEST
+        return await client.ask(PrepareFolder(self._options.root, self._options.python, packages, keep))
 
     async def _renewed(self) -> AsyncSlurmClient:
         try:
@@ -320,7 +322,7 @@ class JobKeeper:
 
     async def _run(self, one: TaskJob) -> None:
         try:
-            submitted = await self._patiently(lambda client: client.submit(one.job, one.key, since=_since()))
+            _, submitted = await self._patiently(lambda client: client.submit(one.job, one.key, since=_since()))
             assert submitted.id is not None
         except Exception as error:
             self._over(one.tasks, _failed(f"The job could not be submitted: {error}"))

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 LOOK = 15.0
 #: Seconds that a log may take of the API server's time, and submissions at the exit.
 OF_LOG, AT_EXIT = 3.0, 10.0
-#: News that are taken up at once.
+#: News that are taken up at once, and ends that wait to be written to logs.
 MOST_NEWS = 2000
 
 
@@ -208,8 +210,9 @@ class SlurmExecutor(BaseExecutor):
         if kind is NewsKind.FAILED or (is_waited_for and not is_cleared):
             self._tell(key, NewsKind.FAILED.value, "\n".join((said, *news.lines)))
             if news.log_path:
-                # The folder of logs may be on the cluster, whose file system may hang.
-                self._loop.begin(asyncio.to_thread(self._append_to_log, news.log_path, said, news.lines))
+                # Of what does not fit, the audit log alone tells.
+                with suppress(queue.Full):
+                    self._for_logs.put_nowait((news.log_path, said, news.lines))
 
     #: Why a task has failed whose job has not: another server has answered its node, or its supervisor was lost.
     _WHY: ClassVar = {
@@ -223,6 +226,21 @@ class SlurmExecutor(BaseExecutor):
         # There is no row for a key that Airflow cannot log.
         if self._task_event_logs:
             self._rows.append(self._task_event_logs[-1])
+
+    @cached_property
+    def _for_logs(self) -> queue.Queue[tuple[str, str, Sequence[str]]]:
+        """Ends of jobs for tasks' logs, which a thread of their own writes.
+
+        The folder of logs may be on the cluster, whose file system may hang: no exit waits for it then.
+        """
+        ends: queue.Queue[tuple[str, str, Sequence[str]]] = queue.Queue(MOST_NEWS)
+
+        def write() -> None:
+            while True:
+                self._append_to_log(*ends.get())
+
+        threading.Thread(target=write, name="soperator-logs", daemon=True).start()
+        return ends
 
     def _append_to_log(self, log_path: str, said: str, more: Sequence[str]) -> None:
         """Add lines to the task's log, where the API server reads it."""

@@ -139,6 +139,10 @@ class Ahead(Plain):
         return [one for stage in stages for one in self.jobs.get(stage, {}).values()]
 
 
+#: Of a run that was cleared more often, older jobs are not looked for.
+MOST_CLEARED = 20
+
+
 def ahead_key(
     dag_id: str, run_id: str, task_id: str, place: int | str, cleared: int, begun: datetime | None
 ) -> SubmissionKey:

@@ -17,6 +17,7 @@ from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.pipelines.graph import Graph, Segment, is_slurm_job, region_of, states_of
 from airflow_provider_soperator.pipelines.plan import (
     AHEAD,
+    MOST_CLEARED,
     Ahead,
     AheadJob,
     Plan,
@@ -204,9 +205,6 @@ def _keys(client: SlurmClient, jobs: Iterable[str | None]) -> dict[str, str]:
 
 # The jobs of stages before their tasks run
 
-#: In a run that was cleared more often, older jobs are not looked for.
-_MOST_CLEARED = 20
-
 
 class RenderedStages:
     """Renders the stages of a segment in the task that submits them."""
@@ -242,7 +240,7 @@ class RenderedStages:
 
     def stale(self, jobs: Iterable[PlannedJob]) -> list[SubmissionKey]:
         """The keys under which jobs may have been submitted before something of the run was cleared."""
-        first = max(0, self._cleared - _MOST_CLEARED)
+        first = max(0, self._cleared - MOST_CLEARED)
         return [self._key(one.stage, one.index, before) for one in jobs for before in range(first, self._cleared)]
 
     def _key(self, stage: str, index: int, cleared: int | None = None) -> SubmissionKey:

@@ -231,8 +231,10 @@ def check_result(said: Any) -> None:
         raise InvalidJob([f"result must be 'json', 'last_line' or 'file:PATH', got {said!r}"])
 
 
-def check_elements(said: str, array: Any, output: Any) -> None:
+def check_elements(said: Any, array: Any, output: Any) -> None:
     """Raise ``InvalidJob`` if all elements of an array would leave their results in one file; templates may not."""
+    if is_template(said):
+        return
     pattern = said.removeprefix(_FILE) if said.startswith(_FILE) else output
     if not isinstance(pattern, str) or "%" in pattern or is_template(pattern):
         return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.errors import name_remedy
+from airflow_provider_soperator.errors import nearest
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.job_records import Job, count_by_state
 from airflow_provider_soperator.slurm.states import JobBase, JobState
@@ -49,9 +49,11 @@ class QueueFilter:
             states = (states,)
         elif isinstance(states, str):
             states = states.split(",")
-        if strange := [state for state in states if not is_template(state) and JobState.parse(state).unknown]:
-            remedy = name_remedy(strange[0].upper(), [state.value for state in JobBase])
-            raise InvalidRequest(f"job_filter: Slurm has no {', '.join(strange)}: {remedy}")
+        states = [state if is_template(state) else state.strip() for state in states]
+        # Others are for squeue to judge: it has abbreviations, and a newer Slurm has more states.
+        for strange in (state for state in states if not is_template(state) and JobState.parse(state).unknown):
+            if near := nearest(strange.upper(), [state.value for state in JobBase]):
+                raise InvalidRequest(f"job_filter: Slurm has no {strange}: did you mean {near!r}?")
         if isinstance(waited, int | float):
             waited = timedelta(seconds=waited)
         return cls(**{**said, "states": tuple(states), "waited": waited})

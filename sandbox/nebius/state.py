@@ -52,10 +52,11 @@ class NebiusState:
     _serialised: dict[str, tuple[NodeGroupSpec, str]] = field(default_factory=dict)
 
     def forget_finished(self, keep: int = 0) -> None:
-        """Drop the operations that are over, as the service may do at any time, but for the newest ones."""
-        finished = [op.id for op in self.operations.values() if op.status is not None]
+        """Drop the operations that are over, as the service may do at any time, but for those that ended last."""
+        over = [op for op in self.operations.values() if op.status is not None]
+        finished = sorted(over, key=lambda op: op.finished_at or 0.0)
         for forgotten in finished[: max(len(finished) - keep, 0)]:
-            del self.operations[forgotten]
+            del self.operations[forgotten.id]
         self.keys = {key: op for key, op in self.keys.items() if op in self.operations}
 
     def dump(self) -> dict[str, Any]:

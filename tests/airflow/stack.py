@@ -218,7 +218,9 @@ class Run(DagRun):
         """The task, once it is in one of these states; it fails as soon as the task rests in another."""
 
         def reached() -> dict[str, Any] | None:
-            state, tries = self.stack.states(self).get((task_id, index), ("", 0))
+            known = self.stack.states(self)
+            assert not known or task_id in {name for name, _ in known}, f"{self.dag_id} has no task {task_id}"
+            state, tries = known.get((task_id, index), ("", 0))
             if tries < least_try or state not in {*ENDS, *states}:
                 return None
             task = self.task(task_id, index)
@@ -252,8 +254,11 @@ class Run(DagRun):
         """The state of each task, once all have come to rest."""
 
         def rested() -> dict[str, str] | None:
-            states = {task_id: state for (task_id, _), (state, _) in self.stack.states(self).items()}
-            return states if states and set(states.values()) <= set(ends) else None
+            known = [(state, task_id) for (task_id, _), (state, _) in self.stack.states(self).items()]
+            # Of a task that is mapped one that has failed counts.
+            known.sort(key=lambda one: one[0] != "success")
+            has_ended = known and {state for state, _ in known} <= set(ends)
+            return {task_id: state for state, task_id in known} if has_ended else None
 
         return self.stack.wait(f"all tasks of {self.dag_id} have ended", rested, timeout, is_cheap=True)
 

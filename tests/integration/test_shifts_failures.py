@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.models import Connection
 from nebius.api.nebius.mk8s.v1 import (
     GetNodeGroupRequest,
     NodeGroupServiceClient,
@@ -23,7 +25,7 @@ from airflow_provider_soperator.nebius import api
 from sandbox.cloud.landscape import BLOCK_ID, CPU_GROUP, INFERENCE_GROUP, REMOTE_INFERENCE_GROUP, TRAINING_GROUP
 from sandbox.nebius.catalogue import INFERENCE_PROJECT
 from tests.integration.cluster import check_ledger
-from tests.integration.shifts import PATIENT, Running, Shifts, at, is_dead
+from tests.integration.shifts import PATIENT, WHOLE_NODE, Running, Shifts, at, is_dead
 
 pytestmark = pytest.mark.lane("shifts")
 
@@ -337,14 +339,23 @@ def test_another_comes_for_a_node_that_does_not_boot_and_without_one_it_is_missi
 # One at a time
 
 
+def keep_busy(shifts: Shifts) -> str:
+    """A job on all nodes, so that a shift is not through before another one looks."""
+    job = shifts.cluster.held_job(WHOLE_NODE, f"--nodes={len(shifts.workers)}")
+    shifts.cluster.wait_job(job, "RUNNING")
+    return job
+
+
 def test_two_shifts_of_one_block_go_one_after_the_other(shifts: Shifts) -> None:
     order = shifts.order(2, 2)
+    job = keep_busy(shifts)
     first = shifts.start(order)
     shifts.wait_said(first, "worker-")
     second = shifts.start(shifts.order(4, 0))
     shifts.wait_said(second, f"Waiting for task {order.task} (reservation airflow-shift-")
     with pytest.raises(CapacityBusy, match=rf"task {order.task} \(reservation .*\) is moving block {BLOCK_ID}"):
         shifts.run(shifts.order(3, 1, wait_for_lease=False))
+    shifts.cluster.let_go(job)
     assert first.end().allocation == {"training": 2, "inference": 2}
     assert second.end().allocation == {"training": 4, "inference": 0}
     shifts.check_at_rest()
@@ -354,9 +365,12 @@ def test_a_lease_in_kubernetes_keeps_apart_who_has_no_slurm_in_common(
     shifts: Shifts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nebius = "AIRFLOW_CONN_NEBIUS_DEFAULT"
-    place = "&lease_conn_id=kubernetes_default&lease_namespace=soperator"
-    monkeypatch.setenv(nebius, shifts.connections[nebius] + place)
+    connection = Connection(uri=shifts.connections[nebius])
+    place = {"lease_conn_id": "kubernetes_default", "lease_namespace": "soperator"}
+    connection.set_extra(json.dumps(connection.extra_dejson | place))
+    monkeypatch.setenv(nebius, connection.get_uri())
     lease = f"airflow-shift-{BLOCK_ID}"
+    job = keep_busy(shifts)
     try:
         first = shifts.start(shifts.order(2, 2, airflow="0a1b2c"))
         shifts.wait_said(first, "worker-")
@@ -365,6 +379,7 @@ def test_a_lease_in_kubernetes_keeps_apart_who_has_no_slurm_in_common(
         second = shifts.start(other)
         shifts.wait_said(second, f"(Lease soperator/{lease}), which is moving the same block")
         assert "airflow-shift-" not in shifts.cluster.run("scontrol", "show", "reservation")
+        shifts.cluster.let_go(job)
         assert first.end().allocation == {"training": 2, "inference": 2}
         assert second.end().allocation == {"inference": 1}
         shifts.run(shifts.order(4, 0, airflow="0a1b2c"))

@@ -25,6 +25,7 @@ from nebius.api.nebius.mk8s.v1 import (
 from nebius.base.protos.dynamic import REGISTRY
 
 from sandbox.cloud.fleet import Fixed, Reservation
+from sandbox.nebius.state import NebiusState, OperationRecord
 from tests.sandbox.nebius_world import (
     BLOCK,
     BRIEF,
@@ -335,6 +336,20 @@ def test_operations_are_listed_newest_first_until_they_are_forgotten(here: World
     here.server.state.forget_finished()
     assert refusal(lambda: fetch(here, first.id)).status.code == grpc.StatusCode.NOT_FOUND
     assert not fetch(here, second.id).done()
+
+
+def test_the_operations_that_ended_last_are_kept() -> None:
+    def operation(number: int, finished_at: float | None) -> OperationRecord:
+        status = None if finished_at is None else ""
+        return OperationRecord(str(number), INFERENCE, 0.0, "", {}, "", finished_at=finished_at, status=status)
+
+    state = NebiusState(keys={"first": "0", "second": "1"})
+    # The first has hung for long.
+    for number, finished_at in enumerate((30.0, 10.0, None, 20.0)):
+        state.operations[str(number)] = operation(number, finished_at)
+    state.forget_finished(keep=2)
+    assert [*state.operations] == ["0", "2", "3"]
+    assert state.keys == {"first": "0"}
 
 
 def test_a_group_that_was_done_for_one_step_only_has_its_operation_done(here: World) -> None:

@@ -23,7 +23,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def settings_of_nodes() -> list[str]:
-    return network.files()["etc/pip.conf"].splitlines()
+    return network.files()["etc/pip.conf"].decode().splitlines()
 
 
 CERT = "cert = /etc/ssl/certs/ca-certificates.crt"
@@ -62,9 +62,20 @@ def test_a_variable_goes_before_a_file_and_pips_own_before_that_of_uv(
     assert "index-url = https://uv.example/simple/" in settings_of_nodes()
 
 
+def test_a_machine_that_has_no_index_gives_none(machine: Path) -> None:
+    machine.write_text("[global]\nno-index = true\nfind-links = https://wheels.example/\n")
+    assert settings_of_nodes() == ["[global]", CERT, "no-index = true", "find-links = https://wheels.example/"]
+
+
+def test_an_index_of_uv_may_have_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "inside=https://uv.example/simple/?a=b")
+    assert "index-url = https://uv.example/simple/?a=b" in settings_of_nodes()
+
+
 def test_the_proxy_is_that_of_the_way_to_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("no_proxy", "inside.example")
+    monkeypatch.setenv("PIP_INDEX_URL", "file:///opt/pypi/simple")
     assert "proxy = http://proxy.example:3128" in settings_of_nodes()
     monkeypatch.setenv("PIP_INDEX_URL", "https://pypi.inside.example/simple/")
     assert settings_of_nodes() == ["[global]", CERT, "index-url = https://pypi.inside.example/simple/"]
@@ -73,13 +84,15 @@ def test_the_proxy_is_that_of_the_way_to_the_index(monkeypatch: pytest.MonkeyPat
 
 
 def test_nodes_trust_whom_any_program_here_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = network.files().get(network.CERTIFICATES, "")
+    before = network.files().get(network.CERTIFICATES, b"")
     own = tmp_path / "own.pem"
-    own.write_text("a certificate\n")
+    # Its last line need not have an end.
+    own.write_bytes(b"a certificate of Ren\xe9")
     # A folder, as REQUESTS_CA_BUNDLE may be, is not read; the same file is read once.
     for name, value in (("SSL_CERT_FILE", own), ("PIP_CERT", own), ("REQUESTS_CA_BUNDLE", tmp_path)):
         monkeypatch.setenv(name, str(value))
-    assert network.files()[network.CERTIFICATES] == "a certificate\n" + before
+    together = network.files()[network.CERTIFICATES]
+    assert together == b"\n".join(filter(None, (b"a certificate of Ren\xe9", before)))
 
 
 def test_settings_that_pip_could_not_read_either_are_named(machine: Path) -> None:

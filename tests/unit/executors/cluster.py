@@ -32,20 +32,22 @@ class ClusterOfTasks(Slurm):
     def __init__(self) -> None:
         super().__init__(accounting=[])
         self.preparation: Exception | None = None
-        #: Seconds for which an environment is made.
-        self.installation = 0.0
+        #: The folder of the connection's user.
+        self.home = "/shared"
+        #: Seconds that requests take.
+        self.seconds: dict[type[Request[Any]], float] = {}
 
     async def ask(self, request: Request[Any]) -> Any:
-        if isinstance(request, (PrepareFolder, UnpackFiles, WorkingFolder)):
+        if isinstance(request, (PrepareFolder, RemoveFiles, UnpackFiles, WorkingFolder)):
             self.asked.append(request)
             self.before()
+            await asyncio.sleep(self.seconds.get(type(request), 0.0))
         if isinstance(request, PrepareFolder):
-            await asyncio.sleep(self.installation)
             if self.preparation:
                 raise self.preparation
-            return ExecutorFolder(ROOT, "/venv/bin/python")
+            return ExecutorFolder(f"{self.home}/airflow/executor", "/venv/bin/python")
         if isinstance(request, WorkingFolder):
-            return PurePosixPath("/shared")
+            return PurePosixPath(self.home)
         if isinstance(request, (UnpackFiles, RemoveFiles)):
             return carried_out(request, self.files)
         if isinstance(request, CancelJobs):

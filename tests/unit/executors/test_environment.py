@@ -7,13 +7,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from airflow_provider_soperator.executors.environment import PrepareFolder, installed_packages
+from airflow_provider_soperator.executors.environment import PrepareFolder, WithdrawLegs, installed_packages
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
-from airflow_provider_soperator.slurm.files import FileError
+from airflow_provider_soperator.slurm.files import FileError, FileRequest
 from airflow_provider_soperator.slurm.requests.commands import CommandOutput
+
+T = TypeVar("T")
 
 #: Stands for uv, which would need an index: what it makes is this Python, and it notes that it was called.
 UV = f"""#!/bin/sh
@@ -35,7 +38,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(request: PrepareFolder, home: Path) -> ExecutorFolder:
+def run(request: FileRequest[T], home: Path) -> T:
     command = request.command()
     environment = {**os.environ, "PATH": f"{home}/tools:{os.environ['PATH']}", "CALLS": str(home / "calls")}
     done = subprocess.run(
@@ -113,3 +116,13 @@ def test_the_packages_are_those_of_this_process() -> None:
     assert any(package.startswith("apache-airflow-core==") for package in found)
     # It comes from this folder, and no index has it.
     assert not any(package.startswith("airflow-provider-soperator==") for package in found)
+
+
+def test_legs_are_withdrawn_where_there_is_no_folder_yet_unless_it_cannot_be_made(home: Path) -> None:
+    folder = ExecutorFolder(f"{home}/airflow/executor", "")
+    for leg in ("a", "b"):
+        run(WithdrawLegs(folder.tasks, folder.withdrawal([leg])), home)
+    assert sorted(file.name for file in Path(folder.tasks).iterdir()) == ["a.withdrawn", "b.withdrawn"]
+    (home / "file").touch()
+    with pytest.raises(FileError, match="cannot create directory"):
+        run(WithdrawLegs(f"{home}/file/tasks", folder.withdrawal(["a"])), home)

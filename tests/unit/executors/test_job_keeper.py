@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import pytest
 
 from airflow_provider_soperator.executors import runner
-from airflow_provider_soperator.executors.environment import PrepareFolder
+from airflow_provider_soperator.executors.environment import PrepareFolder, WithdrawLegs
 from airflow_provider_soperator.executors.job_keeper import RENEWED, News, NewsKind
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
-from airflow_provider_soperator.slurm.files import FileError, UnpackFiles
+from airflow_provider_soperator.slurm.files import FileError, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.requests import JobDetail
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
@@ -233,7 +233,7 @@ def test_what_another_scheduler_has_submitted_is_adopted_while_an_environment_is
         await first.keeper.submit([task("a")])
         await first.until("a", NewsKind.SUBMITTED)
         await first.keeper.close()
-        slurm.installation = 300
+        slurm.seconds[PrepareFolder] = 300
         submission = asyncio.ensure_future(second.keeper.submit([task("b")]))
         await asyncio.sleep(1)
         assert await second.keeper.adopt(["a"]) == {"a"}
@@ -288,6 +288,27 @@ def test_jobs_are_adopted_once_the_cluster_answers(slurm: ClusterOfTasks, play_o
         return second
 
     assert play_out(play()).ends() == {"a": [NewsKind.SUCCEEDED], "lost": [NewsKind.NOT_SUBMITTED]}
+
+
+def test_what_may_yet_be_submitted_elsewhere_is_not_put_back_before_it_is_withdrawn(
+    slurm: ClusterOfTasks, play_out: Any
+) -> None:
+    full = [True] * 3
+
+    def refuse() -> None:
+        if full and isinstance(slurm.asked[-1], UnpackFiles):
+            full.pop()
+            raise FileError(f"writing to {ROOT}/tasks: tar: a.withdrawn: Cannot open: No space left on device")
+
+    async def play() -> None:
+        keeper = Keeper(slurm)
+        slurm.before = refuse
+        await keeper.keeper.adopt_later(["a"])
+        assert f"{ROOT}/tasks/a.withdrawn" in slurm.files
+        assert keeper.ends() == {"a": [NewsKind.NOT_SUBMITTED]}
+
+    play_out(play())
+    assert (slurm.count(WithdrawLegs), full) == (4, [])
 
 
 def test_a_submission_waits_while_the_cluster_is_away(slurm: ClusterOfTasks, play_out: Any) -> None:
@@ -350,6 +371,40 @@ def test_what_waits_for_the_cluster_goes_on_with_a_connection_that_is_corrected(
 
     assert play_out(play()).ends() == {}
     assert slurm.calls == 1
+
+
+@pytest.mark.parametrize("late", [WorkingFolder, PrepareFolder])
+def test_the_answer_of_a_connection_that_has_been_replaced_is_not_kept(
+    slurm: ClusterOfTasks, play_out: Any, late: type[Any]
+) -> None:
+    other = ClusterOfTasks()
+    other.home = "/other"
+
+    async def play() -> None:
+        keeper = Keeper(slurm)
+        slurm.seconds[late] = 1.5 * RENEWED
+        submission = asyncio.ensure_future(keeper.keeper.submit([task("a")]))
+        await asyncio.sleep(1.1 * RENEWED)
+        keeper.connect(LoginNode(other))
+        # A look finds it first.
+        await keeper.keeper.drop(["another"])
+        await submission
+        for client, folder in (await keeper.keeper._reach(), await keeper.keeper.prepared()):
+            assert (client, folder.root) == (keeper._client, "/other/airflow/executor")
+
+    play_out(play())
+    assert (list(slurm.files), list(other.files)) == ([], ["/other/airflow/executor/tasks/a"])
+
+
+def test_the_files_of_any_number_of_tasks_are_removed_together(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> None:
+        keeper = Keeper(slurm)
+        keeper.keeper._ended |= {f"leg-{index}": [f"{ROOT}/tasks/leg-{index}"] for index in range(3000)}
+        slurm.files = {path: b"" for [path] in keeper.keeper._ended.values()}
+        await keeper.keeper.drop([*keeper.keeper.ended])
+
+    play_out(play())
+    assert (slurm.count(RemoveFiles), slurm.files) == (1, {})
 
 
 def test_jobs_are_followed_by_a_connection_that_is_corrected(slurm: ClusterOfTasks, play_out: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -206,6 +208,30 @@ def test_a_log_that_cannot_be_written_is_no_more_than_told(executor: SlurmExecut
     (tmp_path / "leg.log").mkdir()
     events = tell(executor, News("leg", NewsKind.FAILED, "said", (), "leg.log"))
     assert [state for state, _ in events.values()] == [TaskInstanceState.FAILED]
+
+
+def test_logs_that_hang_stop_nothing_else_and_are_not_waited_for(
+    executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, written = threading.Event(), list[str]()
+
+    def hang(log_path: str, *_: Any) -> None:
+        goes_on.wait(60)
+        assert threading.current_thread().daemon
+        written.append(log_path)
+
+    monkeypatch.setattr(slurm, "MOST_NEWS", 50)
+    monkeypatch.setattr(executor, "_append_to_log", hang)
+    queue(executor, *(workload(f"leg-{number}", f"task-{number}") for number in range(100)))
+    for number in range(100):
+        tell(executor, News(f"leg-{number}", NewsKind.FAILED, "said", (), f"{number}.log"))
+    # What the loop leaves to threads still has some.
+    executor._loop.begin(asyncio.to_thread(goes_on.set)).result(10)
+    until = time.monotonic() + 60
+    while len(written) < 50 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert written[:50] == [f"{number}.log" for number in range(50)]
+    assert len(executor._task_event_logs) == 100
 
 
 def test_a_task_that_is_not_wanted_has_no_event(executor: SlurmExecutor, database: Database) -> None:

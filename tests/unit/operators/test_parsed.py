@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, task
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, XComArg, task
 
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
 from airflow_provider_soperator.operators.nodes import DrainNodesOperator
@@ -113,12 +114,30 @@ def test_files_to_copy_have_two_paths(files: Any) -> None:
         parsed(command="true", download=files)
 
 
+@pytest.mark.parametrize("files", [{"a": "b"}, [("a", "b")], (["a", "b"],)])
+def test_pairs_of_paths_are_written_as_one_likes(files: Any) -> None:
+    parsed(command="true", upload=files)
+
+
+@pytest.mark.parametrize("result", ["{{ params.result }}", XComArg(EmptyOperator(task_id="choose"))])
+def test_a_result_that_is_not_known_yet_is_not_judged(result: Any) -> None:
+    parsed(command="true", array="0-3", output="fit.out", result=result)
+
+
+def test_a_file_of_requirements_elsewhere_is_read_where_the_task_runs() -> None:
+    with DAG("d", schedule=None) as dag:
+        sbatch_task(lambda: 1, task_id="fit", requirements="/image/requirements.txt")()
+    dag.resolve_template_files()
+
+
 def test_conditions_of_jobs_have_names() -> None:
     with pytest.raises(ValueError, match="job_filter: unknown condition queue; known are states, partition, "):
         SlurmQueueSensor(task_id="a", max_jobs=0, job_filter={"queue": "main"})
     with pytest.raises(ValueError, match="job_filter: Slurm has no PENDNG: did you mean 'PENDING'"):
         SlurmQueueSensor(task_id="a", max_jobs=0, job_filter={"states": ["PENDNG", "COMPLETING"]})
     SlurmQueueSensor(task_id="a", max_jobs=0, job_filter={"states": "{{ params.states | join(',') }}"})
+    # Abbreviations are squeue's, and so are the states of a newer Slurm.
+    assert QueueFilter.of({"states": "PD, all,LATER_STATE"}).states == ("PD", "all", "LATER_STATE")
 
 
 def test_a_time_may_be_seconds() -> None:

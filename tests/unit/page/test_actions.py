@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -153,6 +154,12 @@ def test_what_is_left_over_is_told_with_its_owner(offers: dict[str, Offer], monk
     assert "No run of the DAG train is under way." in visit(of_drain, seen).text
     monkeypatch.setattr(actions, "dags_at_work", lambda dag_ids: {"night": True})
     assert "This Airflow has no DAG train: its owner may need it." in visit(of_drain, seen).text
+    mine = replace(kept, name="airflow-mine")
+    other = visit(of_reservation.replace(kept.name, mine.name), picture(reservations=(mine,))).text
+    assert "is deleted" not in other
+    assert "Nothing that is left over is called airflow-mine." in other
+    unread = picture(reservations=(), failures={"reservations": "no answer"})
+    assert "Nothing that is left over" not in visit(of_reservation, unread).text
     said = visit(of_reservation, seen).text
     assert '<li class="failure">A run of the DAG night is under way, and may need it.</li>' in said
     assert "<script>alert" not in said
