@@ -20,7 +20,7 @@ held("cleared", hold=True)
 """
 
 # One run, as each scheduler is missed for half a minute.
-pytestmark = [pytest.mark.lane("second airflow"), pytest.mark.in_order]
+pytestmark = [pytest.mark.lane("airflow of the executor"), pytest.mark.in_order]
 
 
 @pytest.fixture(scope="module")

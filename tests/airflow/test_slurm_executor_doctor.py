@@ -20,6 +20,8 @@ from tests.airflow.conftest import on_nodes
 from tests.airflow.stack import Stack
 from tests.integration.cluster import Cluster
 
+pytestmark = pytest.mark.lane("airflow of the executor")
+
 
 class Bench:
     """Where faults are planted."""

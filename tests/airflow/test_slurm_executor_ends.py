@@ -12,7 +12,7 @@ from tests.airflow.jobs import Jobs
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
 
-pytestmark = pytest.mark.lane("second airflow")
+pytestmark = pytest.mark.lane("airflow of the executor")
 
 #: Nodes that boot for their jobs.
 TAKEN, DYING = "worker-1", "worker-2"
