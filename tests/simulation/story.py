@@ -70,6 +70,17 @@ def play(make: Callable[[int], Story], seeds: Iterable[int]) -> None:
         make(seed).play()
 
 
+def play_until_broken(make: Callable[[int], Story], rule: str, seeds: Iterable[int]) -> None:
+    """``Violated`` of the first story in which this rule does not hold."""
+    for seed in seeds:
+        try:
+            make(seed).play()
+        except Violated as violated:
+            # Others are broken, too.
+            if violated.rule == rule:
+                raise
+
+
 def played(story: Story) -> list[str]:
     """What it tells when it is over."""
     story.play()

@@ -22,7 +22,7 @@ from airflow_provider_soperator.triggers import shift as shift_trigger
 from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
 from tests.simulation.demand import World
 from tests.simulation.demand_rules import BEYOND, LATELY, UNKNOWN
-from tests.simulation.story import Violated, played
+from tests.simulation.story import Violated, play_until_broken, played
 
 #: Seeds of a run of the suite; `make soak` plays thousands.
 SEEDS = 40
@@ -163,16 +163,6 @@ def gives_no_grace(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShiftOrder, "release", release)
 
 
-def _play_until_broken(rule: str, seeds: Iterable[int]) -> None:
-    for seed in seeds:
-        try:
-            World(seed).play()
-        except Violated as violated:
-            # Others are broken, too.
-            if violated.rule == rule:
-                raise
-
-
 @pytest.mark.parametrize(
     ("without", "rule", "telling"),
     [
@@ -201,4 +191,4 @@ def test_a_rule_is_broken_without_what_keeps_it(
     """The proof that stories have what rules need to be broken; ``telling`` is the seed of one that tells it soon."""
     without(monkeypatch)
     with pytest.raises(Violated, match=rf"{rule}.*\n(.*\n)*repeat: .* --demand --seed [0-9]+"):
-        _play_until_broken(rule, [telling, *range(200)])
+        play_until_broken(World, rule, [telling, *range(200)])

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_soperator.executors.job_keeper import JobKeeper
 from tests.simulation.executors import DEATHS, World
-from tests.simulation.story import Violated, played
+from tests.simulation.story import Violated, play_until_broken, played
 
 #: Seeds of a run of the suite, and those of one test; `make soak` plays thousands.
 SEEDS, AT_ONCE = 140, 70
@@ -36,16 +36,6 @@ async def _find_none(keeper: JobKeeper, legs: object) -> set[str]:
     return set()
 
 
-def _play_until_broken(rule: str) -> None:
-    for seed in range(200):
-        try:
-            World(seed).play()
-        except Violated as violated:
-            # Others are broken, too.
-            if violated.rule == rule:
-                raise
-
-
 @pytest.mark.parametrize(
     ("owner", "name", "before", "rule"),
     [
@@ -60,4 +50,4 @@ def test_without_what_holds_them_the_rules_are_broken(
     """The proof that stories have what rules need to be broken."""
     monkeypatch.setattr(owner, name, before)
     with pytest.raises(Violated, match=rf"{rule}\n(.*\n)*repeat: .* --executor --seed [0-9]+"):
-        _play_until_broken(rule)
+        play_until_broken(World, rule, range(200))
