@@ -263,7 +263,7 @@ class SlurmNodesSession(Session):
         await self._client.ask(DeleteReservation(handover_name(self._context.block, key)))
 
     def lease(self) -> ReservationLease:
-        return ReservationLease(self._client.ask, self._context.block, self._context.key, self._names[0], self._user)
+        return ReservationLease(self._client.ask, self._context.block, self._context.key, self._names, self._user)
 
     async def _nodes(self) -> tuple[Node, ...]:
         """Those of its nodes that exist: a NodeSet may have been scaled down."""
