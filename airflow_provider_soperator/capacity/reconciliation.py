@@ -21,7 +21,7 @@ from airflow_provider_soperator.capacity.order import (
     Timeouts,
     is_waited_out,
 )
-from airflow_provider_soperator.capacity.overrides import keep_override
+from airflow_provider_soperator.capacity.overrides import keep_override, kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
@@ -107,8 +107,8 @@ def keep_as_is(
     key: str, units: Mapping[str, Units], by: str, because: str, now: datetime, schedule: CapacitySchedule
 ) -> None:
     """Keep what each target has until the next handover; of more than the schedule may give no override can be made."""
-    kept = schedule.override(units, now, None, by, because)
     with suppress(CapacityMistake):
+        kept = schedule.overridden(kept_overrides(key), now).override(units, now, None, by, because)
         schedule.overridden([kept])
         keep_override(key, kept, now, schedule.zone)
 

@@ -379,14 +379,14 @@ class ShiftCapacityOperator(WaitingOperator):
                 at = at or run.run_after
                 units = requested_allocation(self.desired, self.targets, most, at).units
                 by, because = run.triggering_user_name or "", str(self.because or "")
-                self._requested = schedule.overridden(kept).override(units, at, until, by, because)
+                self._requested = schedule.overridden(kept, now).override(units, at, until, by, because)
                 kept.append(self._requested)
             else:
                 at = at or run.data_interval_end or now
                 # A newer handover supersedes this run, and an override does not.
                 scheduled_allocation(schedule, at, now)
                 at = max(at, now)
-            wanted = scheduled_allocation(schedule.overridden(kept), at, now)
+            wanted = scheduled_allocation(schedule.overridden(kept, now), at, now)
             if self.approved_plan:
                 self._approval = self.approved_plan["approval"]
                 wanted = approved(wanted, self._approval["goal"], kept_demand(self.demand_variable, now))

@@ -117,7 +117,7 @@ class CapacityDifferenceTrigger(EventTrigger):
 
         now = datetime.now(timezone.utc)
         kept = await call(kept_overrides, self.overrides)
-        schedule = CapacitySchedule.read(json.loads(self.schedule)).overridden(kept)
+        schedule = CapacitySchedule.read(json.loads(self.schedule)).overridden(kept, now)
         wish = schedule.at(now)
         world = await reconciliation.look(ShiftOrder.read(json.loads(self.order)), client, self.log)
         demanded = await self._demanded(world, wish.allocation, schedule.limit, client, now) if self.demand else None

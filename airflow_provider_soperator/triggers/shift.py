@@ -115,8 +115,8 @@ class ShiftTrigger(KillableTrigger):
     async def _check_wish(self) -> None:
         if self.wish is not None:
             kept, order = await call(kept_overrides, self.wish["overrides"]), ShiftOrder.read(self.order)
-            schedule = CapacitySchedule.read(self.wish["schedule"]).overridden(kept)
             now, end = datetime.now(timezone.utc), order.ends_at
+            schedule = CapacitySchedule.read(self.wish["schedule"]).overridden(kept, now)
             # When its window is over it ends by itself, at its next poll, and tells what it has moved.
             if end is not None and end <= now < end + timedelta(seconds=2 * order.poll_interval):
                 return
