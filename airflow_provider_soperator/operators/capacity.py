@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
-from itertools import combinations
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,10 +15,9 @@ from airflow.sdk import Asset, AssetAlias, conf
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
-from airflow_provider_soperator.capacity.targets import SlurmNodesTarget, refuse_strangers
+from airflow_provider_soperator.capacity.targets import refuse_common, refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
-from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.values import is_on
 from airflow_provider_soperator.work.protocols import count, emit
 
@@ -406,9 +404,7 @@ def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None)
     names = [target.name for target in targets]
     if len(set(names)) < len(names):
         raise CapacityMistake(f"two targets have the same name: {', '.join(names)}", "rename one")
-    for one, other in combinations(targets, 2):
-        if shared := _shared(one, other):
-            raise CapacityMistake(f"{one.name} and {other.name} both have {shared}", "let one of them have it")
+    refuse_common(targets)
     if schedule is None:
         return
     if missing := sorted({*names} ^ {*schedule.targets}):
@@ -418,16 +414,6 @@ def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None)
         )
     if schedule.limit is not None:
         schedule.refuse_over_commitment({target.name: target.gpus_per_unit for target in targets}, schedule.limit)
-
-
-def _shared(one: Target, other: Target) -> str:
-    """What two targets both name: they would take it from each other for ever."""
-    if isinstance(one, SlurmNodesTarget) and isinstance(other, SlurmNodesTarget):
-        is_one_cluster = one.slurm_conn_id == other.slurm_conn_id
-        return hostlist.fold(hostlist.intersect(one.nodes, other.nodes)) if is_one_cluster else ""
-    fields = ("node_group",) if hasattr(one, "node_group") else ("resource", "namespace", "kind", "kubernetes_conn_id")
-    is_same = type(one) is type(other) and all(getattr(one, name) == getattr(other, name) for name in fields)
-    return str(getattr(one, fields[0])) if is_same else ""
 
 
 def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_window: bool) -> None:
