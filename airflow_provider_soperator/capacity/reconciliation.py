@@ -29,6 +29,7 @@ from airflow_provider_soperator.capacity.targets.protocol import Clients
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ClusterError, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.transports.transport_errors import LastingError
+from airflow_provider_soperator.values import keep, kept
 
 
 async def look(order: ShiftOrder, clients: Clients, log: Logger) -> World:
@@ -108,9 +109,31 @@ def keep_as_is(
 ) -> None:
     """Keep what each target has until the next handover; of more than the schedule may give no override can be made."""
     with suppress(CapacityMistake):
-        kept = schedule.overridden(kept_overrides(key), now).override(units, now, None, by, because)
-        schedule.overridden([kept])
-        keep_override(key, kept, now, schedule.zone)
+        made = schedule.overridden(kept_overrides(key), now).override(units, now, None, by, because)
+        schedule.overridden([made])
+        keep_override(key, made, now, schedule.zone)
+
+
+def keep_schedule(dag_id: str, said: Mapping[str, Any], now: datetime) -> None:
+    """Keep the schedule of a DAG's file in an Airflow Variable, with the time at which it was another one before."""
+    if _kept_schedule(dag_id).get("schedule") != said:
+        keep(f"{dag_id}_schedule", {"at": now.timestamp(), "schedule": said})
+
+
+def edited_schedule(dag_id: str, since: float) -> CapacitySchedule | None:
+    """The schedule of a DAG's file if it was edited since a moment, in seconds since 1970, as its watcher has seen."""
+    with suppress(AttributeError, LookupError, TypeError, ValueError):
+        found = _kept_schedule(dag_id)
+        return CapacitySchedule.read(found["schedule"]) if found["at"] > since else None
+    return None
+
+
+def _kept_schedule(dag_id: str) -> dict[str, Any]:
+    found: Any = None
+    # One that was edited is none.
+    with suppress(ValueError):
+        found = kept(f"{dag_id}_schedule", None)
+    return found if isinstance(found, dict) else {}
 
 
 def approved(

@@ -266,9 +266,10 @@ class ShiftCapacityOperator(WaitingOperator):
         context["ti"].xcom_push("plan", said)
         if is_on(self.plan_only):
             return said
-        wish, overrides = None, self.overrides_variable
-        if self.schedule is not None and overrides:
+        wish: dict[str, Any] | None = None
+        if self.schedule is not None and (overrides := self.overrides_variable):
             wish = {"schedule": self.schedule.describe(), "overrides": overrides, "demanded": self.demand_variable}
+            wish["edited"] = [self.dag_id, context["dag_run"].run_after.timestamp()]
             if self._requested is not None:
                 # Later runs wish for it, too.
                 keep_override(overrides, self._requested, datetime.now(timezone.utc), self.schedule.zone)

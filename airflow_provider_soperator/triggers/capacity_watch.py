@@ -116,8 +116,10 @@ class CapacityDifferenceTrigger(EventTrigger):
         from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 
         now = datetime.now(timezone.utc)
-        kept = await call(kept_overrides, self.overrides)
-        schedule = CapacitySchedule.read(json.loads(self.schedule)).overridden(kept, now)
+        kept, said = await call(kept_overrides, self.overrides), json.loads(self.schedule)
+        # A shift that is under way has that of the file as it was.
+        await call(reconciliation.keep_schedule, self.dag_id, said, now)
+        schedule = CapacitySchedule.read(said).overridden(kept, now)
         wish = schedule.at(now)
         world = await reconciliation.look(ShiftOrder.read(json.loads(self.order)), client, self.log)
         demanded = await self._demanded(world, wish.allocation, schedule.limit, client, now) if self.demand else None
