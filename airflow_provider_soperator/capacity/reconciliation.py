@@ -115,25 +115,20 @@ def keep_as_is(
 
 
 def keep_schedule(dag_id: str, said: Mapping[str, Any], now: datetime) -> None:
-    """Keep the schedule of a DAG's file in an Airflow Variable, with the time at which it was another one before."""
-    if _kept_schedule(dag_id).get("schedule") != said:
-        keep(f"{dag_id}_schedule", {"at": now.timestamp(), "schedule": said})
+    """Keep the schedule of a DAG's file in an Airflow Variable, and since when it is this one."""
+    with suppress(LookupError, TypeError, ValueError):
+        if kept(f"{dag_id}_schedule", dict[str, Any]())["schedule"] == said:
+            return
+    keep(f"{dag_id}_schedule", {"at": now.timestamp(), "schedule": said})
 
 
 def edited_schedule(dag_id: str, since: float) -> CapacitySchedule | None:
     """The schedule of a DAG's file if it was edited since a moment, in seconds since 1970, as its watcher has seen."""
+    # A Variable that was edited by hand tells nothing.
     with suppress(AttributeError, LookupError, TypeError, ValueError):
-        found = _kept_schedule(dag_id)
+        found: Any = kept(f"{dag_id}_schedule", {})
         return CapacitySchedule.read(found["schedule"]) if found["at"] > since else None
     return None
-
-
-def _kept_schedule(dag_id: str) -> dict[str, Any]:
-    found: Any = None
-    # One that was edited is none.
-    with suppress(ValueError):
-        found = kept(f"{dag_id}_schedule", None)
-    return found if isinstance(found, dict) else {}
 
 
 def approved(

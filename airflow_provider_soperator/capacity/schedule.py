@@ -158,10 +158,8 @@ class CapacitySchedule:
     def changes(self, start: datetime, end: datetime) -> Iterator[ScheduleChange]:
         """All handovers from one moment (inclusive) to another (exclusive)."""
         start, end = calendar.utc(start), calendar.utc(end)
-        found = list(self._handovers(start, end))
-        ahead = found if self._planned is self else self._planned._handovers(start, end)
-        planned = {after.since for _, after in ahead}
-        for before, after in found:
+        planned = {after.since for _, after in self._planned._handovers(start, end)}
+        for before, after in self._handovers(start, end):
             if start <= (at := after.since) < end:
                 begins = at - self.lead_time if at in planned else at
                 yield ScheduleChange(at=at, begins=begins, before=before, after=after)

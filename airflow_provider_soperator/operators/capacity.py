@@ -221,16 +221,14 @@ class ShiftCapacityOperator(WaitingOperator):
         self.block, self.nebius_conn_id = block, nebius_conn_id
         self.desired, self.schedule, self.at = desired, schedule, at
         self.until, self.because, self.overrides_variable = until, because, overrides_variable
-        self.demand_variable = demand_variable
-        self.approved_plan = approved_plan
+        self.demand_variable, self.approved_plan = demand_variable, approved_plan
         self.transfer, self.mode, self.force_after = transfer, mode, force_after
         self.grace, self.signal = grace, signal
         callbacks = (on_jobs_in_the_way,) if isinstance(on_jobs_in_the_way, AsyncCallback) else on_jobs_in_the_way
         self.on_jobs_in_the_way = tuple(callbacks)
         self.timeouts, self.rollback, self.if_running = timeouts, rollback, if_running
-        self.plan_only = plan_only
         check_interval("poll_interval", poll_interval)
-        self.deferrable, self.poll_interval = deferrable, poll_interval
+        self.plan_only, self.deferrable, self.poll_interval = plan_only, deferrable, poll_interval
 
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.demand import kept_demand
@@ -403,12 +401,10 @@ class ShiftCapacityOperator(WaitingOperator):
 def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None) -> None:
     """Refuse what could never be carried out as soon as the DAG is read."""
     refuse_strangers(targets)
-    names = [target.name for target in targets]
-    if len(set(names)) < len(names):
-        raise CapacityMistake(f"two targets have the same name: {', '.join(names)}", "rename one")
     refuse_common(targets)
     if schedule is None:
         return
+    names = [target.name for target in targets]
     if missing := sorted({*names} ^ {*schedule.targets}):
         raise CapacityMistake(
             f"the schedule is of {', '.join(schedule.targets)}, and the targets are {', '.join(names)}",

@@ -227,6 +227,9 @@ def refuse_strangers(values: Iterable[object], kinds: Any = Target, what: str = 
 
 def refuse_common(targets: Sequence[Target]) -> None:
     """Raise ``CapacityMistake`` if two targets have anything in common: they would take it from each other for ever."""
+    names = [target.name for target in targets]
+    if len(set(names)) < len(names):
+        raise CapacityMistake(f"two targets have the same name: {', '.join(names)}", "rename one")
     for one, other in combinations(targets, 2):
         if common := _common(one, other):
             raise CapacityMistake(f"{one.name} and {other.name} both have {common}", "let one of them have it")
