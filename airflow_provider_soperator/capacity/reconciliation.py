@@ -124,7 +124,6 @@ def keep_schedule(dag_id: str, said: Mapping[str, Any], now: datetime) -> None:
 
 def edited_schedule(dag_id: str, since: float) -> CapacitySchedule | None:
     """The schedule of a DAG's file if it was edited since a moment, in seconds since 1970, as its watcher has seen."""
-    # A Variable that was edited by hand tells nothing.
     with suppress(AttributeError, LookupError, TypeError, ValueError):
         found: Any = kept(f"{dag_id}_schedule", {})
         return CapacitySchedule.read(found["schedule"]) if found["at"] > since else None

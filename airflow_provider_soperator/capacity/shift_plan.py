@@ -181,7 +181,7 @@ def present(world: World, order: ShiftOrder) -> str:
 
 
 def _steps(
-    order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[TargetMove], buyers: Sequence[str]
+    order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[TargetMove], buyers: Collection[str]
 ) -> list[str]:
     is_late = order.leaves_at <= datetime.now(timezone.utc)
     leaves = "now" if is_late else f"at {_moment(order.leaves_at)}"

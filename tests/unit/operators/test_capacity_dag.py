@@ -96,6 +96,8 @@ def test_unknown_keys_of_a_conf_are_refused() -> None:
     check({"dag_run": SimpleNamespace(conf=steering)})
     with pytest.raises(AirflowFailException, match="a run that steers moves nothing itself: leave plan_only, training"):
         check({"dag_run": SimpleNamespace(conf={**steering, "training": "6", "plan_only": True})})
+    with pytest.raises(AirflowFailException, match="until is for sizes of targets, got until '2026-11-24' alone"):
+        check({"dag_run": SimpleNamespace(conf={"training": "", "until": "2026-11-24", "because": "a deadline"})})
     with pytest.raises(AirflowFailException, match="nodes are for steer=leave_out, got nodes 'worker-3' alone"):
         check({"dag_run": SimpleNamespace(conf={"nodes": "worker-3"})})
 
