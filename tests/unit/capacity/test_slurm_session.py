@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_soperator.capacity.holdings import Release
 from airflow_provider_soperator.capacity.lease_store import TERM, ShiftRecord
+from airflow_provider_soperator.capacity.node_choice import NodeLoad
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
@@ -291,6 +292,16 @@ def test_for_a_late_node_no_other_is_kept_from_small_jobs() -> None:
     slurm.gpus_used = "gpu:1"
     assert slurm.shrink(2) == []
     assert len(slurm.handover()) == 1
+
+
+def test_nodes_are_told_apart_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands, each compared with all others as a value takes seconds, in which no other trigger goes on."""
+    slurm = Slurm(4)
+    slurm.run("worker-0", HOUR)
+    slurm.run("worker-1", HOUR)
+    monkeypatch.setattr(NodeLoad, "__eq__", lambda *_: pytest.fail("two nodes are compared"))
+    assert slurm.shrink(1) == ["worker-2", "worker-3"]
+    assert slurm.handover() == ["worker-0"]
 
 
 def test_where_only_idle_nodes_go_a_busy_one_is_neither_told_nor_reserved() -> None:
