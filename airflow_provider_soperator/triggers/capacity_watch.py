@@ -117,7 +117,6 @@ class CapacityDifferenceTrigger(EventTrigger):
 
         now = datetime.now(timezone.utc)
         kept, said = await call(kept_overrides, self.overrides), json.loads(self.schedule)
-        # A shift that is under way has that of the file as it was.
         await call(reconciliation.keep_schedule, self.dag_id, said, now)
         schedule = CapacitySchedule.read(said).overridden(kept, now)
         wish = schedule.at(now)
