@@ -68,6 +68,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"gpus_per_task": 1}, "gpus_per_task: needs ntasks"),
     ({"gpus_per_node": 1, "gres": "gpu:2"}, "gpus_per_node and gres: both ask for GPUs"),
     ({"gpu_type": "h100"}, "gpu_type: needs a number of GPUs"),
+    ({"hold": "yes"}, "hold: must be True or False, got 'yes'"),
+    ({"wait_all_nodes": "1"}, "wait_all_nodes: must be True or False, got '1'"),
     ({"cpus_per_task": 1, "tres_per_task": "cpu=2"}, "cpus_per_task and tres_per_task: both set the number of cpu"),
     ({"time_limit": 0}, "time_limit: 0 would mean no limit"),
     ({"time_limit": timedelta(0)}, "time_limit: 0 would mean no limit"),
