@@ -179,7 +179,9 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     def _job_fields(self, call: packs.Pack, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
         job, key = call.job, call.key
         waits_for, asked = dependency_of(job), asked_for(job)
-        priority = "" if asked.priority is None else job_description.PRIORITY.write(asked.priority)
+        # As a number: scontrol does not know TOP.
+        kind = job_description.PRIORITY
+        priority = "" if asked.priority is None else kind.json(kind.write(asked.priority))["number"]
         comments = [part.comment or "" for part in sbatch_arguments.components(job)] if self.together else []
         if self.together and not asked.hold and of_all.isdisjoint(waits_for.keys):
             # It must not start before the others exist. A release resets the priority, so its own is set afterwards.
