@@ -117,6 +117,8 @@ class SbatchOperator(WaitingOperator):
     ) -> None:
         job = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
         super().__init__(**kwargs)
+        if isinstance(sbatch_args, str):
+            raise ValueError(f"sbatch_args must be a list of words, got {sbatch_args!r}")
         if sbatch_args:
             job["extra_args"] = list(sbatch_args)
         self.script = script_text(script)
@@ -151,6 +153,9 @@ class SbatchOperator(WaitingOperator):
             return f"did you mean {option.field!r}?"
         if long in job_description.REFUSED:
             return f"--{long} cannot be used: {job_description.REFUSED[long]}"
+        # The name that is most like cpus is gpus.
+        if 0 < len(begin := [field for field in _OPTIONS if field.startswith(f"{name}_")]) < 3:
+            return f"did you mean {' or '.join(map(repr, begin))}?"
         return f"pass --{long} in sbatch_args" if long else ""
 
     # Airflow reads from the signature what default_args and expand may give.
@@ -189,7 +194,7 @@ class SbatchOperator(WaitingOperator):
                 why = f"there is no such file beside the DAG ({self.dag.folder})"
             found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
         if found:
-            raise InvalidJob([f"{self.task_id}: {problem}" for problem in found])
+            raise InvalidJob([f"{self.task_id}: {problem.replace('extra_args:', 'sbatch_args:')}" for problem in found])
         if self.result and said.get("array") is not None and "array" not in hidden:
             check_elements(self.result, said["array"], said.get("output"))
 

@@ -139,6 +139,8 @@ def job_of(said: Mapping[str, Any]) -> BatchJob:
     fields = dict(said)
     if "script_file" in fields:
         fields["script_file"] = ScriptFile(**fields["script_file"])
+    if isinstance(fields.get("het"), Mapping):
+        raise job_description.InvalidJob(["het: must be a list of components, got one"])
     if "het" in fields:
         fields["het"] = tuple(one if isinstance(one, BatchJob) else job_of(one) for one in fields["het"])
     # Templates render to text.
@@ -225,13 +227,16 @@ def _options(job: JobDescription) -> Iterator[str]:
     said: Mapping[str, Any] = {}
     try:
         said = sbatch_arguments.values(job)
-    except (TypeError, ValueError) as wrong:
-        yield f"array: {wrong}"
+    except (TypeError, ValueError):
+        yield f"array: {job.array!r} is neither a text such as '0-9' nor a list of indices"
     for option, value in job_description.said(said):
         try:
             written = option.kind.write(value)
-        except (AttributeError, TypeError, ValueError) as wrong:
+        except ValueError as wrong:
             yield f"{option.field}: {wrong}"
+            continue
+        except (AttributeError, TypeError):
+            yield f"{option.field}: takes no {type(value).__name__}, got {value!r}"
             continue
         yield from _plain(option.field, written)
         limit = _LIMITS.get(option.field, 1024)

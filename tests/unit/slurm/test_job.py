@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -61,10 +62,11 @@ def test_words() -> None:
         ({"exclusive": "user"}, ["--exclusive=user"]),
         ({"wait_all_nodes": "False"}, ["--wait-all-nodes=0"]),
         ({"contiguous": "None"}, []),
+        ({"array": ["0", "3-4"]}, ["--array=0,3-4"]),
         ({"gpus_per_node": "8", "gpu_type": "h100"}, ["--gpus-per-node=h100:8"]),
     ],
 )
-def test_what_a_template_has_rendered_to_text_means_the_same(said: dict[str, str], words: list[str]) -> None:
+def test_what_a_template_has_rendered_to_text_means_the_same(said: dict[str, Any], words: list[str]) -> None:
     assert job_of({"command": "true", **said}).argv() == words
 
 
