@@ -49,6 +49,8 @@ MOST = 500
 
 #: Seconds to wait for the lock, beside the time limit of the work.
 LOCK_WAIT = 120
+#: The program's exit status without it.
+_NO_LOCK = 75
 #: Seconds of work after which the other jobs are left to the next request, as others wait for the lock and the answer.
 WORK_TIME = 60
 
@@ -154,7 +156,10 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
 
     def read(self, answer: CommandOutput) -> tuple[Submitted, ...]:
         if answer.status:
-            raise errors.from_output((errors.SUBMISSION,), answer.status, b"", answer.stderr)
+            error = errors.from_output((errors.SUBMISSION,), answer.status, b"", answer.stderr)
+            if answer.status == _NO_LOCK and isinstance(error, errors.NotPermitted):
+                raise errors.NotPermitted(error.said, error.command, "the user needs a home there that it may write")
+            raise error
         found = dict(self._outcome(line) for line in answer.text.splitlines())
         refused = {place: one for place, one in found.items() if one.error}
         if self.together is Together.END or (self.together and refused):

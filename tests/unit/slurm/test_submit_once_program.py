@@ -19,6 +19,7 @@ from airflow_provider_soperator.slurm.errors import (
     CommandNotFound,
     ControllerUnreachable,
     LimitExceeded,
+    NotPermitted,
     NotReached,
     SlurmError,
     SubmissionWithdrawn,
@@ -257,6 +258,14 @@ def test_what_keeps_a_submission_from_its_turn_may_pass(slurm: Slurm, command: s
     assert (error.retryable, error.unsettled) == (True, True)
     assert said in str(error)
     assert slurm.submitted() == []
+
+
+def test_a_home_that_cannot_be_written_is_no_matter_of_rights_in_slurm(slurm: Slurm) -> None:
+    slurm.put("mkdir", "")
+    slurm.fail("mkdir", "mkdir: cannot create directory '/home/me': Permission denied")
+    error = slurm.error(*new_jobs())
+    assert (type(error), error.passing) == (NotPermitted, False)
+    assert str(error).endswith("the user needs a home there that it may write")
 
 
 @pytest.mark.parametrize(
