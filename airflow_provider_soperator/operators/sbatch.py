@@ -129,6 +129,9 @@ class SbatchOperator(WaitingOperator):
             raise ValueError(f"sbatch_args must be a list of words, got {sbatch_args!r}")
         if sbatch_args:
             job["extra_args"] = list(sbatch_args)
+        if isinstance(job.get("array"), range):
+            # What the triggerer starts is stored, as JSON.
+            job["array"] = list(job["array"])
         self.script = script_text(script)
         self.job: dict[str, Any] = no_file(job)
         self.slurm_conn_id = slurm_conn_id
