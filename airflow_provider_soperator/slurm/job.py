@@ -36,14 +36,9 @@ _EXCLUSIVE_PAIRS = (
     *(("ntasks_per_gpu", other) for other in ("gpus_per_task", "gpus_per_socket", "ntasks_per_node", "tres_per_task")),
 )
 _NOT_IN_COMPONENTS = ("array", "array_limit", "export", "hold", "begin", "deadline", "dependency", "het", "env", "args")
+_BOOLEANS = (job_description.YES_NO, job_description.ONE_ZERO)
 #: Fields that are true or false, and the texts for that.
-_FLAGS = tuple(
-    dict.fromkeys(
-        option.field
-        for option in job_description.OPTIONS
-        if option.constant is not None or option.kind in (job_description.YES_NO, job_description.ONE_ZERO)
-    )
-)
+_FLAGS = sorted({one.field for one in job_description.OPTIONS if one.constant is not None or one.kind in _BOOLEANS})
 _TRUTH = {"true": True, "false": False, "none": None}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
