@@ -167,7 +167,6 @@ class Console:
             if overwritten.strip("\r"):
                 lines += self._show(overwritten)
         if len(self._open) > _LONGEST_OPEN:
-            # It may have no end at all.
             lines += self._show(self._open)
             self._open = ""
         return lines

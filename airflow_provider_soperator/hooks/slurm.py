@@ -302,8 +302,7 @@ def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
 
 async def _given(settings: Settings) -> str:
     """The token in a connection, or the one that has replaced it there since: it expires, and jobs take long."""
-    # Airflow may not answer at this moment, or the connection be gone.
-    with suppress(Exception):
+    with suppress(Exception):  # Airflow may not answer now
         _, extra = await read_connection(settings.conn_id)
         return str(extra["jwt_token"] or settings.jwt_token).strip()
     return settings.jwt_token

@@ -19,7 +19,7 @@ from airflow_provider_soperator.pipelines.group import pipeline_of
 from airflow_provider_soperator.slurm import directives, job_description
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_failures import Retry, failure, retry
+from airflow_provider_soperator.slurm.job_failures import JobError, Retry, failure, retry
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import check_elements, check_result, status_of
 from airflow_provider_soperator.slurm.states import JobBase, JobState
@@ -407,9 +407,15 @@ def settle(status: JobStatus, policy: Policy, last: Sequence[str] = ()) -> None:
 
 def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
     """What the end of a job means for its task."""
-    error = failure(status)
-    if error is None:
-        return "succeed"
+    # Each element of an array by itself, the worst first: none hides that another has failed.
+    parts = sorted(status.parts, key=lambda part: part.state != status.state)
+    ends = [status] if status.lost else [dataclasses.replace(status, parts=(part,)) for part in parts]
+    actions = [_action_after(error, policy) for end in ends if (error := failure(end))]
+    strict = [action for action in actions if action not in ("skip", "succeed")]
+    return strict[0] if strict else "skip" if "skip" in actions else "succeed"
+
+
+def _action_after(error: JobError, policy: Policy) -> Action | Retry:
     part = error.part
     state = part.state.base.value if part and part.state.base else _LOST
     action = policy.get(state, "retry" if error.retry_helps else "fail")

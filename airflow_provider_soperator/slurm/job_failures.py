@@ -131,8 +131,7 @@ class JobCancelled(JobError):
 
     def _said(self) -> str:
         # Slurm itself may have cancelled it for that; other reasons are of the time when it waited.
-        vain = "DependencyNeverSatisfied"
-        why = f" ({vain})" if self.part and self.part.reason == vain else ""
+        why = " (DependencyNeverSatisfied)" if self.part and self.part.reason == "DependencyNeverSatisfied" else ""
         return super()._said() + (canceller(self.part) if self.part else "") + why
 
 

@@ -139,7 +139,6 @@ def array_text(indices: str | range | Iterable[int | str], limit: int | None = N
     ('0-8:2', '1-3,7%2', '5-9')
     """
     words: Any = [indices] if isinstance(indices, str) else list(indices)
-    # Templates render to text.
     has_text = any(isinstance(word, str) for word in words)
     text = ",".join(map(str, words)) if has_text else _compact(sorted(set(words)))
     return f"{text}%{limit}" if limit is not None else text
