@@ -64,7 +64,7 @@ def main(archive: str, result_path: str, most: int) -> None:
         )
     try:
         result = function(*args, **kwargs)
-        if hasattr(result, "__await__"):
+        if type(result).__name__ == "coroutine":
             # Airflow's @task takes coroutine functions, too.
             result = importlib.import_module("asyncio").run(result)
     except Exception:
