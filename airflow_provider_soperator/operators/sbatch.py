@@ -130,7 +130,6 @@ class SbatchOperator(WaitingOperator):
         if sbatch_args:
             job["extra_args"] = list(sbatch_args)
         if isinstance(job.get("array"), range):
-            # What the triggerer starts is stored, as JSON.
             job["array"] = list(job["array"])
         self.script = script_text(script)
         self.job: dict[str, Any] = no_file(job)
@@ -165,7 +164,6 @@ class SbatchOperator(WaitingOperator):
             return f"did you mean {option.field!r}?"
         if long in job_description.REFUSED:
             return f"--{long} cannot be used: {job_description.REFUSED[long]}"
-        # The name that is most like cpus is gpus.
         if 0 < len(begin := [field for field in _OPTIONS if field.startswith(f"{name}_")]) < 3:
             return f"did you mean {' or '.join(map(repr, begin))}?"
         return f"pass --{long} in sbatch_args" if long else ""
@@ -406,13 +404,11 @@ def settle(status: JobStatus, policy: Policy, last: Sequence[str] = ()) -> None:
 
 
 def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
-    """What the end of a job means for its task."""
-    # Each element of an array by itself, the worst first: none hides that another has failed.
+    """What the end of a job means for its task. No element of an array hides that another has failed."""
     parts = sorted(status.parts, key=lambda part: part.state != status.state)
     ends = [status] if status.lost else [dataclasses.replace(status, parts=(part,)) for part in parts]
     actions = [_action_after(error, policy) for end in ends if (error := failure(end))]
-    strict = [action for action in actions if action not in ("skip", "succeed")]
-    return strict[0] if strict else "skip" if "skip" in actions else "succeed"
+    return next((one for one in actions if one not in ("skip", "succeed")), "skip" if "skip" in actions else "succeed")
 
 
 def _action_after(error: JobError, policy: Policy) -> Action | Retry:
