@@ -72,7 +72,7 @@ def files(folder: Path, days: float = 14) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _few_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
     made = advice.proposals
     monkeypatch.setattr(advice, "proposals", lambda *given: [made(*given)[number] for number in (0, 8)])
 
