@@ -94,7 +94,8 @@ def _block(dag_id: str, task: Any, demand: Demand, args: Namespace) -> tuple[Slu
     others = [one for one in task.targets if one not in slurm]
     if len(slurm) != 1 or len(others) != 1:
         names = ", ".join(one.name for one in task.targets)
-        raise CapacityMistake(f"advice is for Slurm's nodes and one service, but the targets of {dag_id} are {names}")
+        what = f"advice is for Slurm's nodes and one service, but the targets of {dag_id} are {names}"
+        raise CapacityMistake(what, "name a DAG with a SlurmNodesTarget and one other target")
     nodes, served = slurm[0], others[0].name
     gpus, its = (task.schedule.gpus_per_unit.get(one.name, one.gpus_per_unit) for one in task.targets)
     if gpus != its:
@@ -114,7 +115,8 @@ def _block(dag_id: str, task: Any, demand: Demand, args: Namespace) -> tuple[Slu
     queue = next((one for one in demand.loads if isinstance(one, QueueLoad) and one.target == nodes.name), None)
     queue = queue or QueueLoad(target=nodes.name, min_work=4 * transfer * _MINUTE, slurm_conn_id=nodes.slurm_conn_id)
     loads = [service, queue] if demand.targets[0] == served else [queue, service]
-    return nodes, SharedBlock(count, gpus, transfer, replace(demand, loads=loads, observe=False))
+    demand = replace(demand, loads=loads, observe=False)
+    return nodes, SharedBlock(count, gpus, transfer, demand, task.grace // _MINUTE)
 
 
 def _is_of_requests(load: object) -> bool:

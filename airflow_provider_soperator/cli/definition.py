@@ -143,7 +143,7 @@ def get_cli_commands() -> list[Any]:
             dag,
             option("days", "Days up to now that are replayed (default: 28)", type=int, default=28),
             option("jobs", "File that sacct has printed, in place of Slurm's accounting"),
-            option("requests", "File of Prometheus's query_range, in its place; can be repeated", action="append"),
+            option("requests", "File with an answer of Prometheus to query_range; can be repeated", action="append"),
             option("nodes", "Nodes of the block (default: the schedule's limit)", type=int, default=0),
             option("transfer", "Minutes of a machine from one side to the other", type=int, default=0),
             option("seconds", "Seconds of a request (default: the DAG's service_time)", type=float, default=0.0),

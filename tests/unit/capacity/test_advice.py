@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +76,16 @@ def test_the_code_has_the_demand_that_was_judged(demand: Demand) -> None:
     )
     names = run_code(Proposal("one", schedule, demand))
     assert (names["schedule"], names["demand"]) == (schedule, demand)
+
+
+def test_the_documents_have_code_as_it_is_printed() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "demand.md").read_text()
+    [text] = [
+        one for one in re.findall(r"^```python\n(.*?)\n```$", page, re.DOTALL | re.MULTILINE) if "\ndemand = " in one
+    ]
+    names: dict[str, Any] = {}
+    exec(text, names)
+    assert advice.code(Proposal("one", names["schedule"], names["demand"]), BLOCK.transfer) == text
 
 
 def test_of_a_load_without_headroom_ranges_alone_are_proposed(weeks: Month) -> None:
