@@ -91,12 +91,12 @@ def _demand(dag: DAG) -> Demand:
 def _block(dag_id: str, task: Any, demand: Demand, args: Namespace) -> tuple[SlurmNodesTarget, SharedBlock]:
     """The nodes of Slurm, and the block as the DAG and the call describe it."""
     slurm = [one for one in task.targets if isinstance(one, SlurmNodesTarget)]
-    others = [one for one in task.targets if one not in slurm]
-    if len(slurm) != 1 or len(others) != 1:
+    services = [one for one in task.targets if one not in slurm]
+    if len(slurm) != 1 or len(services) != 1:
         names = ", ".join(one.name for one in task.targets)
         what = f"advice is for Slurm's nodes and one service, but the targets of {dag_id} are {names}"
         raise CapacityMistake(what, "name a DAG with a SlurmNodesTarget and one other target")
-    nodes, served = slurm[0], others[0].name
+    nodes, served = slurm[0], services[0].name
     gpus, its = (task.schedule.gpus_per_unit.get(one.name, one.gpus_per_unit) for one in task.targets)
     if gpus != its:
         raise CapacityMistake(f"advice is for units of as many GPUs, but those of {dag_id} have {gpus} and {its}")
@@ -108,11 +108,13 @@ def _block(dag_id: str, task: Any, demand: Demand, args: Namespace) -> tuple[Slu
     if service is None:
         what = f"no load of {served} says what is of use however many units there are"
         raise CapacityMistake(what, "give a ServiceLoad, or a MetricLoad with per_unit")
+    queue = next((one for one in demand.loads if isinstance(one, QueueLoad) and one.target == nodes.name), None)
+    if others := [one for one in demand.loads if one not in (service, queue)]:
+        tell(f"Not replayed, and in no proposal: {', '.join(map(repr, others))}")
     if isinstance(service, ServiceLoad) and args.seconds:
         service = replace(service, service_time=args.seconds)
     if isinstance(service, ServiceLoad) and isinstance(service.service_time, str):
         raise ValueError("service_time is a query, and a replay has a number: give --seconds")
-    queue = next((one for one in demand.loads if isinstance(one, QueueLoad) and one.target == nodes.name), None)
     queue = queue or QueueLoad(target=nodes.name, min_work=4 * transfer * _MINUTE, slurm_conn_id=nodes.slurm_conn_id)
     loads = [service, queue] if demand.targets[0] == served else [queue, service]
     demand = replace(demand, loads=loads, observe=False)

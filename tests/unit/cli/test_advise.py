@@ -96,7 +96,10 @@ def test_a_month_of_files_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixt
     exec("from " + found.out.partition("\n\nfrom ")[2], names)
     assert names["schedule"].timezone == "Europe/Amsterdam"
     assert names["schedule"].limit == 32
-    rows = called(capsys, *call, "--nodes", "8", "--transfer", "3", "--requeued", "0", "--json").rows
+    more = f'Demand([{SERVICE}, MetricLoad(target="inference", query="waiting", per_unit=8)])'
+    found = called(capsys, *("advise", written(tmp_path, more), *call[2:], "--nodes", "8", "--transfer", "3", "--json"))
+    assert "Not replayed, and in no proposal: MetricLoad(target='inference', query='waiting'" in found.err
+    rows = found.rows
     assert {row["proposal"] for row in rows} == {"fixed split", "demand, headroom 1", "as it is"}
     assert all({"usage", "wait", "below", "moves"} <= row[part].keys() for row in rows for part in ("made_of", "after"))
     [demand] = [row["code"] for row in rows if row["proposal"] == "demand, headroom 1"]
