@@ -55,6 +55,7 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
     except Exception as error:
         # Files can be looked at without an Airflow.
         tell(f"Overrides of {dag.dag_id} are unknown: {str(error).splitlines()[0]}")
+    now = datetime.now(timezone.utc)
     order = ShiftOrder(
         key="schedule",
         task=dag.dag_id,
@@ -62,9 +63,9 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
         nebius_conn_id=task.nebius_conn_id,
         targets=task.targets,
         desired={},
-        wanted_at=datetime.now(timezone.utc),
+        wanted_at=now,
     )
-    return CapacityDag(dag_id=dag.dag_id, is_paused=False, schedule=task.schedule.overridden(kept), order=order)
+    return CapacityDag(dag_id=dag.dag_id, is_paused=False, schedule=task.schedule.overridden(kept, now), order=order)
 
 
 # schedule
@@ -186,7 +187,7 @@ def override(args: Namespace) -> None:
             raise CapacityMistake("the schedule has no limit", "give a size for each target")
         made = base.override(units, begin, until, user(), args.because)
         new, said = [*kept, made], f"Added: {_told(made)}"
-    after = base.overridden(new)
+    after = base.overridden(new, now)
     first, last = since or now, until or now + timedelta(days=7)
     lines = [said]
     for change in after.changes(first, last):

@@ -37,15 +37,20 @@ def run() -> list[Row]:
             [_seconds(one) for one in tasks if one["task_id"].startswith(executor)]
             for executor in ("LocalExecutor", "SlurmExecutor")
         )
-        sharing = [one for one in tasks if one["task_id"] == "sharing"]
-        each = (max(map(_end, sharing)) - min(map(_queued, sharing))) / len(sharing)
+        each, beside = (_each([one for one in tasks if one["task_id"] == name]) for name in ("sharing", "beside"))
         extra = statistics.median(ours) - statistics.median(bare)
         name = "executor"
         return [
             Row(name, "bare sbatch --wait", spread(bare)),
             Row(name, "LocalExecutor: a task that does nothing", spread(local)),
             Row(name, "SlurmExecutor: the same", spread(ours), f"bare + {MORE:g} s", extra <= MORE),
-            Row(name, f"each of {len(sharing)} that share a job", f"{each:.2f} s", f"{EACH:g} s", each <= EACH),
+            Row(
+                name,
+                "each of 100 that share a job",
+                f"{each:.2f} s",
+                f"{EACH:g} s\nLocalExecutor, 100 at once: {beside:.2f} s",
+                each <= EACH,
+            ),
         ]
 
 
@@ -53,11 +58,15 @@ def _finished(run: DagRun) -> list[dict[str, Any]]:
     deadline = time.monotonic() + PATIENCE
     while True:
         tasks = run.tasks()
-        if len(tasks) > 100 and all(one["state"] in ENDS for one in tasks):
+        if len(tasks) > 200 and all(one["state"] in ENDS for one in tasks):
             return tasks
         if time.monotonic() > deadline:
             raise TimeoutError(f"the run has not ended: {[one['state'] for one in tasks]}")
         time.sleep(2)
+
+
+def _each(tasks: list[dict[str, Any]]) -> float:
+    return (max(map(_end, tasks)) - min(map(_queued, tasks))) / len(tasks)
 
 
 def _queued(task: dict[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""Tasks that do nothing, one after the other, and a hundred at once."""
+"""Tasks that do nothing, one after the other, and a hundred at once, by either executor."""
 
 from __future__ import annotations
 
@@ -20,4 +20,5 @@ with DAG("executor", schedule=None, max_active_tasks=200):
         for before, after in pairwise(tasks):
             before >> after
     sharing = nothing.override(task_id="sharing", executor="SlurmExecutor", executor_config=SHARING)
-    tasks[-1] >> sharing.expand(place=list(range(100)))
+    beside = nothing.override(task_id="beside", executor="LocalExecutor")
+    tasks[-1] >> sharing.expand(place=list(range(100))) >> beside.expand(place=list(range(100)))

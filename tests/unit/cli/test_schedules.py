@@ -114,6 +114,16 @@ def test_an_override_is_shown_kept_and_removed(
     assert json.loads(variables["nights_overrides"]) == []
 
 
+def test_an_override_that_is_over_may_be_of_an_earlier_schedule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str]
+) -> None:
+    file = written(tmp_path, "nights")
+    past = {"when": "2020-01-05T08:00/2020-01-06T08:00", "allocation": {"serving": 2}}
+    variables["nights_overrides"] = json.dumps([past])
+    assert called(capsys, "schedule", file, "--days", "1", "--at", AT).status == 0
+    assert called(capsys, "override", file, "training=2", "--until", "2030-01-06T08:00", "--yes").status == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
