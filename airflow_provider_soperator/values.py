@@ -85,6 +85,12 @@ def is_template(said: object) -> bool:
     return hasattr(said, "iter_references") or (isinstance(said, str) and ("{{" in said or "{%" in said))
 
 
+def check_interval(name: str, said: object) -> None:
+    """Refuse, when the DAG is parsed, what a poll would fail on after its job has been submitted."""
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or said <= 0:
+        raise ValueError(f"{name} must be a number of seconds > 0, got {said!r}")
+
+
 def number_or_share(name: str, said: int | str, of: int) -> int:
     """A number of things, as such or as a share of all of them, and at least one; ``ValueError`` for another value.
 

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_provider_soperator.capacity.targets import refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
-from airflow_provider_soperator.values import is_on
+from airflow_provider_soperator.values import check_interval, is_on
 from airflow_provider_soperator.work.protocols import count, emit
 
 if TYPE_CHECKING:
@@ -228,6 +228,7 @@ class ShiftCapacityOperator(WaitingOperator):
         self.on_jobs_in_the_way = tuple(callbacks)
         self.timeouts, self.rollback, self.if_running = timeouts, rollback, if_running
         self.plan_only = plan_only
+        check_interval("poll_interval", poll_interval)
         self.deferrable, self.poll_interval = deferrable, poll_interval
 
     def execute(self, context: Context) -> Any:

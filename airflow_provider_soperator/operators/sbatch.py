@@ -24,7 +24,15 @@ from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import check_elements, check_result, status_of
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
-from airflow_provider_soperator.values import SCRIPTS, has_template, needs_a_worker, no_file, path_pairs, script_text
+from airflow_provider_soperator.values import (
+    SCRIPTS,
+    check_interval,
+    has_template,
+    needs_a_worker,
+    no_file,
+    path_pairs,
+    script_text,
+)
 from airflow_provider_soperator.work.protocols import End, result_of
 
 if TYPE_CHECKING:
@@ -123,6 +131,7 @@ class SbatchOperator(WaitingOperator):
         self.job: dict[str, Any] = no_file(job)
         self.slurm_conn_id = slurm_conn_id
         self.deferrable = deferrable or start_from_trigger
+        check_interval("poll_interval", poll_interval)
         self.poll_interval = poll_interval
         self.stream_logs = stream_logs
         self.on_finish = on_finish or {}

@@ -241,6 +241,13 @@ def retry(*, exclude_nodes: bool = False, **changes: Any) -> Retry:
             raise ValueError(
                 f"retry: expected a value of {name}, got {value!r}: only mem and time_limit are multiplied"
             )
+    # Imported here, as DAG files import this module.
+    from airflow_provider_soperator.slurm.job import literal_problems
+
+    told = {name: value for name, value in changes.items() if _factor(value) is None}
+    for problem in literal_problems(told, ["script"]):
+        multiple = ", or a multiple such as 'x2'" if problem.startswith(("mem:", "time_limit:")) else ""
+        raise ValueError(f"retry: {problem}{multiple}")
     if not (exclude_nodes or changes):
         raise ValueError("retry: nothing changes: use 'retry'")
     return Retry(exclude_nodes, changes)

@@ -51,6 +51,15 @@ def test_a_parameter_that_another_operator_has_not(operator: Any, needed: dict[s
         operator(task_id="a", slurm_con_id="x", **needed)
 
 
+@pytest.mark.parametrize("interval", ["10s", 0, None])
+@pytest.mark.parametrize(
+    ("operator", "needed"), [(SbatchOperator, {"command": "true"}), (DrainNodesOperator, {"nodes": "a", "reason": "b"})]
+)
+def test_an_interval_that_is_none(operator: Any, needed: dict[str, str], interval: Any) -> None:
+    with pytest.raises(ValueError, match=f"poll_interval must be a number of seconds > 0, got {interval!r}"):
+        operator(task_id="a", poll_interval=interval, **needed)
+
+
 def test_a_state_that_no_job_is_in() -> None:
     with pytest.raises(ValueError, match="Slurm has no runing: did you mean 'RUNNING'"):
         SlurmJobSensor(task_id="a", job_id="7", target_states=["runing"])

@@ -96,6 +96,8 @@ def test_a_heterogeneous_job_cannot_be_changed() -> None:
         ({}, "nothing changes: use 'retry'"),
         ({"memory": "x2"}, "a job has no option memory: did you mean"),
         ({"nodes": "x2"}, "expected a value of nodes, got 'x2': only mem and time_limit are multiplied"),
+        ({"time_limit": "double"}, "time_limit: 'double' is not a duration: .*, or a multiple such as 'x2'"),
+        ({"partition": "long", "nodes": "many"}, "retry: nodes: 'many' is not a number of nodes"),
     ],
 )
 def test_a_change_that_means_nothing_is_refused_when_the_dag_is_parsed(changes: dict[str, Any], said: str) -> None:
