@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
+from sandbox.airflow.api import ENDS
 from tests.airflow.stack import Run
 from tests.soak import worlds
 from tests.soak.blows import LAST, LONGEST, Blows, seconds
@@ -125,7 +126,7 @@ class Deaths(Blows):
         """Deal a round's blows, and begin another run whenever there is little left to hit; then all is well again."""
         began, dice = time.monotonic(), self._dice
         for _ in range(dice.randint(*BLOWS)):
-            self._stack.wait("tasks run", lambda: self._is_busy(runs, trigger), LONGEST, is_cheap=True)
+            self._stack.wait("tasks have jobs", lambda: self._is_busy(runs, trigger), LONGEST, is_cheap=True)
             assert time.monotonic() - began < LONGEST, f"too slow: {self.dealt}"
             name = dice.choice(DEATHS)
             self.dealt[name] += bool(getattr(self, name)())
@@ -135,9 +136,10 @@ class Deaths(Blows):
 
     def _is_busy(self, runs: list[Run], trigger: Callable[[], Run]) -> bool:
         states = [state for state, _ in self._stack.states(runs[-1]).values()]
-        if states and sum(state not in ("success", "failed") for state in states) <= LAST:
+        if states and sum(state not in ENDS for state in states) <= LAST:
             runs.append(trigger())
-        return "running" in states
+        # They are submitted, wait, or run.
+        return not {"queued", "running"}.isdisjoint(states)
 
     # Airflow
 

@@ -25,7 +25,7 @@ FAILING = "is to fail"
 LEGS = {"rescheduled": 2, "deferred": 2}
 #: Seconds in which the absence of something ends a try: until heartbeats are missed, and that is seen.
 FELT = 60.0
-#: Seconds in which a scheduler learns that a job has ended, removes its files, and adopts the jobs of one that has died.
+#: Seconds in which a scheduler learns that a job has ended, removes its files, and adopts jobs of one that has died.
 LEARNT, REMOVED, ADOPTED = 30.0, 90.0, 90.0
 #: The exit code of a job whose tasks were not wanted any more.
 NOT_WANTED = "79:0"
@@ -141,7 +141,14 @@ class Tries:
         for name in (*sorted(nodes), "api-server", "slurmctld"):
             if any(away.name == name and away.has_ended(one) for away in self._away):
                 return f"{'their node' if name in nodes else name} was away"
-        return ""
+        # Which is told after minutes.
+        is_lost = self._forgets and any(" is lost" in text for text in self._told[one.name])
+        return "slurmctld has forgotten their job" if is_lost else ""
+
+    @property
+    def _forgets(self) -> bool:
+        """Whether slurmctld was killed."""
+        return any(away.name == "slurmctld" for away in self._away)
 
     def _check_told(self, one: Try) -> None:
         """That the audit log has the end of a job by Slurm's name, if a scheduler lived that could learn it."""
@@ -160,7 +167,6 @@ class Tries:
         self._round.counts["ends that no scheduler could tell"] += 1
 
     def _check_jobs(self) -> None:
-        forgetful = any(away.name == "slurmctld" for away in self._away)
         keyed = defaultdict[str, set[str]](set)
         begun = {job for marks in self._marks.values() for job in marks["began"]}
         for job in self._jobs:
@@ -170,7 +176,7 @@ class Tries:
             self._round.counts["jobs"] += 1
             self._round.counts["jobs whose tasks were not wanted any more"] += job.code == NOT_WANTED
         for name, ids in keyed.items():
-            assert len(ids) == 1 or forgetful, f"{name} has the jobs {sorted(ids)}"
+            assert len(ids) == 1 or self._forgets, f"{name} has the jobs {sorted(ids)}"
             self._round.checked[KEYS] += 1
 
     def _left(self, calm: Run) -> list[str]:
