@@ -125,7 +125,9 @@ class Deaths(Blows):
     def rain_on(self, runs: list[Run], trigger: Callable[[], Run]) -> None:
         """Deal a round's blows, and begin another run whenever there is little left to hit; then all is well again."""
         began, dice = time.monotonic(), self._dice
-        for _ in range(dice.randint(*BLOWS)):
+        blows = dice.randint(*BLOWS)
+        # There may be nothing to hit.
+        while sum(self.dealt.values()) < blows:
             self._stack.wait("tasks have jobs", lambda: self._is_busy(runs, trigger), LONGEST, is_cheap=True)
             assert time.monotonic() - began < LONGEST, f"too slow: {self.dealt}"
             name = dice.choice(DEATHS)
