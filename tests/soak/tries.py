@@ -100,6 +100,7 @@ class Tries:
 
     def check(self, calm: Run) -> None:
         """Prove what is promised; in the ``calm`` run nothing was away any more."""
+        self._end_doubled()
         self._cluster.wait("nothing is left in the queue", lambda: not self._cluster.active_jobs())
         self._cluster.wait("accounting knows that all have ended", self._has_all_ends)
         for one in self._tries:
@@ -114,6 +115,18 @@ class Tries:
         left = self._left(calm)
         assert not left, f"files of {left}"
         self._round.checked[REST] += 1
+
+    def _end_doubled(self) -> None:
+        """Cancel jobs that a slurmctld which was killed has begun again on nodes that ran them.
+
+        It drains such a node, and has the job as running for ever, also when its task has ended.
+        """
+        nodes = [name for name, node in self._cluster.nodes().items() if node.reason.startswith("Duplicate jobid")]
+        if nodes and self._forgets:
+            chosen = "--noheader", "--array", "--format=%i", f"--nodelist={','.join(nodes)}"
+            jobs = self._cluster.run("squeue", *chosen).split()
+            self._cluster.try_run("scancel", *jobs)
+            self._round.counts["jobs that slurmctld has begun twice"] += len(jobs)
 
     def _check_try(self, one: Try) -> None:
         marks, legs = self._marks[one.name], LEGS.get(one.name.task_id, 1)
