@@ -37,7 +37,7 @@ CAUSES = "tries that failed, each by a blow"
 NAMED = "ends by Slurm that have failed their try by Slurm's name"
 KEYS = "keys that have one job, which has ended"
 REST = "rounds that left nothing in the queue, and no file of a task but what a dead scheduler could not remove"
-CALM = "tries of a run after all blows, each of which succeeded"
+CALM = "tries of a run after all blows, each of which succeeded or was to fail"
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,7 @@ class Tries:
         for one in self._tries:
             self._check_try(one)
             if one.name.run_id == calm.run_id:
-                is_to_fail = FAILING in self._marks[one.name]
-                assert one.has_succeeded or is_to_fail, self._about(one)
+                assert one.has_succeeded or self._marks[one.name][FAILING], self._about(one)
                 self._round.checked[CALM] += 1
         self._check_jobs()
         with suppress(AssertionError):
@@ -148,7 +147,7 @@ class Tries:
         if self._marks[one.name][FAILING]:
             return "as they should"
         jobs = self._jobs_of(one)
-        if any(job.id in self._cancelled or job.id.partition("_")[0] in self._cancelled for job in jobs):
+        if any(job.id in self._cancelled for job in jobs):
             return "their job was cancelled"
         nodes = {one.node, *(job.node for job in jobs)}
         for name in (*sorted(nodes), "api-server", "slurmctld"):
@@ -195,7 +194,7 @@ class Tries:
     def _left(self, calm: Run) -> list[str]:
         """Files that a scheduler should have removed, as it has followed their jobs to the end.
 
-        What has ended before it was adopted is left: its token is no use any more, and old files are removed some day.
+        What has ended before it was adopted leaves its file, with a token that is no use any more, until files are old.
         """
         last = max((away.until + ADOPTED for away in self._away if away.name == "scheduler"), default=0.0)
         # Of a try with several jobs the last one.
