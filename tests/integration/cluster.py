@@ -125,7 +125,19 @@ class Cluster:
         self.is_broken = True
         if name == "node-drain":
             self.drained.add(options["node"])
+        if name == "slurmctld-down":
+            self._wait_nodes_saved()
         return faults.bring(self.sandbox, name, argparse.Namespace(**options))
+
+    def _wait_nodes_saved(self) -> None:
+        """Wait until slurmctld, which writes nodes down some seconds after they change, has done so.
+
+        One that was killed before took nodes that are on for off when it was back, and they do not register again.
+        """
+        saved, since = self.sandbox.init.root() / "var/spool/slurmctld/node_state", time.time()
+        # Else there may be nothing more to write.
+        self.run("scontrol", "update", "nodename=worker-0", f"comment={self.node('worker-0').comment}")
+        self.wait("slurmctld has saved its nodes", lambda: saved.exists() and saved.stat().st_mtime > since)
 
     def resize(self, group: str, count: int) -> Operation[Any]:
         """Ask the Nebius API for a node group of so many machines."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
+from airflow_provider_soperator.work.sbatch import key_of_try
 from sandbox.airflow.api import ENDS
 from tests.airflow.stack import Run
 from tests.integration.cluster import Cluster
@@ -22,6 +26,16 @@ ONE = "tasks that succeeded with exactly one job that did, whose id is their XCo
 MARKED = "tasks that were marked as failed, and have no second job that succeeded"
 KEYS = "keys of tries that have one job at the most"
 REST = "runs that left nothing in the queue, and no job that is no task's"
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job, or an element of an array, as the cluster has it."""
+
+    key: SubmissionKey
+    state: str
+    #: Its SLURM_JOB_ID, which the elements of an array have each of their own.
+    number: str
 
 
 def command(seconds: float | str, before: str = "") -> str:
@@ -51,7 +65,7 @@ def _check_task(
     round_: Round,
     run: Run,
     task: dict[str, Any],
-    jobs: dict[str, tuple[str, str]],
+    jobs: dict[str, Submitted],
     marks: dict[str, list[str]],
     *,
     begun: datetime,
@@ -60,16 +74,17 @@ def _check_task(
     """The ids of the task's jobs."""
     task_id, index = task["task_id"], task["map_index"]
     tries = range(1, task["try_number"] + 1)
-    keys = {SubmissionKey.derive(run.dag_id, run.run_id, task_id, index, number, begun=begun).text for number in tries}
-    mine = {job: said for job, said in jobs.items() if said[0] in keys}
-    states = {job: state for job, (_, state) in mine.items()}
+    ti = SimpleNamespace(dag_id=run.dag_id, run_id=run.run_id, task_id=task_id, map_index=index)
+    keys = {key_of_try(ti, begun, number) for number in tries}
+    mine = {job: one for job, one in jobs.items() if one.key in keys}
+    states = {job: one.state for job, one in mine.items()}
     where = f"{task_id}[{index}]: {states}"
-    doubled = {key for key, times in Counter(key for key, _ in mine.values()).items() if times > 1}
+    doubled = {key for key, times in Counter(one.key for one in mine.values()).items() if times > 1}
     assert not doubled, f"{where}: two jobs of one key"
     round_.checked[KEYS] += len(mine)
     completed = [job for job, state in states.items() if state == "COMPLETED"]
     # A controller that ends before it has saved that a job runs may start the same job again.
-    assert set(marks.get(_name(task_id, index), ())) == set(completed), where
+    assert set(marks.get(_name(task_id, index), ())) == {mine[job].number for job in completed}, where
     if is_marked and task["state"] == "failed":
         assert len(completed) <= 1, where
         round_.checked[MARKED] += 1
@@ -95,23 +110,23 @@ def _name(task_id: str, index: int) -> str:
     return task_id if index < 0 else f"{task_id}-{index}"
 
 
-def _over(jobs: dict[str, tuple[str, str]]) -> bool:
-    return all(state in OVER for _, state in jobs.values())
+def _over(jobs: dict[str, Submitted]) -> bool:
+    return all(one.state in OVER for one in jobs.values())
 
 
-def _jobs(cluster: Cluster, dag_id: str) -> dict[str, tuple[str, str]]:
-    """Key and state of each job of a DAG's, by their ids.
+def _jobs(cluster: Cluster, dag_id: str) -> dict[str, Submitted]:
+    """Each job of a DAG's, and each element of its arrays, by their ids.
 
     The queue forgets none while a round lasts, unless its controller was ended at the wrong moment; accounting has all.
     """
-    rows = "--noheader", "--parsable2", "--duplicates", "--allocations", "--format=jobid,state,jobname"
+    rows = "--noheader", "--parsable2", "--duplicates", "--allocations", "--format=jobid,jobidraw,state,jobname"
     said = cluster.run("sacct", *rows, "--starttime=now-4hours")
-    said += cluster.run("squeue", "--noheader", "--all", "--states=all", "--format=%F|%T|%j")
-    found: dict[str, tuple[str, str]] = {}
-    for job, state, name in (line.split("|", 2) for line in said.splitlines()):
-        key = key_of(name)
+    said += cluster.run("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%A|%T|%j")
+    found: dict[str, Submitted] = {}
+    for job, number, state, name in (line.split("|", 3) for line in said.splitlines()):
+        key = key_of(name, JobId.parse(job))
         if f".{dag_id}." in name and key:
-            found[job] = (key.text, state.partition(" ")[0])
+            found[job] = Submitted(key, state.partition(" ")[0], number)
     return found
 
 
