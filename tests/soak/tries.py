@@ -100,7 +100,8 @@ class Tries:
 
     def check(self, calm: Run) -> None:
         """Prove what is promised; in the ``calm`` run nothing was away any more."""
-        self._end_doubled()
+        if self._forgets:
+            self._end_forgotten()
         self._cluster.wait("nothing is left in the queue", lambda: not self._cluster.active_jobs())
         self._cluster.wait("accounting knows that all have ended", self._has_all_ends)
         for one in self._tries:
@@ -115,17 +116,16 @@ class Tries:
         assert not left, f"files of {left}"
         self._round.checked[REST] += 1
 
-    def _end_doubled(self) -> None:
-        """Cancel jobs that a slurmctld which was killed has begun again on nodes that ran them.
-
-        It drains such a node, and has the job as running for ever, also when its task has ended.
-        """
-        nodes = [name for name, node in self._cluster.nodes().items() if node.reason.startswith("Duplicate jobid")]
-        if nodes and self._forgets:
-            chosen = "--noheader", "--array", "--format=%i", f"--nodelist={','.join(nodes)}"
-            jobs = self._cluster.run("squeue", *chosen).split()
-            self._cluster.try_run("scancel", *jobs)
-            self._round.counts["jobs that slurmctld has begun twice"] += len(jobs)
+    def _end_forgotten(self) -> None:
+        """Cancel jobs whose end a killed slurmctld has forgotten: it has them as running until it asks their nodes."""
+        with suppress(AssertionError):
+            self._cluster.wait("nothing is left in the queue", lambda: not self._cluster.active_jobs(), LEARNT)
+        ended = {job for marks in self._marks.values() for job in marks["ended"]}
+        rows = self._cluster.run("squeue", "--noheader", "--array", "--format=%i|%A").splitlines()
+        forgotten = [job for job, _, raw in (row.partition("|") for row in rows) if raw in ended]
+        if forgotten:
+            self._cluster.run("scancel", *forgotten)
+        self._round.counts["jobs whose end slurmctld has forgotten"] += len(forgotten)
 
     def _check_try(self, one: Try) -> None:
         marks, legs = self._marks[one.name], LEGS.get(one.name.task_id, 1)
