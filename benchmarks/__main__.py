@@ -17,7 +17,6 @@ from benchmarks.executor import run as executor
 from benchmarks.kept import Kept
 from benchmarks.table import Row, show
 from benchmarks.tasks import run as tasks
-from benchmarks.trace import command
 from benchmarks.trace import run as trace
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
@@ -45,15 +44,10 @@ def main() -> int:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="all ways in `capacity`, under longer jobs, and with slow boots: 35 minutes; `trace` under other loads: 5",
+        help="all ways in `capacity`, under longer jobs, and with slow boots: 35 minutes; `trace` under other loads: 7",
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the month in `trace` (1)")
-    command.add_options(parser)
     given = parser.parse_args()
-    if command.is_asked(given):
-        if given.names != ["trace"]:
-            parser.error("--jobs, --requests and --advise are of `trace` alone: write `python -m benchmarks trace …`")
-        return command.run(parser, given)
     names = given.names or list(BENCHMARKS)
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")

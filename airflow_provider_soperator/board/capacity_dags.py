@@ -118,9 +118,7 @@ def capacity_dags(connection: str) -> list[CapacityDag]:
 
 def _stored(dag_id: str, is_paused: bool, timetable: Mapping[str, Any]) -> CapacityDag:
     """A DAG as its serialized timetable has it."""
-    watchers = (timetable.get("asset_condition") or {}).get("watchers") or ()
-    asked = (one["trigger"]["kwargs"] for one in watchers)
-    told: Mapping[str, Any] = next((one for one in asked if "order" in one), {})
+    told = watched(timetable)
     return CapacityDag(
         dag_id=dag_id,
         is_paused=is_paused,
@@ -129,6 +127,13 @@ def _stored(dag_id: str, is_paused: bool, timetable: Mapping[str, Any]) -> Capac
         overrides_variable=told.get("overrides", f"{dag_id}_overrides"),
         demand_variable=told["demanded"] if told.get("demand") else "",
     )
+
+
+def watched(timetable: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the watcher of a serialized timetable is told: the order, the demand, names of Variables."""
+    watchers = (timetable.get("asset_condition") or {}).get("watchers") or ()
+    asked = (one["trigger"]["kwargs"] for one in watchers)
+    return next((one for one in asked if "order" in one), {})
 
 
 def _with_variables(dag: CapacityDag) -> CapacityDag:

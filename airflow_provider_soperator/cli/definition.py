@@ -138,6 +138,18 @@ def get_cli_commands() -> list[Any]:
             yes,
         ),
         action(
+            "advise.advise",
+            "Propose schedules from a month of jobs and requests, with what each would have changed",
+            dag,
+            option("days", "Days up to now that are replayed (default: 28)", type=int, default=28),
+            option("jobs", "File that sacct has printed, in place of Slurm's accounting"),
+            option("requests", "File with an answer of Prometheus to query_range; can be repeated", action="append"),
+            option("nodes", "Nodes of the block (default: the schedule's limit)", type=int, default=0),
+            option("transfer", "Minutes of a machine from one side to the other", type=int, default=0),
+            option("seconds", "Seconds of a request (default: the DAG's service_time)", type=float, default=0.0),
+            option("requeued", "Share of jobs that may be requeued (mode force: 0.5)", type=float, default=None),
+        ),
+        action(
             "connect.connection",
             "Ask for a connection, test it, and print it for the environment",
             words("fields", "Its fields, such as host=login.example.com login=airflow", "*"),

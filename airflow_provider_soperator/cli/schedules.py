@@ -34,7 +34,7 @@ _BARS, _WIDTH = "█▒░▚▞", 32
 _SOON = 10.0
 
 
-def _shift_task(dag: DAG) -> Any:
+def shift_task(dag: DAG) -> Any:
     """The task that shifts capacity, and plans: not one that carries out an approved plan."""
     from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 
@@ -44,7 +44,7 @@ def _shift_task(dag: DAG) -> Any:
 
 def _scheduled(dag: DAG) -> CapacityDag | None:
     """The DAG as the page has it, from its file."""
-    task = _shift_task(dag)
+    task = shift_task(dag)
     if task is None or task.schedule is None:
         return None
     kept: list[Override] = []
@@ -107,7 +107,7 @@ def _bar(gpus: Mapping[str, int], most: int) -> str:
 def shift(args: Namespace) -> None:
     """Show the plan of a shift, then start the DAG."""
     dag = the_dag(args.dag)
-    if (task := _shift_task(dag)) is None:
+    if (task := shift_task(dag)) is None:
         raise LookupError(f"DAG {dag.dag_id} shifts no capacity: name a DAG with a ShiftCapacityOperator")
     sizes = _sizes(args.sizes, [target.name for target in task.targets])
     until = moment_by_clocks(task.schedule and task.schedule.zone, "until", args.until)
@@ -165,7 +165,7 @@ def _sizes(said: Sequence[str], targets: Sequence[str]) -> dict[str, str]:
 def override(args: Namespace) -> None:
     """List, add or remove overrides of a DAG's schedule."""
     dag = the_dag(args.dag)
-    task = _shift_task(dag)
+    task = shift_task(dag)
     if task is None or task.schedule is None or not task.overrides_variable:
         raise LookupError(f"DAG {dag.dag_id} keeps no overrides: name one of capacity_dag")
     base: CapacitySchedule = task.schedule

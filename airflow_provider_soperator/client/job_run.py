@@ -23,6 +23,7 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename, state_of
@@ -146,6 +147,11 @@ class JobRun:
         return True
 
     async def _submit(self) -> Submitted:
+        if clusters := asked_for(self.job).clusters:
+            here = (await self._patient.config()).cluster
+            if {*as_words(clusters)} != {here}:
+                why = f"it would not be found again, as the connection is to {here}: name a connection to its cluster"
+                raise InvalidJob([f"clusters: {why}"])
         self.ended = await self._patient.cancel_keys(self.replaced)
         *earlier, own = self.keys
         if earlier:

@@ -129,6 +129,8 @@ class Tails:
 
 #: Characters of a line that are shown.
 LONGEST_LINE = 4000
+#: Characters of an unfinished line that are kept until its end.
+_LONGEST_OPEN = 64 << 10
 
 #: Escape sequences, but for colours, which a log can show.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[@-ln-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()*+][0-9A-Za-z]|[=>78cDEHMNOZ])")
@@ -164,6 +166,9 @@ class Console:
             self._open = rest
             if overwritten.strip("\r"):
                 lines += self._show(overwritten)
+        if len(self._open) > _LONGEST_OPEN:
+            lines += self._show(self._open)
+            self._open = ""
         return lines
 
     def end(self) -> list[str]:

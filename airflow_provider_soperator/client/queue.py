@@ -233,7 +233,12 @@ def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tup
     """
     keys = tuple(dict.fromkeys(key for some in batch.values() for key in some))
     wanted = Keys(keys)
-    yield Withdraw(keys)
+    try:
+        yield Withdraw(keys)
+    except SlurmError as error:
+        if error.passing:
+            raise
+        # No file can be written, such as on a full disk: no submission can begin there either, but the job may run.
     listed = yield from _own(name_suffixes=wanted.suffixes)
     ended: dict[SubmissionKey, dict[JobId, None]] = {}
     for job in sorted(listed, key=lambda job: job.id):

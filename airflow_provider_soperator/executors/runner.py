@@ -116,7 +116,8 @@ def _code_of(error: BaseException) -> int:
         return NOT_WANTED
     if status in (401, 403):
         return REFUSED
-    return UNREACHED if type(error).__module__.partition(".")[0] == "httpx" else 1
+    # From Airflow 3.4 on it is httpx2.
+    return UNREACHED if type(error).__module__.partition(".")[0] in ("httpx", "httpx2") else 1
 
 
 if __name__ == "__main__":

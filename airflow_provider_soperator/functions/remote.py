@@ -64,6 +64,9 @@ def main(archive: str, result_path: str, most: int) -> None:
         )
     try:
         result = function(*args, **kwargs)
+        if type(result).__name__ == "coroutine":
+            # Airflow's @task takes coroutine functions, too.
+            result = importlib.import_module("asyncio").run(result)
     except Exception:
         kind, raised, trace = sys.exc_info()
         # The first frame is this file.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_soperator.hooks.connections import known
+from airflow_provider_soperator.hooks.connections import installed, known
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class AirflowApiHook(BaseHook):
 
     @contextmanager
     def _client(self) -> Iterator[httpx.Client]:
-        import httpx
-
+        with installed("rest"):
+            import httpx
         with known(self.api_conn_id):
             connection = self.get_connection(self.api_conn_id)
         host = connection.host or ""

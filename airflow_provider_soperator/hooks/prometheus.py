@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
 
@@ -20,6 +21,7 @@ from airflow_provider_soperator.transports.transport_errors import (
 if TYPE_CHECKING:
     import httpx
 
+T = TypeVar("T")
 #: Seconds for an answer.
 _PATIENCE = 20.0
 _CHECK = "check the address in the connection: it is that of Prometheus itself, such as http://prometheus:9090"
@@ -53,11 +55,22 @@ class PrometheusHook(BaseHook):
         async with await self._client() as client:
             return await self._query(client, expression)
 
+    async def query_range(self, expression: str, since: datetime, until: datetime, step: timedelta) -> Any:
+        """Evaluate a PromQL expression at up to 11,000 steps of a time: the ``data`` of the answer."""
+        span = {"start": str(since.timestamp()), "end": str(until.timestamp()), "step": str(step.total_seconds())}
+        async with await self._client() as client:
+            answer = await self._ask(client, "api/v1/query_range", {"query": expression, **span})
+        return _read(answer.status_code, answer.content, expression, dict)
+
     async def _query(self, client: httpx.AsyncClient, expression: str) -> list[Sample]:
+        answer = await self._ask(client, "api/v1/query", {"query": expression})
+        return vector_of(answer.status_code, answer.content, expression)
+
+    async def _ask(self, client: httpx.AsyncClient, path: str, params: dict[str, str]) -> httpx.Response:
         import httpx
 
         try:
-            answer = await client.get("api/v1/query", params={"query": expression})
+            return await client.get(path, params=params)
         except httpx.TimeoutException as error:
             raise ConnectRefused(
                 f"Prometheus did not answer within {_PATIENCE:g} s", "see whether it is overloaded"
@@ -66,7 +79,6 @@ class PrometheusHook(BaseHook):
             # Without a login that is part of the address.
             place = client.base_url.copy_with(userinfo=b"")
             raise Unreachable(f"Prometheus at {place} does not answer ({error})", _CHECK) from error
-        return vector_of(answer.status_code, answer.content, expression)
 
     async def _client(self) -> httpx.AsyncClient:
         with installed("rest"):
@@ -100,6 +112,18 @@ def _address(connection: Any) -> str:
 
 def vector_of(status: int, content: bytes, expression: str) -> list[Sample]:
     """The series of an answer; raises ``ConnectFailed`` for an error or an unexpected answer."""
+
+    def series(data: Mapping[str, Any]) -> list[Sample]:
+        if data["resultType"] != "vector":
+            raise ConnectFailed(f"{expression} is a {data['resultType']}, not a vector", "ask for series")
+        # A value comes with its time.
+        return [Sample(dict(one["metric"]), float(one["value"][1])) for one in data["result"]]
+
+    return _read(status, content, expression, series)
+
+
+def _read(status: int, content: bytes, expression: str, read: Callable[[Mapping[str, Any]], T]) -> T:
+    """The data of an answer, as it is read."""
     if status in (401, 403):
         raise ConnectFailed(
             f"Prometheus refused the credentials (HTTP {status})",
@@ -113,10 +137,6 @@ def vector_of(status: int, content: bytes, expression: str) -> list[Sample]:
             if answer.get("errorType") in ("bad_data", "not_acceptable"):
                 raise ConnectFailed(words, "see whether labels are named as Prometheus allows")
             raise ConnectRefused(words, "see whether it is overloaded")
-        data = answer["data"]
-        if data["resultType"] != "vector":
-            raise ConnectFailed(f"{expression} is a {data['resultType']}, not a vector", "ask for series")
-        # A value comes with its time.
-        return [Sample(dict(one["metric"]), float(one["value"][1])) for one in data["result"]]
+        return read(answer["data"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConnectFailed(f"the server that answered is not a Prometheus (HTTP {status})", _CHECK) from error

@@ -12,7 +12,7 @@ import copy
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -287,17 +287,25 @@ def _open(way: str, settings: Settings) -> Transport:
 
 def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
     """Open slurmrestd; ``over`` makes the transport by which tokens are fetched, if necessary."""
-    from airflow_provider_soperator.transports.rest import RestTransport, Tokens, fetched, given, minted
+    from airflow_provider_soperator.transports.rest import RestTransport, Tokens, fetched, minted
 
     make: Callable[[], Awaitable[str]]
     if settings.jwt_token:
-        make = partial(given, settings.jwt_token)
+        make = partial(_given, settings)
     elif settings.jwt_secret:
         make = partial(minted, _key(settings.jwt_secret), settings.user)
     else:
         make = partial(fetched, over, settings.user)
     with installed("rest"):
         return RestTransport(settings.rest_url, Tokens(partial(masked, make)), user=settings.user)
+
+
+async def _given(settings: Settings) -> str:
+    """The token in a connection, or the one that has replaced it there since: it expires, and jobs take long."""
+    with suppress(Exception):  # Airflow may not answer now
+        _, extra = await read_connection(settings.conn_id)
+        return str(extra["jwt_token"] or settings.jwt_token).strip()
+    return settings.jwt_token
 
 
 def _key(secret: str) -> bytes:

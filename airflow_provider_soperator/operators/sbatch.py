@@ -19,7 +19,7 @@ from airflow_provider_soperator.pipelines.group import pipeline_of
 from airflow_provider_soperator.slurm import directives, job_description
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_failures import Retry, failure, retry
+from airflow_provider_soperator.slurm.job_failures import JobError, Retry, failure, retry
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import check_elements, check_result, status_of
 from airflow_provider_soperator.slurm.states import JobBase, JobState
@@ -125,8 +125,12 @@ class SbatchOperator(WaitingOperator):
     ) -> None:
         job = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
         super().__init__(**kwargs)
+        if isinstance(sbatch_args, str):
+            raise ValueError(f"sbatch_args must be a list of words, got {sbatch_args!r}")
         if sbatch_args:
             job["extra_args"] = list(sbatch_args)
+        if isinstance(job.get("array"), range):
+            job["array"] = list(job["array"])
         self.script = script_text(script)
         self.job: dict[str, Any] = no_file(job)
         self.slurm_conn_id = slurm_conn_id
@@ -160,6 +164,8 @@ class SbatchOperator(WaitingOperator):
             return f"did you mean {option.field!r}?"
         if long in job_description.REFUSED:
             return f"--{long} cannot be used: {job_description.REFUSED[long]}"
+        if 0 < len(begin := [field for field in _OPTIONS if field.startswith(f"{name}_")]) < 3:
+            return f"did you mean {' or '.join(map(repr, begin))}?"
         return f"pass --{long} in sbatch_args" if long else ""
 
     # Airflow reads from the signature what default_args and expand may give.
@@ -198,7 +204,7 @@ class SbatchOperator(WaitingOperator):
                 why = f"there is no such file beside the DAG ({self.dag.folder})"
             found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
         if found:
-            raise InvalidJob([f"{self.task_id}: {problem}" for problem in found])
+            raise InvalidJob([f"{self.task_id}: {problem.replace('extra_args:', 'sbatch_args:')}" for problem in found])
         if self.result and said.get("array") is not None and "array" not in hidden:
             check_elements(self.result, said["array"], said.get("output"))
 
@@ -398,10 +404,14 @@ def settle(status: JobStatus, policy: Policy, last: Sequence[str] = ()) -> None:
 
 
 def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
-    """What the end of a job means for its task."""
-    error = failure(status)
-    if error is None:
-        return "succeed"
+    """What the end of a job means for its task. No element of an array hides that another has failed."""
+    parts = sorted(status.parts, key=lambda part: part.state != status.state)
+    ends = [status] if status.lost else [dataclasses.replace(status, parts=(part,)) for part in parts]
+    actions = [_action_after(error, policy) for end in ends if (error := failure(end))]
+    return next((one for one in actions if one not in ("skip", "succeed")), "skip" if "skip" in actions else "succeed")
+
+
+def _action_after(error: JobError, policy: Policy) -> Action | Retry:
     part = error.part
     state = part.state.base.value if part and part.state.base else _LOST
     action = policy.get(state, "retry" if error.retry_helps else "fail")

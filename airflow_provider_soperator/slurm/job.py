@@ -36,6 +36,10 @@ _EXCLUSIVE_PAIRS = (
     *(("ntasks_per_gpu", other) for other in ("gpus_per_task", "gpus_per_socket", "ntasks_per_node", "tres_per_task")),
 )
 _NOT_IN_COMPONENTS = ("array", "array_limit", "export", "hold", "begin", "deadline", "dependency", "het", "env", "args")
+_BOOLEANS = (job_description.YES_NO, job_description.ONE_ZERO)
+#: Fields that are true or false, and the texts for that.
+_FLAGS = sorted({one.field for one in job_description.OPTIONS if one.constant is not None or one.kind in _BOOLEANS})
+_TRUTH = {"true": True, "false": False, "none": None}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _GPUS = re.compile(r"(?:[A-Za-z][\w.-]*:)?\d+(?:,(?:[A-Za-z][\w.-]*:)?\d+)*")
@@ -130,8 +134,14 @@ def job_of(said: Mapping[str, Any]) -> BatchJob:
     fields = dict(said)
     if "script_file" in fields:
         fields["script_file"] = ScriptFile(**fields["script_file"])
+    if isinstance(fields.get("het"), Mapping):
+        raise job_description.InvalidJob(["het: must be a list of components, got one"])
     if "het" in fields:
         fields["het"] = tuple(one if isinstance(one, BatchJob) else job_of(one) for one in fields["het"])
+    # Templates render to text.
+    for name in (*_FLAGS, "exclusive"):
+        if isinstance(value := fields.get(name), str):
+            fields[name] = _TRUTH.get(value.lower(), value)
     known = [field.name for field in dataclasses.fields(BatchJob)]
     if unknown := [name for name in fields if name not in known]:
         otherwise = "there are those of SbatchOperator"
@@ -212,13 +222,16 @@ def _options(job: JobDescription) -> Iterator[str]:
     said: Mapping[str, Any] = {}
     try:
         said = sbatch_arguments.values(job)
-    except (TypeError, ValueError) as wrong:
-        yield f"array: {wrong}"
+    except (TypeError, ValueError):
+        yield f"array: {job.array!r} is neither a text such as '0-9' nor a list of indices"
     for option, value in job_description.said(said):
         try:
             written = option.kind.write(value)
-        except (AttributeError, TypeError, ValueError) as wrong:
+        except ValueError as wrong:
             yield f"{option.field}: {wrong}"
+            continue
+        except (AttributeError, TypeError):
+            yield f"{option.field}: takes no {type(value).__name__}, got {value!r}"
             continue
         yield from _plain(option.field, written)
         limit = _LIMITS.get(option.field, 1024)
@@ -228,6 +241,9 @@ def _options(job: JobDescription) -> Iterator[str]:
             yield f"{option.field}: must not be empty; use None to leave it out"
         for problem in _SPECIAL.get(option.field, lambda _: iter(()))(value):
             yield f"{option.field}: {problem}"
+    for flag in _FLAGS:
+        if (value := getattr(job, flag)) not in (None, True, False):
+            yield f"{flag}: must be True or False, got {value!r}"
     yield from _contradictions(job)
     yield from _extra_args(job)
 
@@ -249,7 +265,7 @@ def _contradictions(job: JobDescription) -> Iterator[str]:
             yield f"{field} and tres_per_task: both set the number of {resource} per task"
     if job.gpus_per_socket is not None and job.sockets_per_node is None:
         yield "gpus_per_socket: needs sockets_per_node"
-    if job.gpu_type is not None and not any(isinstance(getattr(job, f), int) for f in sbatch_arguments.GPU_COUNTS):
+    if job.gpu_type is not None and not any(str(getattr(job, f)).isdecimal() for f in sbatch_arguments.GPU_COUNTS):
         yield f"gpu_type: needs a number of GPUs: {' or '.join(sbatch_arguments.GPU_COUNTS)}"
     if job.array_limit is not None and job.array is None:
         yield "array_limit: needs array"

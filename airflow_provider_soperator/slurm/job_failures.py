@@ -130,7 +130,9 @@ class JobCancelled(JobError):
     what = "was cancelled"
 
     def _said(self) -> str:
-        return super()._said() + (canceller(self.part) if self.part else "")
+        # Slurm itself may have cancelled it for that; other reasons are of the time when it waited.
+        why = " (DependencyNeverSatisfied)" if self.part and self.part.reason == "DependencyNeverSatisfied" else ""
+        return super()._said() + (canceller(self.part) if self.part else "") + why
 
 
 class JobLost(JobError):

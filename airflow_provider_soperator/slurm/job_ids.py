@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import total_ordering
+from typing import Any
 
 _ID = re.compile(
     r"(?P<job>[0-9]+)"
@@ -131,13 +132,15 @@ class JobId:
             raise ValueError(f"the elements of {self} are unknown: Slurm truncated the list") from None
 
 
-def array_text(indices: str | range | Iterable[int], limit: int | None = None) -> str:
+def array_text(indices: str | range | Iterable[int | str], limit: int | None = None) -> str:
     """The indices of an array, and the number of elements that may run at once, in Slurm's notation.
 
     >>> array_text(range(0, 10, 2)), array_text([1, 2, 3, 7], limit=2), array_text("5-9")
     ('0-8:2', '1-3,7%2', '5-9')
     """
-    text = indices if isinstance(indices, str) else _compact(sorted(set(indices)))
+    words: Any = [indices] if isinstance(indices, str) else list(indices)
+    has_text = any(isinstance(word, str) for word in words)
+    text = ",".join(map(str, words)) if has_text else _compact(sorted(set(words)))
     return f"{text}%{limit}" if limit is not None else text
 
 

@@ -266,12 +266,14 @@ def expand_filename(pattern: str, job: Job, keep: str = "") -> str:
         # A backslash turns off the expansion.
         return path.replace("\\", "")
     index = _NO_INDEX if job.id.element is None else job.id.element
+    # The batch script of a heterogeneous job runs in the first component, which has the number of the whole.
+    number = str(job.raw_id or "") if job.id.part is None else str(job.id.job)
     values = {
         "A": str(job.id.job),
         "a": str(index),
         "b": str(index % 10),
-        "J": str(job.raw_id or ""),
-        "j": str(job.raw_id or ""),
+        "J": number,
+        "j": number,
         "N": job.batch_host.partition(".")[0],
         # A batch script is one task, on the first node.
         "n": "0",

@@ -47,7 +47,8 @@ def values(job: JobDescription) -> Mapping[str, Any]:
         found["name"] = posixpath.basename(job.script_file.name)
     if job.gpu_type is not None:
         for field in GPU_COUNTS:
-            if isinstance(found[field], int):
+            # A number from a template is a text.
+            if str(found[field]).isdecimal():
                 found[field] = f"{job.gpu_type}:{found[field]}"
     if job.array is not None:
         found["array"] = array_text(job.array, job.array_limit)

@@ -228,11 +228,6 @@ class Tokens:
         return self._token
 
 
-async def given(token: str) -> str:
-    """A fixed token, which expires."""
-    return token
-
-
 async def minted(key: bytes, user: str, lifespan: timedelta = LIFESPAN) -> str:
     """A token made from the cluster's own key (HS256), for any user."""
     import jwt

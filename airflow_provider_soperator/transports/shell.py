@@ -65,6 +65,9 @@ watch() {{
 exec 9> >(watch)
 """
 
+# Start-up files may set what restricts the answers of Slurm's commands, such as SQUEUE_PARTITION.
+_NO_FILTERS = 'unset -v "${!SQUEUE_@}" "${!SACCT_@}" "${!SINFO_@}"\n'
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -77,7 +80,7 @@ def handshake(mark: str) -> bytes:
 
     Commands must wait for the mark: the first shell would swallow input for the second.
     """
-    program = f"{_START}{_marks(mark, '0')}\nexec /bin/sh"
+    program = f"{_START}{_NO_FILTERS}{_marks(mark, '0')}\nexec /bin/sh"
     return f"exec bash --norc -c {shlex.quote(program)}\n".encode()
 
 

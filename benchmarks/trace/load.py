@@ -8,61 +8,36 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass
+from datetime import datetime, timezone
 
-DAY = 24 * 60
+from airflow_provider_soperator.capacity.loads import MetricLoad, ServiceLoad
+from airflow_provider_soperator.capacity.month import DAY, Month, MonthJob, needs_of
+
 #: GPUs of a job, and how often jobs have so many.
 _SIZES, _OFTEN = (1, 2, 4, 8, 16, 32), (60, 12, 10, 14, 3, 1)
-#: Minutes after which a job that may be requeued writes a checkpoint.
-CHECKPOINT = 30
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """A job; times are in minutes."""
-
-    id: int
-    submitted: int
-    gpus: int
-    #: What it takes, and the time limit that its user gives it.
-    minutes: int
-    limit: int
-    #: It writes checkpoints, and may be requeued.
-    may_requeue: bool
-    #: Work that a checkpoint has kept.
-    done: int = 0
-    started: int | None = None
-    #: Minutes for which it has waited, also after it was requeued.
-    waited: int = 0
-    since: int = 0
+#: The first minute: a Monday's.
+_START = datetime(2026, 9, 7, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
-class Month:
+class Load:
     """Jobs by when they are submitted, and requests per second in each minute."""
 
-    jobs: list[Job]
+    jobs: list[MonthJob]
     requests: list[float]
-    #: The first minute, a Monday's first if the month is from a seed; its time zone is that of the schedules.
-    start: datetime = datetime(2026, 9, 7, tzinfo=timezone.utc)
 
-    def at(self, minute: int) -> datetime:
-        return (self.start.astimezone(timezone.utc) + timedelta(minutes=minute)).astimezone(self.start.tzinfo)
-
-    def part(self, first: int, last: int) -> Month:
-        """From a minute up to another one."""
-        jobs = [replace(one, submitted=one.submitted - first, since=one.since - first) for one in self.jobs]
-        inside = [one for one in jobs if 0 <= one.submitted < last - first]
-        return Month(inside, self.requests[first:last], self.at(first))
+    def month(self, service: ServiceLoad | MetricLoad, wrong: float = 0.0) -> Month:
+        """The month of a service; ``wrong``: by how much its requests are too low."""
+        return Month(self.jobs, needs_of(service, (rate * (1 - wrong) for rate in self.requests)), _START)
 
 
-def month(seed: int, *, gpus: int, busy: float, peak: float, days: int = 28) -> Month:
-    """A month: jobs that need ``busy`` of so many GPUs on average, and ``peak`` requests per second on usual days."""
-    return Month(_jobs(random.Random(f"jobs {seed}"), gpus * busy, days), _requests(random.Random(seed), peak, days))
+def load(seed: int, *, gpus: int, busy: float, peak: float, days: int = 28) -> Load:
+    """Jobs that need ``busy`` of so many GPUs on average, and ``peak`` requests per second on usual days."""
+    return Load(_jobs(random.Random(f"jobs {seed}"), gpus * busy, days), _requests(random.Random(seed), peak, days))
 
 
-def _jobs(dice: random.Random, gpus: float, days: int) -> list[Job]:
+def _jobs(dice: random.Random, gpus: float, days: int) -> list[MonthJob]:
     drawn: list[tuple[int, int]] = []
     wanted, work = gpus * days * DAY, 0
     while work < wanted or len(drawn) < 50_000 * days // 28:
@@ -80,7 +55,7 @@ def _jobs(dice: random.Random, gpus: float, days: int) -> list[Job]:
         minutes = max(1, round(minutes * scale))
         limit = min(7 * DAY, math.ceil(minutes * dice.uniform(1.2, 4) / 15) * 15)
         at = _submitted(dice, days)
-        jobs.append(Job(number, at, size, minutes, limit, dice.random() < 0.5, since=at))
+        jobs.append(MonthJob(number, at, size, minutes, limit, dice.random() < 0.5))
     return sorted(jobs, key=lambda job: job.submitted)
 
 

@@ -160,7 +160,10 @@ class Accounting(JobQuery[AccountingJob]):
 
 
 #: What usage is made of.
-_USED = ("id", "name", "user", "state", "submitted", "eligible", "started", "ended", "elapsed", "tres", "cpu_time")
+_USED = (
+    "id", "name", "user", "state", "nodelist", "submitted", "eligible", "started", "ended", "elapsed", "time_limit",
+    "tres", "cpu_time",
+)  # fmt: skip
 _OF_USAGE: Columns = {name: COLUMNS[name] for name in _USED}
 
 

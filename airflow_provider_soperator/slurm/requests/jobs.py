@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: With more ids or names than this, all jobs are listed and filtered here.
 MOST_LISTED = 1000
+#: Bytes of one word of a command line; Linux takes no more than 128 KiB.
+LONGEST_WORD = 128_000
 #: Jobs in one other command, well below any limit on a command line.
 BATCH = 1000
 
@@ -112,8 +114,10 @@ class ListJobs(JobQuery[Job]):
         if wholes and len(wholes) <= MOST_LISTED:
             argv.append(f"--jobs={','.join(map(str, wholes))}")
         # Names that squeue would split or alter are only filtered here.
-        if self.names and len(self.names) <= MOST_LISTED and all(map(commands.SAFE_NAME.fullmatch, self.names)):
-            argv.append(f"--name={','.join(self.names)}")
+        word = f"--name={','.join(self.names)}"
+        fits = len(self.names) <= MOST_LISTED and len(word) <= LONGEST_WORD
+        if self.names and fits and all(map(commands.SAFE_NAME.fullmatch, self.names)):
+            argv.append(word)
         return Command((*argv, *self.table.format_words()), environment={**EPOCHS, "SLURM_BITSTR_LEN": "0"})
 
     def read(self, answer: CommandOutput) -> tuple[Job, ...]:

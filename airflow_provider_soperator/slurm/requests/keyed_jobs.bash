@@ -31,10 +31,16 @@ elements_of() {
         for ((one = ${piece%-*}; one <= ${piece#*-}; one += step)); do list+=("$one"); done
     done
 }
+# What a command prints, as a file; false also if that has no room for all of it, which Slurm's commands do not notice.
+print_to() {
+    local file=$1
+    "${@:2}" 2>"$work/err" </dev/null | cat >"$file"
+    return $((PIPESTATUS[0] | PIPESTATUS[1]))
+}
 # The queue has jobs that accounting lacks: those that were never eligible, and those of the last seconds.
 queue() {
-    SLURM_BITSTR_LEN=0 squeue --all --states=all --me --noheader --format="%i$mark %T$mark %k$mark %j" \
-        >"$work/queue" 2>"$work/err" </dev/null
+    SLURM_BITSTR_LEN=0 print_to "$work/queue" \
+        squeue --all --states=all --me --noheader --format="%i$mark %T$mark %k$mark %j"
 }
 unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT)'
 # The process that was told to end a job may not have lived to see that done.

@@ -49,6 +49,8 @@ MOST = 500
 
 #: Seconds to wait for the lock, beside the time limit of the work.
 LOCK_WAIT = 120
+#: The program's exit status without it.
+_NO_LOCK = 75
 #: Seconds of work after which the other jobs are left to the next request, as others wait for the lock and the answer.
 WORK_TIME = 60
 
@@ -154,7 +156,10 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
 
     def read(self, answer: CommandOutput) -> tuple[Submitted, ...]:
         if answer.status:
-            raise errors.from_output((errors.SUBMISSION,), answer.status, b"", answer.stderr)
+            error = errors.from_output((errors.SUBMISSION,), answer.status, b"", answer.stderr)
+            if answer.status == _NO_LOCK and isinstance(error, errors.NotPermitted):
+                raise errors.NotPermitted(error.said, error.command, "the user needs a home there that it may write")
+            raise error
         found = dict(self._outcome(line) for line in answer.text.splitlines())
         refused = {place: one for place, one in found.items() if one.error}
         if self.together is Together.END or (self.together and refused):
@@ -179,7 +184,9 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     def _job_fields(self, call: packs.Pack, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
         job, key = call.job, call.key
         waits_for, asked = dependency_of(job), asked_for(job)
-        priority = "" if asked.priority is None else job_description.PRIORITY.write(asked.priority)
+        # As a number: scontrol does not know TOP.
+        kind = job_description.PRIORITY
+        priority = "" if asked.priority is None else kind.json(kind.write(asked.priority))["number"]
         comments = [part.comment or "" for part in sbatch_arguments.components(job)] if self.together else []
         if self.together and not asked.hold and of_all.isdisjoint(waits_for.keys):
             # It must not start before the others exist. A release resets the priority, so its own is set afterwards.

@@ -80,7 +80,7 @@ if [ "$fresh" = no ]; then
     before=${#known[@]}
     for ((part = 0; part < pasts; part++)); do
         mapfile -d '' -t past <"$work/past.$part"
-        if "${past[@]}" "${format[@]}" >"$work/past" 2>"$work/err" </dev/null; then
+        if print_to "$work/past" "${past[@]}" "${format[@]}"; then
             learn "$work/past"
         elif grep -qi 'accounting storage is disabled' "$work/err"; then
             break

@@ -25,7 +25,7 @@ def test_airflow_has_each_command() -> None:
     names = [one.name for one in group.subcommands]
     assert names == [
         "doctor", "board", "jobs", "nodes", "health", "why", "leftovers", "plan", "lint", "import", "schedule", "shift",
-        "override", "connection",
+        "override", "advise", "connection",
     ]  # fmt: skip
     for one in group.subcommands:
         flags = {flag for arg in one.args for flag in arg.flags}
@@ -42,6 +42,7 @@ def test_airflow_has_each_command() -> None:
         (["plan", "train"], {"dag": "train", "task": None, "conf": ""}),
         (["lint", "dags", "more.py"], {"dags": ["dags", "more.py"], "conn_id": ""}),
         (["shift", "nights", "training=2", "--plan"], {"sizes": ["training=2"], "plan": True, "yes": False}),
+        (["advise", "nights"], {"dag": "nights", "days": 28, "jobs": "", "requests": None, "requeued": None}),
         (["leftovers", "--release", "--yes"], {"names": [], "release": True, "yes": True}),
     ],
 )

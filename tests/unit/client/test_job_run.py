@@ -11,8 +11,10 @@ import pytest
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.files import ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, JobStatus
 from airflow_provider_soperator.slurm.requests import CancelJobs
@@ -33,6 +35,18 @@ async def end_of(run: JobRun) -> JobStatus:
         assert not isinstance(news, Printed)
         status = news
     return status
+
+
+@pytest.mark.parametrize("script", [None, "#!/bin/sh\n#SBATCH -M west,soperator\n"])
+def test_a_job_for_another_cluster_is_not_submitted_there(script: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(accounting=[])
+    slurm.config = ClusterConfig(version="24.11", cluster="soperator")
+    job = BatchJob(script=script) if script else BatchJob(command="true", clusters="west")
+    with pytest.raises(InvalidJob, match="clusters: it would not be found again, as the connection is to soperator"):
+        run_without_waiting(job_run(slurm, job=job).submit(), monkeypatch)
+    assert slurm.queue == []
+    own = BatchJob(command="true", clusters=["soperator"])
+    assert run_without_waiting(job_run(slurm, job=own).submit(), monkeypatch).id
 
 
 # ------------------------------------------------------------------------ a number that Slurm has given to another job

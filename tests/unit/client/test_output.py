@@ -77,3 +77,9 @@ def test_of_a_file_that_has_grown_at_its_end_the_last_bytes_are_read_or_said_to_
 
     assert asyncio.run(rest_of(b"step 1\n\nstep 2\n", 8)) == ["step 1", "", "step 2"]
     assert asyncio.run(rest_of(b"step 1\n\nstep 2\nstep 3\n", 8))[-1] == "(Not shown of fit.out: 6 more bytes)"
+
+
+def test_a_line_that_does_not_end_is_not_kept_for_ever() -> None:
+    console, dots = Console(), b"." * 100_000
+    assert [len(console.feed(dots)) for _ in range(3)] == [1, 0, 0]
+    assert console.feed(b"\nnext\n") == ["next"]

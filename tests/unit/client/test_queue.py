@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from airflow_provider_soperator.client import queue
 from airflow_provider_soperator.client.queue import JobSelection, OrderedJobs
-from airflow_provider_soperator.slurm.errors import JobFinished, NotPermitted
+from airflow_provider_soperator.slurm.errors import JobFinished, NotPermitted, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
-from airflow_provider_soperator.slurm.requests import HoldJobs, ListJobs, ReleaseJobs, Request, TopJobs, UpdateJob
+from airflow_provider_soperator.slurm.requests import (
+    CancelJobs,
+    HoldJobs,
+    ListJobs,
+    ReleaseJobs,
+    Request,
+    TopJobs,
+    UpdateJob,
+)
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps
+from airflow_provider_soperator.slurm.requests.submission import Withdraw
 from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
+
+T = TypeVar("T")
 
 parse = JobId.parse
 BOB = JobSelection(filter=QueueFilter(user="bob"))
@@ -30,9 +42,7 @@ def held(number: str, **fields: Any) -> Job:
     return job(number, **{"priority": 0, "reason": "JobHeldUser", **fields})
 
 
-def give(
-    steps: Steps[OrderedJobs], *looks: Sequence[Job], refuse: Exception | None = None
-) -> tuple[OrderedJobs, list[Any]]:
+def give(steps: Steps[T], *looks: Sequence[Job], refuse: Exception | None = None) -> tuple[T, list[Any]]:
     """What comes of an order, and what was ordered; each look sees another queue, and the first order is refused."""
     queues, orders = list(looks), []
 
@@ -125,3 +135,10 @@ def test_what_has_other_values_is_changed(also_running: bool, changed: list[str]
 @pytest.mark.parametrize("order", [queue.hold, queue.release, queue.top])
 def test_an_empty_queue_is_no_error(order: Callable[[JobSelection], Steps[OrderedJobs]]) -> None:
     assert give(order(BOB), []) == (OrderedJobs((), ()), [])
+
+
+def test_a_job_is_cancelled_though_its_withdrawal_cannot_be_written() -> None:
+    key = SubmissionKey("abcdefghijkl")
+    full = SlurmError("touch: cannot touch 'abcdefghijkl': No space left on device", "sh")
+    ended, orders = give(queue.cancel_keys({1: [key]}), [job("7", "RUNNING", name=key.name("fit"))], refuse=full)
+    assert (ended, orders) == ({1: ids("7")}, [Withdraw((key,)), CancelJobs(ids=ids("7"))])

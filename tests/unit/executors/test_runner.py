@@ -18,3 +18,11 @@ def test_what_is_gone_or_withdrawn_is_not_started(tmp_path: Path) -> None:
         runner._run(file)
     Path(f"{file}{runner.WITHDRAWN}").touch()
     assert runner._run(file) == runner.NOT_WANTED
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_an_api_server_that_is_not_reached_is_told(library: str) -> None:
+    """Whatever the Airflow on the node speaks HTTP with."""
+    unreached = type("ConnectError", (Exception,), {"__module__": f"{library}._exceptions"})
+    assert runner._code_of(unreached("Connection refused")) == runner.UNREACHED
+    assert runner._code_of(OSError("no space left")) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import signal
@@ -32,6 +33,11 @@ def add(first: int, *, second: int = 1) -> dict[str, int]:
     return {"sum": helper(first + second)}
 
 
+async def add_later(first: int) -> int:
+    await asyncio.sleep(0)
+    return helper(first)
+
+
 def fail(first: int) -> None:
     raise LookupError(f"no {first} here")
 
@@ -52,6 +58,11 @@ def test_a_call_there_and_back(tmp_path: Path) -> None:
     assert (said.returncode, said.stdout, said.stderr) == (0, "adding 20 3\n", "")
     data = Path(call.result_path(str(tmp_path), "a-key")).read_bytes()
     assert call.result(data) == {"sum": 123}
+
+
+def test_a_coroutine_function_is_run_to_its_end(tmp_path: Path) -> None:
+    assert run(packed(add_later, 20), tmp_path).stderr == ""
+    assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == 120
 
 
 def test_what_stands_around_a_function_goes_with_it(tmp_path: Path) -> None:

@@ -38,6 +38,15 @@ def test_a_key_that_is_not_in_base64_is_named() -> None:
         open_rest(replace(SETTINGS, jwt_secret="%"), LocalTransport)
 
 
+def test_a_token_that_is_replaced_in_its_connection_is_taken_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = open_rest(replace(SETTINGS, jwt_token="of.the.start"), LocalTransport)._tokens  # type: ignore[attr-defined]
+    assert asyncio.run(tokens.token(False)) == "of.the.start"
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_MINE", "soperator://root@/?rest_url=http%3A%2F%2F127.0.0.1%3A9&jwt_token=a.new.one"
+    )
+    assert asyncio.run(tokens.token(True)) == "a.new.one"
+
+
 def test_tokens_are_fetched_only_if_there_is_no_other_way() -> None:
     opened: list[LocalTransport] = []
 

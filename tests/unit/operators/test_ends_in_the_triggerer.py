@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_soperator.operators.nodes import DrainNodesOperator
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.sensors.jobs import SlurmJobSensor, SlurmQueueSensor
+from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import report_of
@@ -131,6 +133,15 @@ def test_one_that_starts_in_the_triggerer_knows_whether_it_may_fail_there() -> N
     dag.resolve_template_files()
     found = [dag.get_task(name).start_trigger_args.trigger_kwargs["fail_from_trigger"] for name in ("r0", "r1")]
     assert found == [True, False]
+
+
+def test_the_indices_of_an_array_are_stored_as_they_are() -> None:
+    with DAG("d", schedule=None) as dag:
+        SbatchOperator(task_id="fit", command="true", start_from_trigger=True, array=range(3))
+    dag.resolve_template_files()
+    [stored] = DagSerialization.to_dict(dag)["dag"]["tasks"]
+    kwargs = BaseSerialization.deserialize(stored["__var"]["start_trigger_args"]["trigger_kwargs"])
+    assert job_of(kwargs["job"]).argv() == ["--array=0-2"]
 
 
 def report(state: str) -> dict[str, Any]:

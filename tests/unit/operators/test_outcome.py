@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.operators.sbatch import Policy, check_policy, settle
-from airflow_provider_soperator.slurm.job_failures import JobError
+from airflow_provider_soperator.slurm.job_failures import JobError, JobFailed, JobNodeFailed
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.notations import ExitCode
@@ -70,6 +70,28 @@ def test_an_exit_code_says_more_than_a_state() -> None:
     policy: Policy = {"FAILED": "skip", 75: "fail"}
     assert raised(ended("FAILED", 75), policy) is AirflowFailException
     assert raised(ended("FAILED", 74), policy) is AirflowSkipException
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        (("FAILED", 75), ("FAILED", 1), JobFailed),
+        (("FAILED", 1), ("FAILED", 75), JobFailed),
+        (("FAILED", 75), ("TIMEOUT", 0), AirflowFailException),
+        (("FAILED", 75), ("FAILED", 76), AirflowSkipException),
+        (("FAILED", 75), ("COMPLETED", 0), None),
+        # The worst end decides what is done about failures.
+        (("TIMEOUT", 0), ("NODE_FAIL", 0), JobNodeFailed),
+    ],
+)
+def test_no_element_of_an_array_hides_that_another_has_failed(
+    first: tuple[str, int], second: tuple[str, int], kind: type[Exception] | None
+) -> None:
+    parts = (
+        Job(id=JobId(7, element=number), state=JobState.parse(state), exit_code=ExitCode(code))
+        for number, (state, code) in enumerate((first, second))
+    )
+    assert raised(JobStatus(id=JOB, parts=tuple(parts)), {75: "succeed", 76: "skip"}) is kind
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tests.unit.operators.dags import job, refused
         ({"gpu_per_node": 8}, "SbatchOperator fit has no parameter 'gpu_per_node': did you mean 'gpus_per_node'?"),
         ({"job_name": "a"}, "did you mean 'name'?"),
         ({"time": "1:00:00"}, "did you mean 'time_limit'?"),
+        ({"cpus": 8}, "did you mean 'cpus_per_task' or 'cpus_per_gpu'?"),
         ({"jobname": "a", "tasks_per_node": 2}, "'jobname': did you mean 'name'?; 'tasks_per_node': did you mean 'nta"),
         ({"wrap": "hostname"}, "--wrap cannot be used: use command"),
         ({"propagate": "NONE"}, "pass --propagate in sbatch_args"),
@@ -83,6 +84,8 @@ def parsed(*, folder: Path | None = None, **options: Any) -> None:
         ({"array": "0-3", "result": "file:out.json"}, "would write the same file, out.json: name it with %a"),
         ({"array": [1, 2], "result": "json", "output": "fit.out"}, "the same file, fit.out: put %a into output"),
         ({"het": [{"gpu_per_node": 1}]}, "gpu_per_node: no such field; did you mean 'gpus_per_node'?"),
+        ({"het": {"nodes": 1}}, "het: must be a list of components, got one"),
+        ({"sbatch_args": ["--wait"]}, "sbatch_args: --wait cannot be used"),
         ({"command": ["echo", 1]}, "command: 1 must be a text"),
         ({"command": None}, "nothing to run"),
         (
@@ -100,6 +103,11 @@ def test_a_value_that_is_no_template(options: dict[str, Any], says: str) -> None
     with pytest.raises(InvalidJob) as error:
         parsed(**{"command": "true", **options})
     assert says in str(error.value)
+
+
+def test_one_text_is_no_list_of_words() -> None:
+    with pytest.raises(ValueError, match="sbatch_args must be a list of words, got '--bbf=/x'"):
+        parsed(command="true", sbatch_args="--bbf=/x")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_soperator.slurm import dependencies, job_ids
 from airflow_provider_soperator.slurm.dependencies import Dependency
-from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_description import ScriptFile
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
@@ -49,6 +50,24 @@ def test_words() -> None:
         "--container-readonly",
         "--bbf=/x",
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"hold": "True"}, ["--hold"]),
+        ({"hold": "False", "requeue": "False"}, ["--no-requeue"]),
+        ({"exclusive": "True"}, ["--exclusive"]),
+        ({"exclusive": "False"}, []),
+        ({"exclusive": "user"}, ["--exclusive=user"]),
+        ({"wait_all_nodes": "False"}, ["--wait-all-nodes=0"]),
+        ({"contiguous": "None"}, []),
+        ({"array": ["0", "3-4"]}, ["--array=0,3-4"]),
+        ({"gpus_per_node": "8", "gpu_type": "h100"}, ["--gpus-per-node=h100:8"]),
+    ],
+)
+def test_what_a_template_has_rendered_to_text_means_the_same(said: dict[str, Any], words: list[str]) -> None:
+    assert job_of({"command": "true", **said}).argv() == words
 
 
 def test_a_file_names_its_job() -> None:

@@ -56,6 +56,12 @@ def array(*states: str) -> JobStatus:
         (ended("CANCELLED by 1001"), job_failures.JobCancelled, False, "was cancelled by the user with id 1001"),
         (ended("CANCELLED by 0"), job_failures.JobCancelled, False, "job 7 was cancelled by root"),
         (
+            ended("CANCELLED", reason="DependencyNeverSatisfied"),
+            job_failures.JobCancelled,
+            False,
+            "job 7 was cancelled (DependencyNeverSatisfied)",
+        ),
+        (
             JobStatus(id=JobId(7), lost="nobody knows it"),
             job_failures.JobLost,
             False,

@@ -10,6 +10,9 @@ from airflow_provider_soperator.slurm.job_records import Job, expand_filename
 PLAIN = Job(id=JobId(12), raw_id=12, name="fit", user="ann", workdir="/home/ann", batch_host="worker-3.x.y", restarts=2)
 ELEMENT = Job(id=JobId.parse("12_7"), raw_id=19, name="fit", user="ann", workdir="/home/ann")
 
+#: The batch script of a heterogeneous job runs in its first component.
+SECOND = Job(id=JobId.parse("12+1"), raw_id=13, name="fit", user="ann", workdir="/home/ann")
+
 
 @pytest.mark.parametrize(
     ("pattern", "job", "path"),
@@ -23,6 +26,7 @@ ELEMENT = Job(id=JobId.parse("12_7"), raw_id=19, name="fit", user="ann", workdir
         ("%n%t-%s", PLAIN, "/home/ann/00-batch"),
         ("%a", PLAIN, "/home/ann/4294967294"),
         ("as\\%j", PLAIN, "/home/ann/as%j"),
+        ("%j.out", SECOND, "/home/ann/12.out"),
     ],
 )
 def test_patterns(pattern: str, job: Job, path: str) -> None:

@@ -153,6 +153,15 @@ def test_names_that_squeue_would_take_apart_are_compared_here() -> None:
     assert [job.id.job for job in endings.read(printed(endings.table, *rows))] == [4]
 
 
+def test_names_that_exceed_one_word_of_a_command_line_are_filtered_here() -> None:
+    # Those of as many mapped tasks, whose DAG, task and run have usual names.
+    names = tuple(f"{number:04}.{'n' * 140}" for number in range(1000))
+    argv = ListJobs(names=names, mine=True).command().argv
+    assert max(map(len, argv)) < 128 * 1024
+    assert not any(word.startswith("--name=") for word in argv)
+    assert any(word.startswith("--name=") for word in ListJobs(names=names[:500]).command().argv)
+
+
 def test_a_field_that_cannot_be_read_is_unknown_and_everything_else_is_read() -> None:
     question = ListJobs()
     rows = [{"JobArrayId": "7", "TimeLimit": "odd"}, {"JobArrayId": "8", "StartTime": "9" * 30}, {"JobArrayId": "9"}]

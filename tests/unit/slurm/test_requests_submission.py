@@ -9,6 +9,8 @@ from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.requests.submission import (
+    SubmitOnce,
+    Together,
     dependency_of,
     in_order,
     readable_job_name,
@@ -91,3 +93,10 @@ def test_keys_of_others_say_nothing_about_the_order() -> None:
     assert in_order((job,)) == (0,)
     assert key_of(job.name or "") != KEY
     assert readable_job_name(job) == "once"
+
+
+def test_a_priority_is_restored_as_a_number() -> None:
+    [job] = new_jobs()
+    request = SubmitOnce(jobs=(job.replace(priority="TOP"),), together=Together.START)
+    # What scontrol knows of the word.
+    assert b"4294967293" in request.command().stdin.split(b"\0")

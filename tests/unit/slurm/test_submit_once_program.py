@@ -19,6 +19,7 @@ from airflow_provider_soperator.slurm.errors import (
     CommandNotFound,
     ControllerUnreachable,
     LimitExceeded,
+    NotPermitted,
     NotReached,
     SlurmError,
     SubmissionWithdrawn,
@@ -115,8 +116,9 @@ class Slurm:
     """A machine with Slurm's commands."""
 
     folder: Path
-    #: More variables of the program.
+    #: More variables of the program, and the command that it runs in.
     variables: dict[str, str] = field(default_factory=dict)
+    within: tuple[str, ...] = ()
 
     def put(self, name: str, body: str) -> None:
         file = self.folder / "bin" / name
@@ -170,7 +172,8 @@ class Slurm:
             "SLURM_STATE": str(self.state),
             **self.variables,
         }
-        ended = subprocess.run(command.argv, input=command.stdin, env=variables, capture_output=True, check=False)
+        argv = (*self.within, *command.argv)
+        ended = subprocess.run(argv, input=command.stdin, env=variables, capture_output=True, check=False)
         return request.read(CommandOutput(ended.returncode, ended.stdout, ended.stderr))
 
     def error(self, *jobs: BatchJob) -> SlurmError:
@@ -211,6 +214,23 @@ def test_a_script_that_cannot_be_written_is_not_submitted_in_part(slurm: Slurm) 
     assert (error.retryable, slurm.submitted()) == (True, [])
 
 
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_an_answer_for_which_there_is_no_room_is_not_taken_for_all_of_it(slurm: Slurm, command: str) -> None:
+    # Slurm's commands succeed without a word on a full disk, which is here one that takes no files of more than 16 KiB.
+    slurm.put(command, "exec 2>/dev/null\n" + COMMANDS[command].replace("names=,${word#*=},", ":") + "exit 0")
+    slurm.within = ("bash", "-c", 'trap "" XFSZ; ulimit -f 16; exec "$@"', "full")
+    [job] = new_jobs()
+    if command == "squeue":
+        slurm.put_in_queue(*(f"{number} RUNNING other" for number in range(1, 500)), f"500 RUNNING {job.name}")
+    else:
+        (slurm.state / "past").write_text(f"1 {os.geteuid()} {keyed('other').name}\n" * 500)
+        past(slurm, 501, os.geteuid(), job)
+    error = slurm.error(job)
+    assert isinstance(error, SubmitIncomplete)
+    assert "File too large" in str(error)
+    assert slurm.submitted() == []
+
+
 def test_only_sbatch_rejects_a_job(slurm: Slurm) -> None:
     bad, good = new_jobs(2)
     refused, submitted = slurm.ask(bad.replace(partition="nowhere"), good)
@@ -238,6 +258,14 @@ def test_what_keeps_a_submission_from_its_turn_may_pass(slurm: Slurm, command: s
     assert (error.retryable, error.unsettled) == (True, True)
     assert said in str(error)
     assert slurm.submitted() == []
+
+
+def test_a_home_that_cannot_be_written_is_no_matter_of_rights_in_slurm(slurm: Slurm) -> None:
+    slurm.put("mkdir", "")
+    slurm.fail("mkdir", "mkdir: cannot create directory '/home/me': Permission denied")
+    error = slurm.error(*new_jobs())
+    assert (type(error), error.passing) == (NotPermitted, False)
+    assert str(error).endswith("the user needs a home there that it may write")
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,8 @@ def test_marks_cannot_be_guessed() -> None:
     assert len({new_mark() for _ in range(100)}) == 100
 
 
-async def answered(command: Command) -> CommandOutput:
-    transport = LocalTransport()
+async def answered(command: Command, shell: tuple[str, ...] = ("/bin/sh",)) -> CommandOutput:
+    transport = LocalTransport(shell)
     try:
         return await transport.ask(Run(command))
     finally:
@@ -121,6 +121,12 @@ def test_a_real_shell_reads_what_was_meant(words: list[str], stdin: bytes, value
     said = asyncio.run(answered(command))
     assert said.stdout == b"".join(word.encode() + b"\0" for word in [value, *words]) + stdin
     assert said.stderr == b""
+
+
+def test_what_start_up_files_set_for_people_restricts_no_answer() -> None:
+    shell = ("env", "SQUEUE_PARTITION=mine", "SACCT_FORMAT=jobid", "SBATCH_ACCOUNT=ours", "/bin/sh")
+    said = asyncio.run(answered(Command(("env",)), shell)).text.splitlines()
+    assert [line for line in said if line.startswith(("SQUEUE_", "SACCT_", "SBATCH_"))] == ["SBATCH_ACCOUNT=ours"]
 
 
 @pytest.mark.parametrize(("word", "status"), [("printf", 0), ("exit", 127)])
