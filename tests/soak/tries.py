@@ -30,6 +30,7 @@ LEARNT, REMOVED, ADOPTED = 30.0, 90.0, 90.0
 #: The exit code of a job whose tasks were not wanted any more.
 NOT_WANTED = "79:0"
 _TOLD = re.compile(r"Job (\S+) is ([A-Z_]+)")
+_LOST = re.compile(r"Job (\S+) is lost")
 
 ONE = "tries that have one job for each leg, and no other that began them"
 WHOLE = "tries that succeeded, and came to their end on a node"
@@ -154,7 +155,7 @@ class Tries:
             if any(away.name == name and away.has_ended(one) for away in self._away):
                 return f"{'their node' if name in nodes else name} was away"
         # Which is told after minutes.
-        is_lost = self._forgets and any(" is lost" in text for text in self._told[one.name])
+        is_lost = self._forgets and any(map(_LOST.search, self._told[one.name]))
         return "slurmctld has forgotten their job" if is_lost else ""
 
     @property
@@ -266,7 +267,15 @@ class Tries:
         return self._read_jobs()
 
     def _has_all_ends(self) -> bool:
-        return not {job.state for job in self._read_jobs()} & {"PENDING", "RUNNING", "REQUEUED"}
+        begun = {job for marks in self._marks.values() for job in marks["began"]}
+        unfinished = [job for job in self._read_jobs() if job.state in ("PENDING", "RUNNING", "REQUEUED")]
+        # Accounting has a job for ever as it was when slurmctld forgot it.
+        return all(self._forgets and (job.id in self._lost or job.raw not in begun) for job in unfinished)
+
+    @cached_property
+    def _lost(self) -> set[str]:
+        """Jobs that the audit log calls lost."""
+        return {job for told in self._told.values() for text in told for job in _LOST.findall(text)}
 
     def _read_jobs(self) -> list[Job]:
         columns = "--format=jobid,jobidraw,jobname,state,nodelist,exitcode"
