@@ -96,7 +96,7 @@ def _side(dag: CapacityDag, name: str, world: World, connection: str, nodes: Seq
     seen, per_unit = world.holdings[name], world.gpus[name]
     has, at_work = seen.held * per_unit, min(seen.held, seen.ready + seen.finishing) * per_unit
     parts = [BlockPart("held", at_work)]
-    target = next(one for one in dag.order.targets if one.name == name) if dag.order else None
+    target = {one.name: one for one in dag.order.targets}.get(name) if dag.order else None
     if getattr(target, "slurm_conn_id", None) == connection:
         mine = frozenset(hostlist.expand(target.nodes))  # type: ignore[union-attr]
         busy = min(at_work, sum(node.gpus_used for node in nodes if node.name in mine))

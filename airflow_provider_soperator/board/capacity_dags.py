@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.board.tasks import path_of
@@ -139,7 +139,8 @@ def watched(timetable: Mapping[str, Any]) -> Mapping[str, Any]:
 def _with_variables(dag: CapacityDag) -> CapacityDag:
     """The DAG with what its runs, its watcher and its shifts keep in Airflow Variables."""
     try:
-        dag = replace(dag, schedule=dag.schedule.overridden(kept_overrides(dag.overrides_variable)))
+        kept, now = kept_overrides(dag.overrides_variable), datetime.now(timezone.utc)
+        dag = replace(dag, schedule=dag.schedule.overridden(kept, now))
     except CapacityMistake as error:
         dag = replace(dag, mistake=str(error))
     order = dag.order

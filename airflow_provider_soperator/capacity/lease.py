@@ -195,7 +195,8 @@ class JointLease:
         self._now = now
         for number in range(len(self._stores)):
             seen = await self._confirmed(number)
-            if now - seen.renewed >= self._term / 3:
+            # Also if this clock has been set back meanwhile.
+            if abs(now - seen.renewed) >= self._term / 3:
                 await self._write(number, self.record)
 
     async def _confirmed(self, number: int) -> StoredLease:

@@ -21,7 +21,7 @@ from airflow_provider_soperator.capacity.order import (
     Timeouts,
     is_waited_out,
 )
-from airflow_provider_soperator.capacity.overrides import keep_override
+from airflow_provider_soperator.capacity.overrides import keep_override, kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
@@ -29,6 +29,7 @@ from airflow_provider_soperator.capacity.targets.protocol import Clients
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ClusterError, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.transports.transport_errors import LastingError
+from airflow_provider_soperator.values import keep, kept
 
 
 async def look(order: ShiftOrder, clients: Clients, log: Logger) -> World:
@@ -107,10 +108,26 @@ def keep_as_is(
     key: str, units: Mapping[str, Units], by: str, because: str, now: datetime, schedule: CapacitySchedule
 ) -> None:
     """Keep what each target has until the next handover; of more than the schedule may give no override can be made."""
-    kept = schedule.override(units, now, None, by, because)
     with suppress(CapacityMistake):
-        schedule.overridden([kept])
-        keep_override(key, kept, now, schedule.zone)
+        made = schedule.overridden(kept_overrides(key), now).override(units, now, None, by, because)
+        schedule.overridden([made])
+        keep_override(key, made, now, schedule.zone)
+
+
+def keep_schedule(dag_id: str, said: Mapping[str, Any], now: datetime) -> None:
+    """Keep the schedule of a DAG's file in an Airflow Variable, and since when it is this one."""
+    with suppress(LookupError, TypeError, ValueError):
+        if kept(f"{dag_id}_schedule", dict[str, Any]())["schedule"] == said:
+            return
+    keep(f"{dag_id}_schedule", {"at": now.timestamp(), "schedule": said})
+
+
+def edited_schedule(dag_id: str, since: float) -> CapacitySchedule | None:
+    """The schedule of a DAG's file if it was edited since a moment, in seconds since 1970, as its watcher has seen."""
+    with suppress(AttributeError, LookupError, TypeError, ValueError):
+        found: Any = kept(f"{dag_id}_schedule", {})
+        return CapacitySchedule.read(found["schedule"]) if found["at"] > since else None
+    return None
 
 
 def approved(

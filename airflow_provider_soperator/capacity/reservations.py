@@ -12,10 +12,11 @@ from typing import Protocol, TypeVar
 from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord, StoredLease
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Reservation
-from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
+from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownNode, UnknownReservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     DeleteReservation,
+    ListNodes,
     ListReservations,
     Request,
     UpdateReservation,
@@ -129,11 +130,11 @@ class ReservationLease(LeaseStore):
     seen that there is no other: of two who ask at one moment, the one with the smaller name stays.
     """
 
-    def __init__(self, ask: Ask, block: str, key: str, node: str, user: str) -> None:
+    def __init__(self, ask: Ask, block: str, key: str, nodes: tuple[str, ...], user: str) -> None:
         self._ask = ask
         self._prefix = f"{_LEASE}{_short(block, 8)}-"
         self._mine = self._prefix + _short(key, 12)
-        self._node, self._user = node, user
+        self._nodes, self._user = nodes, user
 
     async def read(self) -> StoredLease | None:
         found = [one for one in await self._list() if not one.is_mine or one.term > _ASKED]
@@ -177,10 +178,17 @@ class ReservationLease(LeaseStore):
         self, name: str, start: datetime, said: str, over: StoredLease | None
     ) -> list[StoredLease] | None:
         """Ask for the block; returns what is over or was this shift's, or None if another shift is before it."""
-        nodes, users, end = (self._node,), (self._user,), start + _ASKED
+        request = CreateReservation(
+            name=name, nodes=self._nodes[:1], users=(self._user,), start=start, end=start + _ASKED, comment=said
+        )
         # It may have been created, and the answer lost.
         with suppress(ReservationConflict):
-            await self._ask(CreateReservation(name=name, nodes=nodes, users=users, start=start, end=end, comment=said))
+            try:
+                await self._ask(request)
+            except UnknownNode:
+                # The NodeSet of the first is gone.
+                there = {node.name for node in await self._ask(ListNodes())}
+                await self._ask(replace(request, nodes=tuple(name for name in self._nodes if name in there)[:1]))
         found = [one for one in await self._list() if _name(one) != name]
         # What has been renewed since is not over.
         gone = {one.version for one in (over, *over.others)} if over else set()

@@ -56,7 +56,7 @@ class ScheduleChange:
     """A handover: a moment at which the allocation changes."""
 
     at: DateTime
-    #: When its shift begins: the lead before it.
+    #: When its shift begins: the lead before it, or at once if what was asked for since is the cause.
     begins: DateTime
     before: ScheduleSegment
     after: ScheduleSegment
@@ -158,10 +158,11 @@ class CapacitySchedule:
     def changes(self, start: datetime, end: datetime) -> Iterator[ScheduleChange]:
         """All handovers from one moment (inclusive) to another (exclusive)."""
         start, end = calendar.utc(start), calendar.utc(end)
-        for before, after in pairwise(self._around(start, end)):
-            at = after.since
-            if before.allocation != after.allocation and start <= at < end:
-                yield ScheduleChange(at=at, begins=at - self.lead_time, before=before, after=after)
+        planned = {after.since for _, after in self._planned._handovers(start, end)}
+        for before, after in self._handovers(start, end):
+            if start <= (at := after.since) < end:
+                begins = at - self.lead_time if at in planned else at
+                yield ScheduleChange(at=at, begins=begins, before=before, after=after)
 
     def next_change(self, moment: datetime) -> ScheduleChange | None:
         """The first handover after a moment; None if there is none."""
@@ -182,7 +183,9 @@ class CapacitySchedule:
         self, units: Mapping[str, Units], since: datetime, until: datetime | None, by: str, because: str
     ) -> Override:
         """The override for what a person wants, until a named end, or the next handover whose shift has not begun."""
-        following = self.next_change(since + self.lead_time)
+        following = self.next_change(since)
+        while following and following.begins <= since:
+            following = self.next_change(following.at)
         end = until or (following.at if following else since + timedelta(weeks=1))
         if end <= since:
             raise CapacityMistake(f"until must be after {since}, got {end}")
@@ -216,17 +219,31 @@ class CapacitySchedule:
         windows, overrides = [Window(**one) for one in said["windows"]], [Override(**one) for one in said["overrides"]]
         return cls(**{**said, "windows": windows, "overrides": overrides})
 
-    def overridden(self, more: Iterable[Override]) -> CapacitySchedule:
+    def overridden(self, more: Iterable[Override], now: datetime | None = None) -> CapacitySchedule:
         """This schedule with further overrides, of which the one that began last comes before all others.
 
-        None is compared with the lead, as those who ask for one want it at once.
+        None is compared with the lead, as those who ask for one want it at once. Those that are over ``now`` are left
+        out if one could not be carried out: the schedule may have been edited since.
         """
         made = copy(self)
         for name in [name for name in vars(made) if name.startswith("_")]:
             del vars(made)[name]
-        object.__setattr__(made, "overrides", (*self.overrides, *sorted(more, key=lambda one: one.dates)))
-        made._check_targets()
+        more = sorted(more, key=lambda one: one.dates)
+        object.__setattr__(made, "overrides", (*self.overrides, *more))
+        object.__setattr__(made, "_planned", self._planned)
+        try:
+            made._check_targets()
+        except CapacityMistake:
+            lasting = [one for one in more if now is None or instant(one.dates.end, self.zone) > now]
+            if lasting == more:
+                raise
+            return self.overridden(lasting)
         return made
+
+    @cached_property
+    def _planned(self) -> CapacitySchedule:
+        """The schedule without what was asked for since: shifts begin ahead of its handovers alone."""
+        return self
 
     @cached_property
     def _levels(self) -> dict[str, list[Dated]]:
@@ -274,6 +291,10 @@ class CapacitySchedule:
         first, last = (moment.in_timezone(self.zone).date() for moment in (start, end))
         laid = _lay_out(self.windows, self.otherwise, first, last, self.zone)
         return _cut(laid, self._dated(range(first.year - 1, last.year + 2)))
+
+    def _handovers(self, start: DateTime, end: DateTime) -> Iterator[tuple[ScheduleSegment, ScheduleSegment]]:
+        """The segments before and after each change of the allocation, near these moments."""
+        return (two for two in pairwise(self._around(start, end)) if two[0].allocation != two[1].allocation)
 
     def _allocations(self) -> Iterator[tuple[str, Mapping[str, Units]]]:
         """The name of each allocation in a message, and the allocation."""
@@ -330,9 +351,8 @@ class CapacitySchedule:
 
     def _check_lead_in(self, year: int) -> None:
         """Compare the lead with what dates, and changed clocks, leave of windows."""
-        segments = self._around(pendulum.datetime(year, 1, 1), pendulum.datetime(year + 1, 1, 1))
-        handovers = [after for before, after in pairwise(segments) if before.allocation != after.allocation]
-        for one, following in pairwise(handovers):
+        handovers = self._handovers(pendulum.datetime(year, 1, 1), pendulum.datetime(year + 1, 1, 1))
+        for one, following in pairwise(after for _, after in handovers):
             since, until = (moment.in_timezone(self.zone) for moment in (one.since, following.since))
             whose = f"{one.name!r} from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"
             self._refuse_lead(until - since, whose)

@@ -127,8 +127,8 @@ def plan(
         moves[name] = TargetMove(name, order.units(name), seen.allowed, then[name], units, ready, away, seen.reasons)
     donors = [moves[name] for name in world.donors(possible.units)]
     receivers = [moves[name] for name in world.receivers(possible.units, possible.ready)]
-    steps = tuple(_steps(order, donors, receivers))
     lacking = {name for name, move in moves.items() if move.possible < move.then}
+    steps = tuple(_steps(order, donors, receivers, [name for name in order.buys if name in lacking]))
     shares = (str(one) for one in world.shares if one.targets & lacking)
     return ShiftPlan((*moves.values(),), steps, world.block.free, world.others, jobs, (*notes, *shares), back)
 
@@ -180,7 +180,9 @@ def present(world: World, order: ShiftOrder) -> str:
     return f"Now {'; '.join(lines)}; {free} GPUs of the block are free"
 
 
-def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[TargetMove]) -> list[str]:
+def _steps(
+    order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[TargetMove], buyers: Collection[str]
+) -> list[str]:
     is_late = order.leaves_at <= datetime.now(timezone.utc)
     leaves = "now" if is_late else f"at {_moment(order.leaves_at)}"
     steps = []
@@ -203,6 +205,10 @@ def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[
     if receivers and not is_late:
         last = one_of(_units(receivers))
         steps.append(f"by {_moment(order.wanted_at)}: {_do(receivers, 'get')} the last {last}")
+    for name in buyers if order.until else ():
+        fallback = order.buys[name]
+        bought = f"{name} buys what the block lacks by then, up to {counted(fallback.max_nodes, 'nodes')}"
+        steps.append(f"from {_moment(order.wanted_at + fallback.after)} on: {bought}")
     return steps or ["nothing to do"]
 
 

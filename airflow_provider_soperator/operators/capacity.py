@@ -15,7 +15,7 @@ from airflow.sdk import Asset, AssetAlias, conf
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
-from airflow_provider_soperator.capacity.targets import refuse_strangers
+from airflow_provider_soperator.capacity.targets import refuse_common, refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
 from airflow_provider_soperator.values import check_interval, is_on
@@ -214,22 +214,21 @@ class ShiftCapacityOperator(WaitingOperator):
         if signal and f"SIG{signal}" not in Signals.__members__:
             raise CapacityMistake(f"unknown signal {signal!r}", 'name one, such as "TERM" or "USR1"')
         if mode == "force":
-            _refuse_force_too_late(transfer + force_after, timeouts, has_window=bool(schedule) and rollback == "none")
+            after, has_window = max(transfer + force_after, grace), bool(schedule) and rollback == "none"
+            _refuse_force_too_late(after, timeouts, has_window=has_window)
         self.targets = tuple(targets)
         _check_targets(self.targets, schedule)
         self.block, self.nebius_conn_id = block, nebius_conn_id
         self.desired, self.schedule, self.at = desired, schedule, at
         self.until, self.because, self.overrides_variable = until, because, overrides_variable
-        self.demand_variable = demand_variable
-        self.approved_plan = approved_plan
+        self.demand_variable, self.approved_plan = demand_variable, approved_plan
         self.transfer, self.mode, self.force_after = transfer, mode, force_after
         self.grace, self.signal = grace, signal
         callbacks = (on_jobs_in_the_way,) if isinstance(on_jobs_in_the_way, AsyncCallback) else on_jobs_in_the_way
         self.on_jobs_in_the_way = tuple(callbacks)
         self.timeouts, self.rollback, self.if_running = timeouts, rollback, if_running
-        self.plan_only = plan_only
         check_interval("poll_interval", poll_interval)
-        self.deferrable, self.poll_interval = deferrable, poll_interval
+        self.plan_only, self.deferrable, self.poll_interval = plan_only, deferrable, poll_interval
 
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.demand import kept_demand
@@ -266,9 +265,10 @@ class ShiftCapacityOperator(WaitingOperator):
         context["ti"].xcom_push("plan", said)
         if is_on(self.plan_only):
             return said
-        wish, overrides = None, self.overrides_variable
-        if self.schedule is not None and overrides:
+        wish: dict[str, Any] | None = None
+        if self.schedule is not None and (overrides := self.overrides_variable):
             wish = {"schedule": self.schedule.describe(), "overrides": overrides, "demanded": self.demand_variable}
+            wish["edited"] = [self.dag_id, context["dag_run"].run_after.timestamp()]
             if self._requested is not None:
                 # Later runs wish for it, too.
                 keep_override(overrides, self._requested, datetime.now(timezone.utc), self.schedule.zone)
@@ -380,14 +380,14 @@ class ShiftCapacityOperator(WaitingOperator):
                 at = at or run.run_after
                 units = requested_allocation(self.desired, self.targets, most, at).units
                 by, because = run.triggering_user_name or "", str(self.because or "")
-                self._requested = schedule.overridden(kept).override(units, at, until, by, because)
+                self._requested = schedule.overridden(kept, now).override(units, at, until, by, because)
                 kept.append(self._requested)
             else:
                 at = at or run.data_interval_end or now
                 # A newer handover supersedes this run, and an override does not.
                 scheduled_allocation(schedule, at, now)
                 at = max(at, now)
-            wanted = scheduled_allocation(schedule.overridden(kept), at, now)
+            wanted = scheduled_allocation(schedule.overridden(kept, now), at, now)
             if self.approved_plan:
                 self._approval = self.approved_plan["approval"]
                 wanted = approved(wanted, self._approval["goal"], kept_demand(self.demand_variable, now))
@@ -401,11 +401,10 @@ class ShiftCapacityOperator(WaitingOperator):
 def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None) -> None:
     """Refuse what could never be carried out as soon as the DAG is read."""
     refuse_strangers(targets)
-    names = [target.name for target in targets]
-    if len(set(names)) < len(names):
-        raise CapacityMistake(f"two targets have the same name: {', '.join(names)}", "rename one")
+    refuse_common(targets)
     if schedule is None:
         return
+    names = [target.name for target in targets]
     if missing := sorted({*names} ^ {*schedule.targets}):
         raise CapacityMistake(
             f"the schedule is of {', '.join(schedule.targets)}, and the targets are {', '.join(names)}",
@@ -422,7 +421,7 @@ def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_w
     limit = patience(timeouts or Timeouts(), has_window=has_window)
     if limit is not None and after >= limit:
         raise CapacityMistake(
-            f"jobs are ended {after} after nodes begin to leave (transfer + force_after), but a shift "
+            f"jobs are ended {after} after nodes begin to leave (transfer + force_after, or grace), but a shift "
             f"waits only {limit} for a node",
-            f"make force_after shorter, or timeouts.release longer than {after}",
+            f"make force_after shorter, or grace, or timeouts.release longer than {after}",
         )

@@ -213,6 +213,8 @@ def _refuse_conf(known: Iterable[str], moves: Iterable[str], context: Any) -> No
         raise AirflowFailException(f"the conf of this run has unknown keys, so nothing is moved: {wrong}")
     if conf.get(_STEER) and (unheeded := sorted(name for name in moves if conf.get(name))):
         raise AirflowFailException(f"a run that steers moves nothing itself: leave {', '.join(unheeded)} empty")
+    if conf.get(_UNTIL) and not any(conf.get(name) for name in {*moves} - {_UNTIL, _PLAN_ONLY}):
+        raise AirflowFailException(f"until is for sizes of targets, got until {conf[_UNTIL]!r} alone")
     if conf.get(_NODES) and not conf.get(_STEER):
         raise AirflowFailException(f"nodes are for steer=leave_out, got nodes {conf[_NODES]!r} alone")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from airflow_provider_soperator.soperator.conditions import Condition, Object, conditions_of, last_changed
@@ -159,11 +160,11 @@ class NodeSetSeen:
             version=str(metadata.get("resourceVersion") or ""),
         )
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[str, ...]:
         return self.names(range(self.replicas))
 
-    @property
+    @cached_property
     def active_nodes(self) -> tuple[str, ...]:
         """Names of the nodes that should run."""
         if not self.is_ephemeral:

@@ -84,7 +84,7 @@ class Resize:
         waiting |= found.waiting
         if slurm is not None:
             # Those of an ephemeral NodeSet are in Slurm also while they are off.
-            off = [name for name in nodeset.nodes if name not in (*nodeset.active_nodes, *slurm)]
+            off = sorted({*nodeset.nodes} - {*nodeset.active_nodes, *slurm})
             waiting |= dict.fromkeys(off, "is not known to Slurm yet")
         waiting |= dict.fromkeys(ours, "is being undrained")
         return NodeMove((Undrain(ours),) if ours else (), waiting=waiting, lost=found.lost)

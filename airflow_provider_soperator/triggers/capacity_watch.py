@@ -116,8 +116,9 @@ class CapacityDifferenceTrigger(EventTrigger):
         from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 
         now = datetime.now(timezone.utc)
-        kept = await call(kept_overrides, self.overrides)
-        schedule = CapacitySchedule.read(json.loads(self.schedule)).overridden(kept)
+        kept, said = await call(kept_overrides, self.overrides), json.loads(self.schedule)
+        await call(reconciliation.keep_schedule, self.dag_id, said, now)
+        schedule = CapacitySchedule.read(said).overridden(kept, now)
         wish = schedule.at(now)
         world = await reconciliation.look(ShiftOrder.read(json.loads(self.order)), client, self.log)
         demanded = await self._demanded(world, wish.allocation, schedule.limit, client, now) if self.demand else None

@@ -21,6 +21,7 @@ from airflow_provider_soperator.capacity.demand import kept_demand
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftFailed, ShiftOrder, Superseded
 from airflow_provider_soperator.capacity.overrides import kept_overrides
+from airflow_provider_soperator.capacity.reconciliation import edited_schedule
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
@@ -44,8 +45,9 @@ class ShiftTrigger(KillableTrigger):
     """One shift; ``order`` has the fields of a ``ShiftOrder``, ``deadline`` is in seconds since 1970.
 
     ``is_last_try``: no further try of the task can go on with the shift once its time is over. ``wish`` has the
-    ``schedule`` and the keys of the Airflow Variables with its ``overrides`` and with what is ``demanded``: once these
-    wish for something else, the shift stops where it is, and leaves the block to the run that carries that out.
+    ``schedule``, the DAG that may have been ``edited`` and since when, and the keys of the Airflow Variables with its
+    ``overrides`` and with what is ``demanded``: once these wish for something else, the shift stops where it is, and
+    leaves the block to the run that carries that out.
     ``callbacks`` are told of jobs that are in the way: the ``path`` and ``kwargs`` of each.
     See ``work.protocols`` for its events.
     """
@@ -115,8 +117,9 @@ class ShiftTrigger(KillableTrigger):
     async def _check_wish(self) -> None:
         if self.wish is not None:
             kept, order = await call(kept_overrides, self.wish["overrides"]), ShiftOrder.read(self.order)
-            schedule = CapacitySchedule.read(self.wish["schedule"]).overridden(kept)
             now, end = datetime.now(timezone.utc), order.ends_at
+            edited = await call(edited_schedule, *self.wish["edited"]) if "edited" in self.wish else None
+            schedule = (edited or CapacitySchedule.read(self.wish["schedule"])).overridden(kept, now)
             # When its window is over it ends by itself, at its next poll, and tells what it has moved.
             if end is not None and end <= now < end + timedelta(seconds=2 * order.poll_interval):
                 return

@@ -239,8 +239,8 @@ class CheckRun(Work[CheckClients]):
 
     async def _drain(self, slurm: AsyncSlurmClient, outcome: CheckResult) -> list[str]:
         """Drain the nodes that have failed; one that is drained already keeps its reason."""
-        nodes = await slurm.ask(ListNodes())
-        failing = [node for node in nodes if node.name in outcome.failing]
+        nodes, bad = await slurm.ask(ListNodes()), {*outcome.failing}
+        failing = [node for node in nodes if node.name in bad]
         self._refuse_too_many(nodes, failing)
         await give_orders(drained(failing, self.drain_reason).orders, slurm)
         names = [node.name for node in failing]

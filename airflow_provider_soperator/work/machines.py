@@ -125,13 +125,13 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
     def _decide(self, sights: Mapping[str, NodeSnapshot]) -> NodeMove:
         now = datetime.now(timezone.utc)
         limit = number_or_share("max_parallel", self.max_parallel, len(self._replacements))
-        steps: dict[str, NodeStep] = {}
-        is_lost = bool(self._lost)
+        steps, is_lost = dict[str, NodeStep](), bool(self._lost)
+        under_way = {name for name, one in self._replacements.items() if one.is_under_way}
         # The number of nodes that may begin depends on those that are on their way.
-        for name in sorted(sights, key=lambda name: not self._replacements[name].is_under_way):
-            under_way = sum(one.is_under_way for one in self._replacements.values())
-            may_begin = under_way < limit and not is_lost
+        for name in sorted(sights, key=lambda name: name not in under_way):
+            may_begin = len(under_way) < limit and not is_lost
             steps[name] = self._replacements[name].look(sights[name], now, may_begin=may_begin)
+            (under_way.add if self._replacements[name].is_under_way else under_way.discard)(name)
             is_lost = is_lost or bool(steps[name].lost)
         return move_of(steps)
 

@@ -135,7 +135,7 @@ def test_a_mistake_is_found_before_anything_is_moved(
 
 
 def test_nodes_that_are_gone_are_a_line_of_the_plan(shifts: Shifts) -> None:
-    order = with_training(shifts, nodes="worker-[0-3,6-7]")
+    order = with_training(shifts, nodes="other-0,worker-[0-3,6-7]")
     plan = shifts.accepted(replace(order, desired={"training": 4, "inference": 0}))
     assert "worker-[6-7] is left as it is, as it does not exist" in str(plan)
     assert not [note for note in plan.notes if "bought" in note]

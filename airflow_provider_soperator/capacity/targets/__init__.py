@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.slurm import hostlist
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
@@ -221,3 +223,22 @@ def refuse_strangers(values: Iterable[object], kinds: Any = Target, what: str = 
         if type(one) not in get_args(kinds):
             names = ", ".join(sorted(kind.__name__ for kind in get_args(kinds)))
             raise CapacityMistake(f"{one!r} is not a {what}", f"use {names}")
+
+
+def refuse_common(targets: Sequence[Target]) -> None:
+    """Raise ``CapacityMistake`` if two targets have anything in common: they would take it from each other for ever."""
+    names = [target.name for target in targets]
+    if len(set(names)) < len(names):
+        raise CapacityMistake(f"two targets have the same name: {', '.join(names)}", "rename one")
+    for one, other in combinations(targets, 2):
+        if common := _common(one, other):
+            raise CapacityMistake(f"{one.name} and {other.name} both have {common}", "let one of them have it")
+
+
+def _common(one: Target, other: Target) -> str:
+    if isinstance(one, SlurmNodesTarget) and isinstance(other, SlurmNodesTarget):
+        is_one_cluster = one.slurm_conn_id == other.slurm_conn_id
+        return hostlist.fold(hostlist.intersect(one.nodes, other.nodes)) if is_one_cluster else ""
+    fields = ("node_group",) if hasattr(one, "node_group") else ("resource", "namespace", "kind", "kubernetes_conn_id")
+    is_same = type(one) is type(other) and all(getattr(one, name) == getattr(other, name) for name in fields)
+    return str(getattr(one, fields[0])) if is_same else ""

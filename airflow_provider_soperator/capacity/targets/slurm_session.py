@@ -158,7 +158,7 @@ class SlurmNodesSession(Session):
         return await self._choose(loads_of(await self._nodes(), await self._jobs()), to, release)
 
     async def jobs(self, units: Collection[str]) -> tuple[str, ...]:
-        return tuple(str(job.id) for job in await self._jobs() if hostlist.intersect(job.nodelist, list(units)))
+        return tuple(str(job.id) for job in await self._jobs() if {*units} & {*hostlist.expand(job.nodelist)})
 
     async def shrink(self, to: int, release: Release) -> None:
         nodes, jobs = await self._nodes(), await self._jobs()
@@ -175,20 +175,20 @@ class SlurmNodesSession(Session):
                 await self._reserve(loads, leaving, release)
             return
         busy = [load for load in leaving if load.is_busy]
-        stays = [job for load in loads if load not in leaving for job in load.jobs]
+        stays = [job for load in loads if load.node.name not in chosen for job in load.jobs]
         self._notes.jobs.see(leaving_jobs, stays)
         if release.mode is PowerDownMode.FORCE:
             await self._in_the_way.end({job.id: job for load in busy for job in load.jobs}, release)
         mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
         # Until a node is told, another one may take its place: one that falls idle, or whose jobs end sooner.
-        waiting = [load for load in busy if not load.node.is_going_off]
-        move = kept_off([load.node for load in leaving if load not in waiting], mode, reason=self._reason)
+        waiting = {load.node.name: load for load in busy if not load.node.is_going_off}
+        move = kept_off([load.node for load in leaving if load.node.name not in waiting], mode, reason=self._reason)
         for order in move.orders:
             await self._client.ask(order)
         if mode is not PowerDownMode.IDLE:
-            others = [load for load in loads if load in waiting or load not in leaving]
-            await self._reserve(others, waiting, release)
-        said = {load.node.name: f"powers down after its jobs: runs {load.runs}" for load in waiting}
+            others = [load for load in loads if load.node.name in waiting or load.node.name not in chosen]
+            await self._reserve(others, [*waiting.values()], release)
+        said = {name: f"powers down after its jobs: runs {load.runs}" for name, load in waiting.items()}
         self._problems += in_lines(said)
         self._tell({**move.waiting, **said})
 
@@ -263,7 +263,7 @@ class SlurmNodesSession(Session):
         await self._client.ask(DeleteReservation(handover_name(self._context.block, key)))
 
     def lease(self) -> ReservationLease:
-        return ReservationLease(self._client.ask, self._context.block, self._context.key, self._names[0], self._user)
+        return ReservationLease(self._client.ask, self._context.block, self._context.key, self._names, self._user)
 
     async def _nodes(self) -> tuple[Node, ...]:
         """Those of its nodes that exist: a NodeSet may have been scaled down."""
@@ -339,7 +339,7 @@ class SlurmNodesSession(Session):
         # Where nodes of one network block go together, none takes the place of another.
         movable = leaving if self._target.whole_network_blocks else loads
         movable = [load for load in movable if load.node.name not in self._fixed and load.node.is_usable]
-        certain = [name for name in names if name not in {load.node.name for load in movable}]
+        certain = sorted({*names} - {load.node.name for load in movable})
         found = expected_to_go(movable, len(names) - len(certain), release.wanted_at, waiting, history, now)
         if found is None:
             return names

@@ -71,6 +71,12 @@ def test_each_side_has_what_is_busy_and_idle_and_the_rest_is_of_others_or_free()
     assert (inference.gpus, inference.bought) == (16, 8)
 
 
+def test_a_block_that_was_looked_at_before_a_target_was_renamed_is_drawn_as_it_was() -> None:
+    order = replace(ORDER, targets=(replace(TARGETS[0], name="batch"), TARGETS[1]))
+    [training, *_] = sides(replace(DAG, order=order), WORLD, "c", NODES)
+    assert (training.name, [part.kind for part in training.parts]) == ("training", ["held"])
+
+
 def test_the_parts_of_a_bar_fill_it_from_left_to_right() -> None:
     parts = [part for side in sides(DAG, WORLD, "c", NODES) for part in side.parts]
     assert [part.x for part in parts] == [0, 17.19, 37.5, 50.0, 62.5, 75.0]

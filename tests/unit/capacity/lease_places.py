@@ -100,7 +100,7 @@ class SlurmPlace:
             await pause()
             return self.slurm.answer(request)
 
-        return ReservationLease(ask, block, key, "worker-0", "root")
+        return ReservationLease(ask, block, key, ("worker-0",), "root")
 
     @property
     def held(self) -> int:

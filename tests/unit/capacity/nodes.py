@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -225,8 +225,7 @@ class Nodes:
 
     def answer(self, request: Any) -> Any:
         if isinstance(request, ListNodes):
-            if missing := set(request.names or ()) - set(self.nodes):
-                raise UnknownNode(f"there is no node {hostlist.fold(missing)}", "scontrol")
+            self._refuse_unknown(request.names or ())
             return tuple(
                 self.record(node) for node in self.nodes.values() if node.name in (request.names or self.nodes)
             )
@@ -241,6 +240,7 @@ class Nodes:
             return self.reservations.answer(request)
         self.asked.append(request)
         if isinstance(request, CreateReservation | UpdateReservation | DeleteReservation):
+            self._refuse_unknown(() if isinstance(request, DeleteReservation) else request.nodes or ())
             return self.reservations.answer(request)
         if isinstance(request, CancelJobs | RequeueJobs):
             return self._end(request)
@@ -252,6 +252,10 @@ class Nodes:
         for name in request.names:
             self._order(self.nodes[name], request)
         return None
+
+    def _refuse_unknown(self, names: Iterable[str]) -> None:
+        if missing := set(names) - set(self.nodes):
+            raise UnknownNode(f"there is no node {hostlist.fold(missing)}", "scontrol")
 
     def _end(self, request: CancelJobs | RequeueJobs) -> None:
         for job in (self.jobs[one.job] for one in request.ids):

@@ -16,7 +16,7 @@ from airflow_provider_soperator.capacity.order import (
     requested_allocation,
     scheduled_allocation,
 )
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Override, Window
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake
 
@@ -127,6 +127,19 @@ def test_a_shift_stops_where_the_next_one_begins_or_at_the_handover_within_its_l
     tonight = NOW.replace(hour=20)
     wanted = scheduled_allocation(replace(NIGHTS, lead="2h"), tonight, tonight + timedelta(hours=hours))
     assert wanted.stops_at == tonight + timedelta(hours=4 + stops)
+
+
+def test_a_shift_does_not_stop_ahead_of_an_override_as_no_other_begins_then() -> None:
+    tonight = NOW.replace(hour=20)
+    ahead = replace(NIGHTS, lead="2h")
+    for lasts, stops in (("21:00/{:%Y-%m-%d}T23:00", 21), ("18:30/{:%Y-%m-%d}T23:00", 23)):
+        asked = Override(f"{NOW:%Y-%m-%d}T{lasts.format(NOW)}", {"training": 1, "inference": 1})
+        made = ahead.overridden([asked])
+        assert scheduled_allocation(made, tonight, tonight.replace(hour=18)).stops_at == tonight.replace(hour=stops)
+    # Ahead of a handover another one does, also where an override ends with it.
+    until_then = Override(f"{NOW:%Y-%m-%d}T13:00/{NOW:%Y-%m-%d}T20:00", {"training": 1, "inference": 1})
+    made = ahead.overridden([until_then])
+    assert scheduled_allocation(made, NOW.replace(hour=14), NOW).stops_at == NOW.replace(hour=18)
 
 
 def test_what_was_to_be_so_before_is_wanted_now() -> None:

@@ -350,6 +350,14 @@ def test_clocks_may_differ(place: Place, ahead: int) -> None:
     assert waiting.has_taken(START + 64 * MINUTE)
 
 
+def test_a_clock_that_is_set_back_keeps_no_shift_from_its_renewals(place: Place) -> None:
+    holder, rival = (Process(key, place.lease(key)) for key in KEYS[:2])
+    assert holder.has_taken()
+    assert rival.take() is not None
+    holder.renew(START - 30 * MINUTE)
+    assert not rival.has_taken(START + 6 * MINUTE)
+
+
 @pytest.mark.parametrize("questions", range(1, 6))
 def test_who_renews_too_late_does_not_take_it_back_from_who_takes_it(questions: int) -> None:
     """As Slurm has no conditional change, the one who takes it asks first, and the one who renews looks again."""

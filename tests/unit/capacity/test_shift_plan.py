@@ -11,7 +11,12 @@ import pytest
 from airflow_provider_soperator.capacity.holdings import Holding, ProjectShare, World
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units, plan
-from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
+from airflow_provider_soperator.capacity.targets import (
+    BoughtNodes,
+    KubernetesScaleTarget,
+    NebiusNodeGroupTarget,
+    SlurmNodesTarget,
+)
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 TOMORROW = datetime(2096, 11, 21, 20, tzinfo=timezone.utc)
@@ -135,6 +140,16 @@ def test_and_in_what_is_missing_where_it_is_full(usage: int | None, is_told: boo
     world = World(CapacityBlock(id="b", limit=48, usage=40), seen, {"training": 8, "inference": 8}, [share])
     (line,) = missing_units(world, replace(ORDER, desired={"training": 3, "inference": 3}))
     assert line == "inference has 2 of 3 replicas ready" + f": {share}" * is_told
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_is_bought_is_a_step_also_where_nothing_moves(is_known: bool) -> None:
+    buys = BoughtNodes(node_group="bought", max_nodes=2, gpu_hours=64)
+    target = NebiusNodeGroupTarget(name="inference", node_group="group", fallback=buys)
+    until = TOMORROW + 60 * MINUTE if is_known else None
+    found = planned(6, 1, usage=64, targets=(ORDER.targets[0], target), until=until)
+    said = "from 21 Nov 20:10:00 UTC on: inference buys what the block lacks by then, up to 2 nodes"
+    assert found.steps == ((said,) if is_known else ("nothing to do",))
 
 
 def test_nothing() -> None:

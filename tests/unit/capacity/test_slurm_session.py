@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from airflow_provider_soperator.capacity.holdings import Release
+from airflow_provider_soperator.capacity.lease_store import TERM, ShiftRecord
+from airflow_provider_soperator.capacity.node_choice import NodeLoad
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
@@ -292,6 +294,16 @@ def test_for_a_late_node_no_other_is_kept_from_small_jobs() -> None:
     assert len(slurm.handover()) == 1
 
 
+def test_nodes_are_told_apart_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands, each compared with all others as a value takes seconds, in which no other trigger goes on."""
+    slurm = Slurm(4)
+    slurm.run("worker-0", HOUR)
+    slurm.run("worker-1", HOUR)
+    monkeypatch.setattr(NodeLoad, "__eq__", lambda *_: pytest.fail("two nodes are compared"))
+    assert slurm.shrink(1) == ["worker-2", "worker-3"]
+    assert slurm.handover() == ["worker-0"]
+
+
 def test_where_only_idle_nodes_go_a_busy_one_is_neither_told_nor_reserved() -> None:
     slurm = Slurm(2)
     slurm.run("worker-0", HOUR)
@@ -343,6 +355,15 @@ def test_nodes_that_are_gone_stay_away_and_are_no_mistake() -> None:
     assert (seen.allowed, seen.ready, seen.size, seen.possible(5), seen.possible(1)) == (3, 3, 5, 3, 1)
     asyncio.run(session.shrink(1, Release(wanted_at=NOW, mode=ASAP)))
     assert [one.names for one in slurm.asked if isinstance(one, PowerDown)] == [("worker-1", "worker-2")]
+
+
+def test_the_lease_is_kept_with_a_node_that_exists() -> None:
+    slurm = Slurm(3)
+    store, now = slurm.session(nodes="gpu-[0-4],worker-[1-2]").lease(), datetime.now(timezone.utc)
+    lease = asyncio.run(store.write(ShiftRecord(key="shift", task="t"), now, TERM, None))
+    assert lease is not None
+    assert lease.is_mine
+    assert [one.nodelist for one in slurm.reservations.known.values()] == ["worker-1"]
 
 
 def test_if_none_of_its_nodes_exists_it_is_a_mistake() -> None:

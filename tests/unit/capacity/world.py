@@ -376,7 +376,7 @@ class UnitsSession(Session):
         return
 
     def lease(self) -> LeaseStore | None:
-        return ReservationLease(self._ask, BLOCK, self.key, "worker-0", "root") if self._has_lease else None
+        return ReservationLease(self._ask, BLOCK, self.key, ("worker-0",), "root") if self._has_lease else None
 
     async def _do(self, deed: Callable[[], Any]) -> Any:
         return await self._cloud.do(self._process, deed)

@@ -20,6 +20,7 @@ from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.soperator.conditions import Condition
 from airflow_provider_soperator.soperator.workloads import Host, Pod
+from airflow_provider_soperator.work.machines import MachineReplacement
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 OURS = "[hardware_problem] airflow:nights: NVLink"
@@ -52,6 +53,21 @@ class Story:
     def see(self, seen: NodeSnapshot, *, after: float = 1, may_begin: bool = True) -> NodeStep:
         self.minutes += after
         return self.replacement.look(seen, NOON + timedelta(minutes=self.minutes), may_begin=may_begin)
+
+
+def test_of_many_nodes_so_many_are_under_way_and_each_is_asked_for_that_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, asked = tuple(f"worker-{number}" for number in range(20)), list[Replacement]()
+    span = {"since": NOON, "deadline": NOON + timedelta(days=1)}
+    work = MachineReplacement(slurm_conn_id="c", nodes=names, owner="nights", max_parallel="25%", **span)  # type: ignore[arg-type]
+    work._replacements, work._lost = {name: Replacement(WANTED) for name in names}, {}
+    was = Replacement.is_under_way.fget
+    assert was
+    monkeypatch.setattr(Replacement, "is_under_way", property(lambda one: asked.append(one) or was(one)))
+    for _ in range(2):
+        move = work._decide(dict.fromkeys(names, sight("IDLE+CLOUD")))
+        begun = [name for name, why in move.waiting.items() if why == "is being drained"]
+        assert (begun, len(asked)) == (list(names[:5]), 40)
+        asked.clear()
 
 
 def test_a_node_is_drained_waited_for_and_found_on_another_machine() -> None:

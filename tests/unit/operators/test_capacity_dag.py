@@ -96,6 +96,8 @@ def test_unknown_keys_of_a_conf_are_refused() -> None:
     check({"dag_run": SimpleNamespace(conf=steering)})
     with pytest.raises(AirflowFailException, match="a run that steers moves nothing itself: leave plan_only, training"):
         check({"dag_run": SimpleNamespace(conf={**steering, "training": "6", "plan_only": True})})
+    with pytest.raises(AirflowFailException, match="until is for sizes of targets, got until '2026-11-24' alone"):
+        check({"dag_run": SimpleNamespace(conf={"training": "", "until": "2026-11-24", "because": "a deadline"})})
     with pytest.raises(AirflowFailException, match="nodes are for steer=leave_out, got nodes 'worker-3' alone"):
         check({"dag_run": SimpleNamespace(conf={"nodes": "worker-3"})})
 
@@ -186,7 +188,8 @@ def test_what_the_form_says_holds_until_its_end_for_all_runs(airflow: Airflow) -
     assert KEY not in airflow.variables
     airflow.run("shift", **FORM, until="2026-11-24T10:00:00Z")
     assert airflow.order.desired == {"training": 6, "inference": 2}
-    assert (airflow.order.until, airflow.order.stops_at) == (NOON + 22 * HOUR, NOON + 20 * HOUR)
+    # No run begins ahead of its end.
+    assert airflow.order.until == airflow.order.stops_at == NOON + 22 * HOUR
     assert airflow.order.why == "override by ann (the deadline) (shifts)"
     [kept] = json.loads(airflow.variables[KEY])
     assert kept["when"] == "2026-11-23T12:00:00/2026-11-24T10:00:00"
@@ -224,6 +227,20 @@ def test_what_a_schedule_does_not_give_away_is_refused(airflow: Airflow) -> None
     airflow.variables[KEY] = "training 6"
     with pytest.raises(AirflowFailException, match="the Airflow Variable shifts_overrides is no list of overrides"):
         airflow.run("plan")
+
+
+def test_an_override_that_is_over_is_in_no_way_of_an_edited_schedule(airflow: Airflow) -> None:
+    yesterday, tomorrow = ("2026-11-22T10:00/2026-11-22T12:00", "2026-11-24T10:00/2026-11-24T12:00")
+    for allocation, said in (
+        ({"training": 4, "batch": 2}, "names the target 'batch', but 'night' does not"),
+        ({"training": 8, "inference": 8}, "needs 128 GPUs"),
+    ):
+        airflow.variables[KEY] = json.dumps([{"when": yesterday, "allocation": allocation}])
+        airflow.run("shift")
+        assert airflow.order.desired == {"training": 3, "inference": 4}
+        airflow.variables[KEY] = json.dumps([{"when": tomorrow, "allocation": allocation}])
+        with pytest.raises(AirflowFailException, match=said):
+            airflow.run("shift")
 
 
 def test_a_run_whose_window_is_over_is_skipped(airflow: Airflow) -> None:
@@ -321,6 +338,11 @@ def test_what_a_person_has_stopped_is_kept_until_the_next_handover(airflow: Airf
     [kept] = json.loads(airflow.variables[KEY])
     assert (kept["allocation"], kept["by"]) == (asked["units"], "ann")
     assert kept["when"] == "2026-11-23T11:00:00/2026-11-23T20:00:00"
+    # Or until the end of what was asked for before.
+    before = {"when": "2026-11-23T10:00/2026-11-23T15:00", "allocation": {"training": 6, "inference": 2}}
+    airflow.variables[KEY] = json.dumps([before])
+    task.execute_complete(context, succeeded({**ended, "figures": {}, "asked": asked}))
+    assert json.loads(airflow.variables[KEY])[-1]["when"] == "2026-11-23T11:00:00/2026-11-23T15:00:00"
     assert events == {"shifts_shifts": ended}
 
 

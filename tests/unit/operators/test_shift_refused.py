@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +11,12 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_soperator.capacity.order import Timeouts
-from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.capacity.targets import (
+    KubernetesScaleTarget,
+    NebiusNodeGroupTarget,
+    SlurmNodesTarget,
+    Target,
+)
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 
@@ -38,6 +45,7 @@ def shift(**options: Any) -> ShiftCapacityOperator:
         ({"if_running": "queue"}, "if_running must be 'wait' or 'fail', got 'queue'"),
         ({"mode": "force", "signal": "TREM"}, "unknown signal 'TREM'"),
         ({"mode": "force", "force_after": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
+        ({"mode": "force", "grace": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
         (
             {"mode": "force", "force_after": HOUR, "transfer": HOUR},
             "waits only 2:00:00 for a node: make force_after shorter",
@@ -47,6 +55,29 @@ def shift(**options: Any) -> ShiftCapacityOperator:
 def test_mistakes_are_found_when_the_dag_is_parsed(options: dict[str, Any], said: str) -> None:
     with pytest.raises(CapacityMistake, match=said):
         shift(**options)
+
+
+GROUP = NebiusNodeGroupTarget(name="inference", node_group="group-1")
+WORKLOAD = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8)
+
+
+@pytest.mark.parametrize(
+    ("one", "fields", "shared"),
+    [
+        (SlurmNodesTarget(name="training", nodes="worker-[0-4]"), {"nodes": "worker-[4-7]"}, "worker-4"),
+        (SlurmNodesTarget(name="training", nodes="worker-[0-4]"), {"nodes": "worker-[5-7]"}, ""),
+        (SlurmNodesTarget(name="training", nodes="worker-[0-4]"), {"slurm_conn_id": "another"}, ""),
+        (GROUP, {"gpus_per_unit": 4}, "group-1"),
+        (GROUP, {"node_group": "group-2"}, ""),
+        (WORKLOAD, {"gpus_per_unit": 4}, "vllm"),
+        (WORKLOAD, {"namespace": "staging"}, ""),
+    ],
+)
+def test_two_targets_have_nothing_in_common(one: Target, fields: dict[str, Any], shared: str) -> None:
+    two = [one, replace(one, name="other", **fields)]
+    said = pytest.raises(CapacityMistake, match=f"{one.name} and other both have {shared}: let one of them have it")
+    with said if shared else nullcontext():
+        ShiftCapacityOperator(task_id="shift", targets=two, block="block", desired={"other": 1})
 
 
 def test_jobs_may_be_ended_as_late_as_the_shift_waits_for() -> None:

@@ -52,6 +52,13 @@ def test_a_static_node_goes_once_no_job_is_on_it(state: str, waits: str) -> None
     assert (stage.orders, stage.is_over, told(stage)) == ((), not waits, waits)
 
 
+def test_thousands_of_names_are_made_once_and_not_for_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, made, names = nodeset(50), list[int](), NodeSetSeen.names
+    monkeypatch.setattr(NodeSetSeen, "names", lambda *given: made.append(1) or names(*given))
+    to(50).finish(seen, slurm(worker_0=IDLE), NOW)
+    assert len(made) <= 2
+
+
 def test_nodes_that_slurm_does_not_know_hold_nothing_up() -> None:
     assert to(1).prepare(nodeset(3), slurm(worker_0=IDLE)).is_over
     assert to(1).prepare(nodeset(3), None).is_over

@@ -333,6 +333,34 @@ def test_a_shift_stops_where_it_is_once_somebody_wishes_for_something_else(world
     assert has_left
 
 
+def test_a_shift_stops_once_the_schedule_is_edited_to_wish_for_something_else(world: World) -> None:
+    asked: dict[str, Any] = {"edited": ["shifts", world.now.timestamp()]}
+    goal = {"training": 4, "inference": 4}
+    # The watcher keeps what the file has; that was not edited since.
+    world.now -= MINUTE
+    world.looks(
+        watcher(CapacitySchedule.read({**SCHEDULE.describe(), "otherwise": {"training": 5, "inference": 3}})), 2
+    )
+    assert stopped(world, goal, [], **asked)[0]["report"] == {"state": "done"}
+    world.looks(watcher(), 1)
+    assert stopped(world, goal, [], **asked)[0]["report"] == {"state": "done"}
+    world.looks(
+        watcher(CapacitySchedule.read({**SCHEDULE.describe(), "otherwise": {"training": 6, "inference": 2}})), 2
+    )
+    event, has_left = stopped(world, goal, [], **asked)
+    assert event["result"]["superseded"].startswith("otherwise wishes for training 6, inference 2 by now")
+    assert has_left
+    for text in (
+        "{",
+        "[]",
+        '{"at": 9999999999}',
+        '{"at": 9999999999, "schedule": {"windows": 1}}',
+        '{"at": 9999999999, "schedule": 1}',
+    ):
+        world.variables["shifts_schedule"] = text
+        assert stopped(world, goal, [], **asked)[0]["report"] == {"state": "done"}
+
+
 def test_a_shift_goes_on_while_it_is_wished_for(world: World) -> None:
     for goal, kept in [({"training": 4, "inference": 4}, []), (OVERRIDE["allocation"], [OVERRIDE])]:
         event, has_left = stopped(world, goal, kept)  # type: ignore[arg-type]
