@@ -103,6 +103,26 @@ class Pace:
         return random.uniform(0.5, 1.0) * longest
 
 
+@dataclass
+class Effort:
+    """The seconds that answers take: the shorter of the last two.
+
+    A single slow answer is no sign of a busy slurmctld: the connection was made, or a daemon hung. After a minute of
+    that no job would be polled for ten, and Airflow would miss heartbeats before it learns of an end.
+
+    >>> effort = Effort()
+    >>> effort.of(60), effort.of(2), effort.of(3), effort.of(0.1)
+    (0.0, 2, 2, 0.1)
+    """
+
+    _before: float = 0.0
+
+    def of(self, seconds: float) -> float:
+        """The effort after an answer that took these seconds."""
+        before, self._before = self._before, seconds
+        return min(before, seconds)
+
+
 def first_of_kind(before: Exception | None, now: Exception) -> Exception:
     """The failure to report: its text may differ each time, but only a new type of failure is an update."""
     return before if before is not None and type(before) is type(now) else now

@@ -17,7 +17,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.client.job_tracker import LossLimits, TrackedJob
 from airflow_provider_soperator.client.output import Ask
-from airflow_provider_soperator.client.pace import OF_MEMORY, Pace, first_of_kind
+from airflow_provider_soperator.client.pace import OF_MEMORY, Effort, Pace, first_of_kind
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, InvalidRequest, RateLimited
@@ -62,8 +62,9 @@ class WatchList(Generic[W]):
         #: By a job's number, and the name that it must have.
         self._jobs: dict[tuple[int, str], TrackedJob] = {}
         self._not_mine = 0
-        #: When the queue was last asked, and the seconds that its answer took.
+        #: When the queue was last asked, and what its answers cost.
         self.asked_at = self.effort = 0.0
+        self._effort, self._accounting_effort = Effort(), Effort()
         # Accounting has its own pace: updates from the queue must not wait for a slurmdbd that does not answer.
         self._accounting = Pace()
         self._accounting_due = 0.0
@@ -129,7 +130,7 @@ class WatchList(Generic[W]):
     def _ask_queue(self, jobs: list[TrackedJob]) -> Steps[dict[int, list[Job]]]:
         self.asked_at = self._clock()
         rows = yield ListJobs(ids=_ids(jobs), mine=not self._not_mine)
-        self.effort = self._clock() - self.asked_at
+        self.effort = self._effort.of(self._clock() - self.asked_at)
         queue: dict[int, list[Job]] = {}
         for row in rows:
             queue.setdefault(row.id.job, []).append(row)
@@ -159,7 +160,8 @@ class WatchList(Generic[W]):
                 job.could_not_ask(str(self._accounting_failure))
             return
         self._accounting_failure, self.has_accounting = None, True
-        self._accounting_due = asked_at + self._accounting.after_answer(effort=self._clock() - asked_at)
+        effort = self._accounting_effort.of(self._clock() - asked_at)
+        self._accounting_due = asked_at + self._accounting.after_answer(effort=effort)
         for job in jobs:
             job.look_at_accounting(past.get(job.number, ()))
             job.judge(self._clock(), self._patience)

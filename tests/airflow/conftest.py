@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from sandbox.airflow import database, interpreter
+from sandbox.airflow import database
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
 from tests import leftovers
+from tests.airflow import executors
 from tests.airflow.shifts import Capacity
 from tests.airflow.stack import FIRST, Run, Stack
 from tests.integration.cluster import Cluster
@@ -45,8 +44,7 @@ def slurm(home: Path) -> Iterator[Cluster]:
         vm_boot=0.5,
         vm_lag=1,
         vm_removal=0.5,
-        # Tasks run on nodes with the packages of this process.
-        visible=[str(Path(__file__).parents[2]), sys.prefix, str(home)],
+        visible=executors.visible(home),
         # Each look at the nodes is a command.
         checks_interval=3,
         slurm_conf=[
@@ -84,18 +82,11 @@ def stack(slurm: Cluster, metrics: socket.socket, home: Path) -> Iterator[Stack]
         "AIRFLOW__METRICS__STATSD_HOST": host,
         "AIRFLOW__METRICS__STATSD_PORT": str(port),
         "AIRFLOW__METRICS__METRICS_ALLOW_LIST": "soperator",
-        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor,SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor",
-        "AIRFLOW__SOPERATOR__EXECUTOR_PYTHON": interpreter.environment(slurm.sandbox.init.root()),
-        "AIRFLOW__SOPERATOR__EXECUTOR_JOB": json.dumps({"env": on_nodes(folder)}),
+        **executors.options(slurm.sandbox, folder),
         "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "5",
     }
     with Stack(folder, slurm.access["airflow_connections"] | more, url) as stack:
         yield stack
-
-
-def on_nodes(folder: Path) -> dict[str, str]:
-    """Variables of an Airflow in this folder for its tasks on nodes."""
-    return {"AIRFLOW_HOME": str(folder), "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags")}
 
 
 @pytest.fixture(scope="session")

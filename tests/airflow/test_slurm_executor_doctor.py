@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_soperator.cli import executor_checks
 from airflow_provider_soperator.cli.verdicts import Verdict
-from tests.airflow.conftest import on_nodes
+from tests.airflow.executors import on_nodes
 from tests.airflow.stack import Stack
 from tests.integration.cluster import Cluster
 

@@ -115,11 +115,11 @@ class Blows:
     def restart_slurmdbd(self) -> bool:
         return self._restart("slurmdbd")
 
-    def _restart(self, daemon: str, how: signal.Signals = signal.SIGKILL) -> bool:
+    def _restart(self, daemon: str, how: signal.Signals = signal.SIGKILL, longest: float = 2.0) -> bool:
         init = self._cluster.sandbox.init
         init.signal(daemon, how)
         self._stack.wait(f"{daemon} is gone", lambda: not init.processes()[daemon]["pid"])
-        time.sleep(self._aim.uniform(0, 2))
+        time.sleep(self._aim.uniform(0, longest))
         self._cluster.sandbox.up()
         return True
 

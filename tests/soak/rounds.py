@@ -15,7 +15,7 @@ from pathlib import Path
 
 #: The turns that scenarios take; those whose rounds are short come more often.
 ORDER = (
-    *("submissions", "shifts", "chaos", "submissions", "shifts", "clusters"),
+    *("submissions", "shifts", "chaos", "submissions", "shifts", "executor", "clusters"),
     *("fan_out", "matrix", "outage", "simulation"),
 )
 SCENARIOS = tuple(dict.fromkeys(ORDER))

@@ -13,6 +13,7 @@ from typing import Any
 from sandbox.airflow import database
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
+from tests.airflow import executors
 from tests.airflow.stack import Stack
 from tests.integration.cluster import Cluster, check_ledger
 from tests.sandboxes import kept_up
@@ -46,17 +47,20 @@ def sandbox(round_: Round, **fields: Any) -> Iterator[Cluster]:
 
 
 @contextmanager
-def airflow(round_: Round, **fields: Any) -> Iterator[tuple[Stack, Cluster]]:
-    """An Airflow on a sandbox, with a PostgreSQL in it."""
-    with sandbox(round_, workers=4, slurmd_timeout=10, **fields) as cluster, tempfile.TemporaryDirectory() as folder:
-        url = database.start(cluster.sandbox)
+def airflow(round_: Round, *, on_nodes: bool = False, **fields: Any) -> Iterator[tuple[Stack, Cluster]]:
+    """An Airflow on a sandbox, with a PostgreSQL in it; if need be, one whose tasks can run on nodes."""
+    with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
-        with Stack(home, cluster.access["airflow_connections"], url) as stack:
-            try:
-                yield stack, cluster
-            except Exception:
-                keep(round_, home)
-                raise
+        visible = executors.visible(Path(folder)) if on_nodes else []
+        with sandbox(round_, **{"workers": 4, "slurmd_timeout": 10, "visible": visible, **fields}) as cluster:
+            url = database.start(cluster.sandbox)
+            more = executors.options(cluster.sandbox, home) if on_nodes else {}
+            with Stack(home, cluster.access["airflow_connections"] | more, url) as stack:
+                try:
+                    yield stack, cluster
+                except Exception:
+                    keep(round_, home)
+                    raise
 
 
 @contextmanager

@@ -249,6 +249,29 @@ def test_what_was_withdrawn_is_cancelled_once_the_cluster_answers_again(monkeypa
     assert run_without_waiting(outage(), monkeypatch) == ([1, 1, 2, 2], "")
 
 
+def test_a_single_slow_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a slurmctld that hung for a minute the ends of jobs would be seen after ten, as missed heartbeats."""
+
+    class Slow(Slurm):
+        async def ask(self, request: Request[Any]) -> Any:
+            if isinstance(request, ListJobs):
+                await asyncio.sleep(answers.pop(0) if answers else 0.1)
+            return await super().ask(request)
+
+    async def asked_within(seconds: float, *slow: float) -> int:
+        answers[:] = slow
+        slurm = Slow(queued("7", "RUNNING"), accounting=[])
+        watch = Poller(slurm.ask).watch(JobId(7))
+        await asyncio.sleep(seconds)
+        watch.close()
+        return slurm.count(ListJobs)
+
+    answers: list[float] = []
+    assert run_without_waiting(asked_within(90, 0.1, 60), monkeypatch) >= 5
+    # A slurmctld that is busy is spared.
+    assert run_without_waiting(asked_within(400, 20, 20, 20), monkeypatch) == 3
+
+
 def test_nobody_is_troubled_where_what_was_withdrawn_cannot_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(Slurm):
         async def ask(self, request: Request[Any]) -> Any:
