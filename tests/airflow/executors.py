@@ -46,10 +46,4 @@ def options(sandbox: Sandbox, folder: Path) -> dict[str, str]:
 
 def on_nodes(folder: Path) -> dict[str, str]:
     """Variables of an Airflow in this folder for its tasks on nodes."""
-    return {
-        "AIRFLOW_HOME": str(folder),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
-        # Less than heartbeats may be missed for: the supervisor of Airflow 3.4 may not see before that a task that it
-        # has told to end has done so.
-        "AIRFLOW__CORE__KILLED_TASK_CLEANUP_TIME": "5",
-    }
+    return {"AIRFLOW_HOME": str(folder), "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags")}

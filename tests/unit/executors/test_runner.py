@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import selectors
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,16 @@ def test_an_api_server_that_is_not_reached_is_told(library: str) -> None:
     unreached = type("ConnectError", (Exception,), {"__module__": f"{library}._exceptions"})
     assert runner._code_of(unreached("Connection refused")) == runner.UNREACHED
     assert runner._code_of(OSError("no space left")) == 1
+
+
+def test_a_supervisor_is_not_kept_by_pipes_that_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+    monkeypatch.setattr(selectors.DefaultSelector, "select", lambda self, timeout=None: waits.append(timeout))
+    runner.wait_for_nothing_briefly()
+    reading, writing = os.pipe()
+    with selectors.DefaultSelector() as selector, os.fdopen(writing, "wb"), os.fdopen(reading, "rb") as pipe:
+        for timeout in (60.0, 0.0, None):
+            selector.select(timeout)
+        selector.register(pipe, selectors.EVENT_READ)
+        selector.select(60.0)
+    assert waits == [0.02, 0.0, None, 60.0]
