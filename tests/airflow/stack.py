@@ -74,6 +74,9 @@ class Stack:
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+            # Airflow 3.4 may take as long to see that a task has ended which it has told to, and its beta's scheduler
+            # dies if it misses the heartbeats of one that was cleared before.
+            "AIRFLOW__CORE__KILLED_TASK_CLEANUP_TIME": "5",
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "30",
             "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
