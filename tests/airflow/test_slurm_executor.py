@@ -25,7 +25,8 @@ def on_node():
 def beside(number):
     assert number and job() == (None, None)
 
-@task(**ON_NODE)
+# Before those of other DAGs, so that a scheduler which is busy finds them together.
+@task(priority_weight=10, **ON_NODE)
 def mapped(index):
     print("in array", job()[1])
 
@@ -37,7 +38,9 @@ def rescheduled(dag_run=None):
         return True
     poked.touch()
 
-@task(executor="SlurmExecutor", executor_config={"partition": "main", "share": 4, "cpus_per_task": 2})
+SHARING = {"partition": "main", "share": 4, "cpus_per_task": 2}
+
+@task(executor="SlurmExecutor", executor_config=SHARING, priority_weight=10)
 def sharing(index):
     print("in job", job()[0])
 
