@@ -26,7 +26,7 @@ def beside(number):
     assert number and job() == (None, None)
 
 # Before those of other DAGs, so that a scheduler which is busy finds them together.
-@task(priority_weight=10, **ON_NODE)
+@task(priority_weight=1000, **ON_NODE)
 def mapped(index):
     print("in array", job()[1])
 
@@ -40,7 +40,7 @@ def rescheduled(dag_run=None):
 
 SHARING = {"partition": "main", "share": 4, "cpus_per_task": 2}
 
-@task(executor="SlurmExecutor", executor_config=SHARING, priority_weight=10)
+@task(executor="SlurmExecutor", executor_config=SHARING, priority_weight=1000)
 def sharing(index):
     print("in job", job()[0])
 
