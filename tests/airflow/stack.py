@@ -55,6 +55,10 @@ os.register_at_fork(after_in_child=lambda: os.setpriority(os.PRIO_PROCESS, 0, 0)
 """
 
 
+#: True from Airflow 3.4 on, which has loops, and keeps earlier tries of a task beside it.
+HAS_REGIONS = hasattr(TaskInstance, "region_id")
+
+
 class Stack:
     """Airflow's processes around one database, with everything in one folder."""
 
@@ -321,7 +325,7 @@ class Run(DagRun):
 
 def _map_index() -> Any:
     """What a task's map index is in a query; Airflow 3.4 has the number of an iteration of a loop in its place."""
-    if hasattr(TaskInstance, "region_id"):
+    if HAS_REGIONS:
         from airflow.models.task_coordinates import public_map_index_expression  # type: ignore[import-not-found,unused-ignore]
 
         return public_map_index_expression(TaskInstance)

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import airflow
 import pytest
 
 from tests.airflow.jobs import HELD, Jobs
 from tests.airflow.processes import Component, parent, wait_dead
-from tests.airflow.stack import Run, Stack
+from tests.airflow.stack import HAS_REGIONS, Run, Stack
 from tests.integration.cluster import Cluster
 
 COMMON = f"script='{HELD}', poll_interval=1, retry_delay=timedelta(seconds=1)"
@@ -28,9 +27,9 @@ SbatchOperator(task_id="no_worker", start_from_trigger=True, end_from_trigger=Tr
 
 #: What the log of a trigger says that another triggerer has taken over.
 REASSIGNED = (
-    "Another triggerer goes on with this: nothing is cancelled"
-    if airflow.__version__ < "3.4"
-    else "Trigger reassigned to another triggerer, dropping it without on_kill"
+    "Trigger reassigned to another triggerer, dropping it without on_kill"
+    if HAS_REGIONS
+    else "Another triggerer goes on with this: nothing is cancelled"
 )
 
 # The last test lets the jobs go.

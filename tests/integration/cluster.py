@@ -134,10 +134,15 @@ class Cluster:
 
         One that was killed before took nodes that are on for off when it was back, and they do not register again.
         """
-        saved, since = self.sandbox.init.root() / "var/spool/slurmctld/node_state", time.time()
-        # Else there may be nothing more to write.
-        self.run("scontrol", "update", "nodename=worker-0", f"comment={self.node('worker-0').comment}")
-        self.wait("slurmctld has saved its nodes", lambda: saved.exists() and saved.stat().st_mtime > since)
+        comment = self.node("worker-0").comment
+        self.wait_saved("node", lambda: self.run("scontrol", "update", "nodename=worker-0", f"comment={comment}"))
+
+    def wait_saved(self, what: str, change: Callable[[], object]) -> None:
+        """Wait until slurmctld has written down its ``job`` or ``node`` states, after a change that it has to write."""
+        saved, since = self.sandbox.init.root() / f"var/spool/slurmctld/{what}_state", time.time()
+        # Else there may be nothing more to write: it may just have done so.
+        change()
+        self.wait(f"slurmctld has saved each {what}", lambda: saved.exists() and saved.stat().st_mtime > since)
 
     def resize(self, group: str, count: int) -> Operation[Any]:
         """Ask the Nebius API for a node group of so many machines."""

@@ -108,10 +108,7 @@ def accounted(cluster: Cluster, job: str) -> dict[str, str]:
 
 def wait_until_saved(cluster: Cluster) -> None:
     """slurmctld writes its state down every few seconds; when it is killed it forgets what came later."""
-    saved, since = cluster.sandbox.init.root() / "var/spool/slurmctld/job_state", time.time()
-    # Else there may be nothing more to write: it may just have done so.
-    cluster.run("scancel", cluster.sbatch("--hold"))
-    cluster.wait("slurmctld has saved its jobs", lambda: saved.exists() and saved.stat().st_mtime > since)
+    cluster.wait_saved("job", lambda: cluster.run("scancel", cluster.sbatch("--hold")))
 
 
 def apt_config(folder: Path, mirror: str) -> Path:
