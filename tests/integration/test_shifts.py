@@ -113,6 +113,7 @@ def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts, monkeypatc
     shifts.check_at_rest()
 
 
+@pytest.mark.soak
 def test_nodes_that_stand_idle_ahead_of_it_are_counted(shifts: Shifts) -> None:
     figures = shifts.run(shifts.order(2, 2, wanted_at=at(15))).figures
     leaving = 2 * 8 * figures.total_seconds
@@ -122,7 +123,6 @@ def test_nodes_that_stand_idle_ahead_of_it_are_counted(shifts: Shifts) -> None:
     shifts.check_at_rest()
 
 
-@pytest.mark.each_slurm
 def test_nodes_that_are_kept_free_are_reserved_and_not_in_maintenance(shifts: Shifts) -> None:
     cluster = shifts.cluster
     # It begins after the window, and before a handover would end by itself.
@@ -152,6 +152,7 @@ def test_nodes_that_are_kept_free_are_reserved_and_not_in_maintenance(shifts: Sh
 # How far nodes may be hurried
 
 
+@pytest.mark.soak
 @pytest.mark.oldest_slurm
 def test_idle_waits_and_lets_jobs_start_until_a_node_is_idle(shifts: Shifts) -> None:
     cluster = shifts.cluster
@@ -175,6 +176,7 @@ def test_idle_waits_and_lets_jobs_start_until_a_node_is_idle(shifts: Shifts) -> 
     shifts.check_at_rest()
 
 
+@pytest.mark.soak
 def test_a_node_that_falls_idle_takes_the_place_of_a_busy_one(shifts: Shifts) -> None:
     cluster = shifts.cluster
     jobs = {name: cluster.held_job(WHOLE_NODE, f"--nodelist={name}") for name in shifts.workers}
@@ -196,6 +198,7 @@ def test_a_node_that_falls_idle_takes_the_place_of_a_busy_one(shifts: Shifts) ->
 # What others keep for themselves
 
 
+@pytest.mark.soak
 def test_what_somebody_has_drained_is_left_to_them(shifts: Shifts) -> None:
     cluster = shifts.cluster
     cluster.run("scontrol", "update", "nodename=worker-3", "state=drain", "reason=disk")
@@ -209,6 +212,7 @@ def test_what_somebody_has_drained_is_left_to_them(shifts: Shifts) -> None:
     shifts.check_at_rest()
 
 
+@pytest.mark.soak
 def test_what_others_have_reserved_is_left_to_them(shifts: Shifts) -> None:
     cluster = shifts.cluster
     words = ("ReservationName=team", "Users=root", "Nodes=worker-0", "StartTime=now+30minutes", "Duration=60")

@@ -134,6 +134,7 @@ def test_a_mistake_is_found_before_anything_is_moved(
     shifts.check_at_rest()
 
 
+@pytest.mark.soak
 def test_nodes_that_are_gone_are_a_line_of_the_plan(shifts: Shifts) -> None:
     order = with_training(shifts, nodes="other-0,worker-[0-3,6-7]")
     plan = shifts.accepted(replace(order, desired={"training": 4, "inference": 0}))
@@ -147,6 +148,7 @@ def test_nodes_that_are_gone_are_a_line_of_the_plan(shifts: Shifts) -> None:
 # Others have the capacity
 
 
+@pytest.mark.soak
 def test_capacity_that_others_take_meanwhile_never_comes(shifts: Shifts) -> None:
     cluster = shifts.cluster
     cluster.fault("block-limit", gpus=40, after=0)
@@ -185,6 +187,7 @@ def test_what_others_have_is_bought_where_the_user_says_so_until_the_block_has_i
     shifts.check_at_rest()
 
 
+@pytest.mark.soak
 def test_a_project_that_may_have_less_gets_what_it_may_have(shifts: Shifts) -> None:
     cluster, before = shifts.cluster, len(shifts.cluster.ledger())
     targets = shifts.training(), shifts.inference(REMOTE_INFERENCE_GROUP)
@@ -205,6 +208,7 @@ def test_a_project_that_may_have_less_gets_what_it_may_have(shifts: Shifts) -> N
     shifts.check_at_rest()
 
 
+@pytest.mark.soak
 def test_a_block_that_shrinks_meanwhile_leaves_nothing_to_go_back_to(shifts: Shifts) -> None:
     cluster = shifts.cluster
     hasty = replace(PATIENT, free=timedelta(seconds=3))
@@ -267,7 +271,7 @@ def slurmctld_hangs(shifts: Shifts, running: Running) -> None:
 @pytest.mark.parametrize(
     ("out", "back"),
     [
-        (usage_unknown, slurmctld_restarts),
+        pytest.param(usage_unknown, slurmctld_restarts, marks=pytest.mark.soak),
         (nebius_hangs, slurmctld_hangs),
         (nebius_loses_answers, nebius_fails),
     ],
@@ -309,6 +313,7 @@ def test_nodes_that_die_on_their_way_are_replaced_or_gone(shifts: Shifts) -> Non
 
 
 # With the habits of Soperator 4.1, where it keeps its Pod, and so its machine.
+@pytest.mark.soak
 @pytest.mark.oldest_slurm
 def test_another_comes_for_a_node_that_does_not_boot_and_without_one_it_is_missing(shifts: Shifts) -> None:
     cluster = shifts.cluster
@@ -346,6 +351,7 @@ def keep_busy(shifts: Shifts) -> str:
     return job
 
 
+@pytest.mark.soak
 def test_two_shifts_of_one_block_go_one_after_the_other(shifts: Shifts) -> None:
     order = shifts.order(2, 2)
     job = keep_busy(shifts)
@@ -361,6 +367,7 @@ def test_two_shifts_of_one_block_go_one_after_the_other(shifts: Shifts) -> None:
     shifts.check_at_rest()
 
 
+@pytest.mark.soak
 def test_a_lease_in_kubernetes_keeps_apart_who_has_no_slurm_in_common(
     shifts: Shifts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from tests.integration.shifts import Queue, Shifts
 pytestmark = pytest.mark.lane("shifts")
 
 
+@pytest.mark.soak
 def test_it_is_killed_at_each_kind_of_order(shifts: Shifts) -> None:
     before = len(shifts.cluster.ledger())
     left = USUAL

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from airflow_provider_soperator.capacity.holdings import Holding
+from airflow_provider_soperator.capacity.holdings import Holding, ProjectShare
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
 from airflow_provider_soperator.capacity.reconciliation import begin
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, ShiftPlan
+from airflow_provider_soperator.capacity.targets.protocol import Session
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.nebius.api import NebiusMissing, NebiusUnauthenticated, NebiusUnreachable
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
@@ -22,7 +23,20 @@ from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotPe
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
 from tests.unit.capacity.test_shift import ALL, DAY, HASTY, NIGHT, ORDER, OTHER, carry, is_as, made_cloud, shift
-from tests.unit.capacity.world import BLOCK, NEVER, SECOND, START, Cloud, Death, Pace, Process, State, Unit
+from tests.unit.capacity.world import (
+    BLOCK,
+    NEVER,
+    SECOND,
+    START,
+    Cloud,
+    Connected,
+    Death,
+    NoMachines,
+    Pace,
+    Process,
+    State,
+    Unit,
+)
 
 
 @pytest.fixture
@@ -225,6 +239,27 @@ def test_what_others_hold_of_the_block_is_told_before_and_what_is_left_is_shared
     assert outcome.state == "partial"
     assert is_as(cloud, {"training": 6, "inference": 2}) or cloud.ready() == {"training": 6, "inference": 2}
     assert "only 0 GPUs of the block are free, too few for inference" in outcome.missing[-1]
+
+
+class SharedOut(NoMachines):
+    """The cloud's API, which tells of the parts of the block that projects may have."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__()
+        self._cloud = cloud
+
+    async def shares(self, sessions: Mapping[str, Session]) -> list[ProjectShare]:
+        return self._cloud.share()
+
+
+def test_a_project_that_may_have_less_gets_what_it_may_have(cloud: Cloud) -> None:
+    cloud.shares["project-e00serving"] = (frozenset({"inference"}), 16)
+    process = Process()
+    connections = Connected(cloud.sessions(process, ORDER.key), machines=SharedOut(cloud))
+    outcome = asyncio.run(Shift(ORDER, cloud.reader(process), connections, cloud.log).run())
+    assert (outcome.state, outcome.allocation) == ("partial", {"training": 4, "inference": 2})
+    full = "project-e00serving may have 16 GPUs of the block, and has 16"
+    assert outcome.missing == (f"inference has 2 of 4 replicas ready: {full}",)
 
 
 # The first look

@@ -34,7 +34,7 @@ from airflow_provider_soperator.slurm.requests import (
     UpdateReservation,
 )
 from airflow_provider_soperator.slurm.states import NodeState
-from tests.unit.capacity.nodes import Nodes
+from tests.unit.capacity.nodes import Nodes, SlurmNode
 from tests.unit.capacity.world import Log
 
 if TYPE_CHECKING:
@@ -163,6 +163,12 @@ class Slurm(Nodes):
         before, release = len(self.asked), Release(wanted_at=at or NOW, mode=mode, **how)
         asyncio.run(self.session().shrink(to, release))
         return [name for order in self.asked[before:] if isinstance(order, PowerDown) for name in order.names]
+
+    def grow(self, to: int) -> list[str]:
+        """The nodes that are powered up."""
+        before = len(self.asked)
+        asyncio.run(self.session().grow(to))
+        return [name for order in self.asked[before:] if isinstance(order, PowerUp) for name in order.names]
 
     def handover(self) -> list[str]:
         return [name for one in self.reservations.known.values() for name in one.nodelist.split(",")]
@@ -462,3 +468,26 @@ def test_no_job_is_ended_while_an_idle_node_can_go_in_place_of_a_told_one() -> N
     slurm.answer(PowerDown(("worker-0",), ASAP, OURS))
     assert force(slurm, 1) == ["worker-1"]
     assert (job.restarts, job.signals) == (0, [])
+
+
+# What comes
+
+
+def test_another_comes_for_a_node_that_does_not_boot_and_without_one_it_is_missing() -> None:
+    slurm = Slurm(3)
+    for name in ("worker-1", "worker-2"):
+        slurm.nodes[name] = SlurmNode(name, power="off", has_machine=False, drain=OURS)
+    assert slurm.grow(2) == ["worker-1"]
+    broken = slurm.nodes["worker-1"]
+    broken.power, broken.is_down, broken.down_since = "off", True, slurm.now()
+    # Up to Soperator 4.1 its Pod keeps its machine: no other node has it before this one has been powered down.
+    assert slurm.grow(2) == []
+    assert broken.power == "going"
+    assert slurm.grow(2) == []
+    assert broken.drain == "airflow:capacity/block-1"
+    broken.power, broken.is_down = "off", False
+    assert slurm.grow(2) == ["worker-2"]
+    session = slurm.session()
+    asyncio.run(session.grow(3))
+    assert asyncio.run(session.look()).problems == ("worker-1: ResumeTimeout reached",)
+    assert (broken.power, slurm.nodes["worker-2"].power) == ("off", "coming")
