@@ -234,6 +234,7 @@ def test_a_slurmrestd_that_is_gone_is_found_again(reach: Reach, cluster: Cluster
 # Exactly once
 
 
+@pytest.mark.soak
 @pytest.mark.oldest_slurm
 def test_a_connection_cut_at_any_moment_neither_loses_nor_doubles_a_job(
     reach: Reach, cluster: Cluster, door: Door
@@ -290,6 +291,7 @@ def test_of_two_jobs_with_one_key_the_first_stays(reach: Reach, cluster: Cluster
     assert way.ask(ListJobs(ids=(second,)))[0].nodelist == ""
 
 
+@pytest.mark.soak
 @pytest.mark.oldest_slurm
 def test_five_hundred_at_once(reach: Reach) -> None:
     way = reach()

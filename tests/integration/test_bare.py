@@ -107,7 +107,6 @@ def phase(cluster: Cluster) -> str:
     return str((found.get("status") or {}).get("phase"))
 
 
-@pytest.mark.each_slurm
 def test_objects_become_a_slurm_on_which_jobs_run(bare: Cluster, apply: Apply, settings: Settings) -> None:
     assert bare.sandbox.init.processes().keys() == {"cloud"}
     with phases(bare) as seen:
@@ -195,7 +194,6 @@ def test_a_set_belongs_to_a_cluster(bare: Cluster, apply: Apply, settings: Setti
         assert "worker" not in bare.run("sinfo", "--noheader", "--format=%N")
 
 
-@pytest.mark.each_slurm
 def test_without_rest_nothing_is_read_again(bare: Cluster, apply: Apply, settings: Settings) -> None:
     said = cluster_of(settings)
     said["spec"]["slurmNodes"]["rest"]["enabled"] = False
@@ -263,7 +261,6 @@ def test_an_overwritten_jail_has_what_its_image_has(bare: Cluster, apply: Apply,
     bare.run("srun", "--nodelist=worker-cpu-0", "id", "alice")
 
 
-@pytest.mark.each_slurm
 def test_a_cluster_that_a_task_applies_runs_jobs(
     bare: Cluster, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

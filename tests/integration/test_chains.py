@@ -206,6 +206,7 @@ def test_arrays_and_heterogeneous_jobs(slurm: SlurmClient) -> None:
     assert waits_for(queued(slurm, [last])[str(last.name)]) == {submitted[0].id.job, submitted[1].id.job}  # type: ignore[union-attr]
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("nothing_starts")
 def test_the_connection_is_cut_at_any_moment(cluster: Cluster) -> None:
     way, dice = over_ssh(cluster), random.Random(20)

@@ -61,6 +61,7 @@ def test_what_may_have_been_done_is_not_done_again(slurm: ClientUnderTest, clust
     assert slurm.ask(Submit(HELD))
 
 
+@pytest.mark.soak
 def test_hundreds_of_jobs_in_one_go(slurm: ClientUnderTest, cluster: Cluster) -> None:
     jobs = [submissions.named(HELD, key()) for _ in range(300)]
     ids = [one.id for one in slurm.ask(SubmitOnce(jobs=tuple(jobs)))]

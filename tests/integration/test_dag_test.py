@@ -39,15 +39,15 @@ with DAG("debugged", schedule=None) as dag:
     block = {
         "block": "capacityblockgroup-e00sandbox",
         "targets": [
-            SlurmNodesTarget(name="training", nodes="worker-[0-3]"),
+            SlurmNodesTarget(name="training", nodes="worker-[0-1]"),
             NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-e00inference"),
         ],
         "poll_interval": 0.5,
     }
     there = ShiftCapacityOperator(
-        task_id="there", desired={"training": 3, "inference": 1}, deferrable=True, **block
+        task_id="there", desired={"training": 1, "inference": 1}, deferrable=True, **block
     )
-    there >> ShiftCapacityOperator(task_id="back", desired={"training": 4, "inference": 0}, **block)
+    there >> ShiftCapacityOperator(task_id="back", desired={"training": 2, "inference": 0}, **block)
 """
 
 #: What a file with a DAG ends in to be debugged.
@@ -141,7 +141,7 @@ def test_a_dag_is_debugged(debugger: Debugger, cluster: Cluster) -> None:
     assert log.count("I am ") == 3
     assert "failed on worker-" in log
     assert "with exit code 3" in log
-    assert "The shift is done: training 3, inference 1" in log
+    assert "The shift is done: training 1, inference 1" in log
 
 
 def test_the_window_of_an_upgrade(debugger: Debugger, cluster: Cluster) -> None:

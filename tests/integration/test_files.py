@@ -123,6 +123,7 @@ def test_only_what_has_changed_is_sent_and_the_rest_of_the_folder_stays(
     assert "nothing" in said
 
 
+@pytest.mark.soak
 def test_many_may_send_the_same_at_the_same_time(
     slurm: SlurmClient, cluster: Cluster, folder: Path, there: str, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def cutting(slurm: SlurmClient, cluster: Cluster, every: int) -> Callable[[Reque
     return ask
 
 
+@pytest.mark.soak
 def test_a_connection_that_is_cut_again_and_again(
     slurm: SlurmClient, cluster: Cluster, folder: Path, there: str, tmp_path: Path
 ) -> None:

@@ -113,20 +113,15 @@ def test_two_sandboxes_side_by_side_know_nothing_of_each_other(name: str) -> Non
     assert ssh(one, "sinfo").returncode == 0
 
 
-def test_a_second_up_changes_nothing(name: str) -> None:
+def test_a_second_up_changes_nothing_and_with_other_options_is_refused(name: str) -> None:
     cluster = bring_up(name)
     before, access = own_processes(cluster), cluster.paths.access.read_text()
     bring_up(name)
     assert own_processes(cluster) == before
     assert cluster.paths.access.read_text() == access
-    # Also without the options that it was made with.
+    # Also without the options that it was made with; and others are refused.
     assert command_line("up", "--name", name).returncode == 0
     assert own_processes(cluster) == before
-
-
-def test_up_with_other_options_is_refused_and_harms_nothing(name: str) -> None:
-    cluster = bring_up(name)
-    before = own_processes(cluster)
     said = command_line("up", "--name", name, "--workers=3", "--slurm=26.05")
     assert said.returncode == 1
     assert said.stderr.count("\n") == 1
@@ -200,8 +195,9 @@ def test_a_killed_cloud_is_healed_without_touching_nodes_or_block(name: str) -> 
     cluster.wait("the block has the GPUs back", lambda: cluster.usage() == cluster.settings.gpus)
 
 
-# Other tests kill the other daemons, and have them started again in the same way.
-@pytest.mark.parametrize("daemon", ["munged", pytest.param("mariadbd", marks=pytest.mark.soak)])
+# Tests of a shared sandbox kill the other daemons, and have them started again in the same way.
+@pytest.mark.soak
+@pytest.mark.parametrize("daemon", ["munged", "mariadbd"])
 def test_up_starts_any_daemon_that_has_ended(name: str, daemon: str) -> None:
     cluster = bring_up(name)
     cluster.sandbox.init.signal(daemon, signal.SIGKILL)
@@ -212,6 +208,7 @@ def test_up_starts_any_daemon_that_has_ended(name: str, daemon: str) -> None:
     assert accounted(cluster, job)["State"] == "COMPLETED"
 
 
+@pytest.mark.soak
 def test_a_sandbox_whose_making_was_killed_is_made_afresh(name: str) -> None:
     making = subprocess.Popen(
         [sys.executable, "-m", "sandbox", "up", "--name", name, "--workers=2"], cwd=REPOSITORY, stdout=subprocess.PIPE
@@ -266,6 +263,7 @@ def test_down_of_a_sandbox_that_is_not_there_is_no_error(name: str) -> None:
     assert remains(name) == []
 
 
+@pytest.mark.soak
 def test_down_removes_a_sandbox_that_has_crashed(name: str) -> None:
     cluster = bring_up(name)
     outer = cluster.sandbox.init.outer()

@@ -97,6 +97,7 @@ def test_a_first_apply_that_failed_halfway_is_continued(home: Path) -> None:
     assert [line for line in told(home) if line.startswith("create")] == [line for line in ALL if line != "context"]
 
 
+@pytest.mark.soak
 def test_what_may_be_in_use_is_not_replaced_though_it_is_tainted(made: Path) -> None:
     grown = spec(nodesets=(*spec().nodesets, workers(2, "more")))
     with pytest.raises(AirflowException, match="no such capacity"):
@@ -128,6 +129,7 @@ def test_what_would_end_is_refused_unless_it_may(made: Path) -> None:
     assert "destroy soperator-research" in ledger(made)
 
 
+@pytest.mark.soak
 def test_a_state_of_another_cluster_is_left_alone(home: Path) -> None:
     kept = {"path": str(home / "default.tfstate"), "workspace_dir": str(home / "states")}
     shared = source(home, workspace="shared", backend={"local": kept})

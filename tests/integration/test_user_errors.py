@@ -204,8 +204,8 @@ def test_a_sandbox_that_is_not_there(command: list[str]) -> None:
     ("conf", "said"),
     [
         ("Nonsense=1", "Parsing error at unrecognized key: Nonsense"),
-        ("PreemptType=preempt/no_such", "failed to initialize preempt plugin"),
-        ("SchedulerType=sched/no_such", "sched"),
+        pytest.param("PreemptType=preempt/no_such", "failed to initialize preempt plugin", marks=pytest.mark.soak),
+        pytest.param("SchedulerType=sched/no_such", "sched", marks=pytest.mark.soak),
     ],
 )
 def test_a_line_of_slurm_conf_that_slurm_refuses(conf: str, said: str) -> None:

@@ -25,7 +25,6 @@ def wait_forgotten(cluster: Cluster, slurm: ClientUnderTest, *jobs: str) -> None
     cluster.wait(f"the queue has forgotten {jobs}", lambda: not slurm.ask(ours), timeout=90)
 
 
-@pytest.mark.each_slurm
 def test_jobs_that_have_left_the_queue(forgetful: Cluster, connect_both: ConnectBoth) -> None:
     failed, done, holey = forgetful.sbatch(wrap="exit 4"), forgetful.sbatch("--array=1-2"), hole(forgetful)
     clients = connect_both(forgetful)

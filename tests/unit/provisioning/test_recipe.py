@@ -8,6 +8,7 @@ import os
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -18,11 +19,13 @@ from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme,
 from airflow_provider_soperator.provisioning.provisioner import Reached
 from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvisioner, refuse_nameless, variables
 from airflow_provider_soperator.provisioning.spec import Connections
+from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Terraform
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
+from tests.terraform_errors import fails
 from tests.unit.provisioning.clusters import GPU, cluster, public_key, workers
 
 
@@ -153,17 +156,46 @@ def test_nothing_is_said_twice() -> None:
         variables(cluster(nodesets=(workers(extra={"resource": {}}),)))
 
 
-@pytest.mark.parametrize("is_locked", [True, False])
-def test_a_person_who_approves_a_plan_is_told_of_its_state(is_locked: bool) -> None:
+def planned(*changes: dict[str, Any], is_locked: bool = True, **changed: Any) -> tuple[RecipeProvisioner, str]:
+    """The provisioner of a cluster after a plan with these changes, and what it says of the plan."""
     recipe = Mock(variables=(), blocks=lambda kind: (), is_locked=is_locked, is_without_bucket=is_locked)
     workspace = Mock(Workspace, recipe=recipe)
-    change = {"actions": ["create"], "before": None, "after": {}}
-    workspace.plan.return_value = TerraformPlan.read(
-        {"resource_changes": [{"address": "a.b", "type": "a", "change": change}]}
-    )
-    planned = RecipeProvisioner(cluster(), workspace, logging.getLogger()).plan()
-    assert ("no lock" in planned.summary) is not is_locked
-    assert ("not in the bucket" in planned.summary) is is_locked
+    workspace.plan.return_value = TerraformPlan.read({"resource_changes": changes})
+    provisioner = RecipeProvisioner(cluster(**changed), workspace, logging.getLogger())
+    return provisioner, provisioner.plan().summary
+
+
+def change(kind: str, *actions: str, reason: str = "", **names: str) -> dict[str, Any]:
+    """A change of one resource, of which nothing but its names may be known."""
+    known = {which: {"name": name} for which, name in names.items()}
+    said = {"actions": actions, "before": None, "after": {}, **known}
+    return {"address": f"a.{kind}", "type": kind, "change": said, "action_reason": reason}
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_a_person_who_approves_a_plan_is_told_of_its_state(is_locked: bool) -> None:
+    _, summary = planned(change("a", "create"), is_locked=is_locked)
+    assert ("no lock" in summary) is not is_locked
+    assert ("not in the bucket" in summary) is is_locked
+
+
+@pytest.mark.parametrize(
+    ("release", "may_be_in_use"), [("no-op", True), ("update", True), ("create", False)], ids=["same", "new", "none"]
+)
+def test_what_was_not_finished_is_not_replaced_once_slurm_is_there(release: str, may_be_in_use: bool) -> None:
+    half = change("nebius_mk8s_v1_node_group", "delete", "create", reason="replace_because_tainted")
+    provisioner, _ = planned(half, change("helm_release", release))
+    refused = fails(DESTRUCTION_REFUSED, match="its creation was not finished.*terraform untaint")
+    with refused if may_be_in_use else nullcontext():
+        provisioner.guard(())
+    provisioner.guard([half["address"]])
+
+
+def test_a_state_of_another_cluster_is_left_alone() -> None:
+    kind = "nebius_mk8s_v1_cluster"
+    with pytest.raises(SpecMistake, match="that of the cluster soperator-research, and other would be soperator-other"):
+        planned(change(kind, "update", before="soperator-research", after="soperator-other"), name="other")
+    planned(change(kind, "create", after="soperator-other"), name="other")
 
 
 #: As `nebius mk8s cluster get-credentials` adds one for each cluster.
