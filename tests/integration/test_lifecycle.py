@@ -166,9 +166,15 @@ def test_a_killed_sandbox_leaves_nothing_and_comes_back_with_its_history(name: s
     after = cluster.sbatch("--gpus=1")
     assert int(after) > int(job)
     assert accounted(cluster, after)["State"] == "COMPLETED"
+    # One that has crashed can also be brought down.
+    outer = cluster.sandbox.init.outer()
+    assert outer is not None
+    outer.kill()
+    assert command_line("down", "--name", name).returncode == 0
+    assert remains(name, ports) == []
 
 
-def test_a_killed_cloud_is_healed_without_touching_nodes_or_block(name: str) -> None:
+def test_a_killed_cloud_and_munged_are_healed_without_touching_nodes_or_block(name: str) -> None:
     cluster = bring_up(name)
     cluster.power_up("worker-1")
     running = cluster.held_job("--gpus=1", "--nodelist=worker-1")
@@ -179,12 +185,14 @@ def test_a_killed_cloud_is_healed_without_touching_nodes_or_block(name: str) -> 
         return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["uid"] for one in listed}
 
     before, uids, ledger = own_processes(cluster), objects(), cluster.ledger()
-    cluster.sandbox.init.signal("cloud", signal.SIGKILL)
+    for daemon in ("cloud", "munged"):
+        cluster.sandbox.init.signal(daemon, signal.SIGKILL)
     assert command_line("status", "--name", name).returncode == 1
     assert kubectl(cluster, "get", "pods").returncode == 1
     bring_up(name)
     after = own_processes(cluster)
-    assert after.pop("cloud") != before.pop("cloud")
+    for daemon in ("cloud", "munged"):
+        assert after.pop(daemon) != before.pop(daemon)
     assert after == before
     assert objects() == uids
     assert cluster.ledger() == ledger
@@ -197,10 +205,9 @@ def test_a_killed_cloud_is_healed_without_touching_nodes_or_block(name: str) -> 
 
 # Tests of a shared sandbox kill the other daemons, and have them started again in the same way.
 @pytest.mark.soak
-@pytest.mark.parametrize("daemon", ["munged", "mariadbd"])
-def test_up_starts_any_daemon_that_has_ended(name: str, daemon: str) -> None:
+def test_up_starts_any_daemon_that_has_ended(name: str) -> None:
     cluster = bring_up(name)
-    cluster.sandbox.init.signal(daemon, signal.SIGKILL)
+    cluster.sandbox.init.signal("mariadbd", signal.SIGKILL)
     assert command_line("status", "--name", name).returncode == 1
     bring_up(name)
     assert command_line("status", "--name", name).returncode == 0
@@ -208,7 +215,6 @@ def test_up_starts_any_daemon_that_has_ended(name: str, daemon: str) -> None:
     assert accounted(cluster, job)["State"] == "COMPLETED"
 
 
-@pytest.mark.soak
 def test_a_sandbox_whose_making_was_killed_is_made_afresh(name: str) -> None:
     making = subprocess.Popen(
         [sys.executable, "-m", "sandbox", "up", "--name", name, "--workers=2"], cwd=REPOSITORY, stdout=subprocess.PIPE
@@ -261,16 +267,6 @@ def test_down_of_a_sandbox_that_is_not_there_is_no_error(name: str) -> None:
         said = command_line("down", "--name", name)
         assert (said.returncode, said.stderr) == (0, "")
     assert remains(name) == []
-
-
-@pytest.mark.soak
-def test_down_removes_a_sandbox_that_has_crashed(name: str) -> None:
-    cluster = bring_up(name)
-    outer = cluster.sandbox.init.outer()
-    assert outer is not None
-    outer.kill()
-    assert command_line("down", "--name", name).returncode == 0
-    assert remains(name, tuple(cluster.access["ports"].values())) == []
 
 
 def test_a_sandbox_of_tests_goes_with_them_if_they_are_killed(name: str, tmp_path: Path) -> None:
