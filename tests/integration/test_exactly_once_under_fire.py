@@ -79,7 +79,7 @@ def test_a_daemon_restarts(stop: Callable[[Cluster], None], cluster: Cluster, wa
         pytest.param(1, True, (0.0, 0.1, 0.3, 0.6), id="submitting"),
         pytest.param(1, False, (0.0, 0.3), id="connecting", marks=pytest.mark.soak),
         # As long as this, it can be killed when half of it is sent.
-        pytest.param(20_000, True, (0.1, 0.3), id="sending", marks=pytest.mark.soak),
+        pytest.param(20_000, True, (0.1, 0.3), id="sending"),
     ],
 )
 def test_a_worker_is_killed_at_every_step(
