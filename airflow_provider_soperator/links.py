@@ -28,8 +28,8 @@ class SlurmLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """The URL as far as it is known; an Airflow worker stores it whenever it releases a task."""
-        shown: dict[str, str] = getattr(operator, "shown_links", {})
-        return shown.get(self.xcom_key, "")
+        shown: dict[str, str] | None = getattr(operator, "shown_links", None)
+        return (shown or {}).get(self.xcom_key, "")
 
 
 class JobLink(SlurmLink):

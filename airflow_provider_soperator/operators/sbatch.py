@@ -36,6 +36,7 @@ from airflow_provider_soperator.values import (
 from airflow_provider_soperator.work.protocols import End, result_of
 
 if TYPE_CHECKING:
+    from airflow.sdk import BaseOperatorLink
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.operators.files import JobFiles
@@ -99,7 +100,6 @@ class SbatchOperator(WaitingOperator):
         "upload": "json",
         "download": "json",
     }
-    operator_extra_links = LINKS
     #: A stage wherever it stands in a pipeline.
     is_slurm_job: ClassVar[bool] = True
     ui_color = "#d9f2e6"
@@ -152,9 +152,15 @@ class SbatchOperator(WaitingOperator):
         self._ends_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
         self._member: Member | None = None
-        #: By their keys.
-        self.shown_links: dict[str, str] = {}
+        #: By their keys, once the task runs.
+        self.shown_links: dict[str, str] | None = None
         check_policy(self.on_finish)
+
+    @property
+    def operator_extra_links(self) -> Sequence[BaseOperatorLink]:  # type: ignore[override]
+        """The buttons on its page; once it runs those with a URL, as a worker stores each when it releases the task."""
+        shown = getattr(self, "shown_links", None)
+        return LINKS if shown is None else [link for link in LINKS if link.xcom_key in shown]
 
     @classmethod
     def remedy_for(cls, name: str) -> str:

@@ -114,8 +114,11 @@ def test_the_example_has_done_what_it_says(made: Sandbox) -> None:
     assert drawn.stdout.startswith("gpu_shifts: block capacityblockgroup-e00sandbox"), drawn.stderr
 
 
+@pytest.mark.soak
 def test_what_a_crash_has_ended_is_started_again(made: Sandbox) -> None:
     airflow = Airflow(made)
+    if not airflow.exists:
+        assert command_line("demo", "--name", NAME).returncode == 0
     [run] = dag_runs(airflow.api)
     outer = made.init.outer()
     assert outer is not None

@@ -95,6 +95,7 @@ def test_a_dag_runs_when_a_job_has_finished(of_jobs: Dag, slurm: Cluster) -> Non
 
 
 @pytest.mark.in_order
+@pytest.mark.soak
 def test_nothing_is_lost_or_told_twice_when_the_triggerer_restarts(stack: Stack, of_jobs: Dag, slurm: Cluster) -> None:
     before = slurm.sbatch("--job-name=watched-before")
     wait_told(of_jobs, before)

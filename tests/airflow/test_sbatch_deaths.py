@@ -67,15 +67,6 @@ def taken_over(run: Run, *task_ids: str) -> Iterator[None]:
         assert run.task(task_id)["state"] == "deferred"
 
 
-def test_a_triggerer_that_is_told_to_end_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:
-    triggerer = stack.components["triggerer"]
-    with taken_over(run, "deferred", "no_worker"):
-        triggerer.end(signal.SIGTERM, with_children=False)
-        triggerer.start()
-    for task_id in ("deferred", "no_worker"):
-        Jobs(slurm, run, task_id).wait("RUNNING")
-
-
 def test_a_triggerer_that_was_taken_for_dead_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:
     first, second = stack.components["triggerer"], Component("triggerer", stack.environment, stack.folder)
     os.killpg(first.pid, signal.SIGSTOP)
@@ -104,10 +95,10 @@ def test_jobs_survive_the_processes_that_wait_for_them(run: Run, stack: Stack, s
     os.kill(supervisor, signal.SIGKILL)
     os.kill(whole, signal.SIGKILL)
     wait_dead(supervisor)
-    # The triggerer, with all that it has begun.
+    # The triggerer is told to end, as by a deploy: it cancels its triggers then, which one that is killed cannot.
     triggerer = stack.components["triggerer"]
     with taken_over(run, "deferred", "deferred_retry", "no_worker"):
-        triggerer.end(signal.SIGKILL)
+        triggerer.end(signal.SIGTERM, with_children=False)
         triggerer.start()
 
     for task_id in ("killed", "killed_whole"):

@@ -48,6 +48,7 @@ def began(capacity: Capacity) -> float:
     return float(json.loads(found[1])["marks"]["began"])
 
 
+@pytest.mark.soak
 def test_a_shift_survives_its_triggerer_and_others_wait_for_it(stack: Stack, capacity: Capacity, job: str) -> None:
     run = add_dag(stack, "holding", "shift('move', 0, 1, deferrable=True)").trigger()
     in_its_midst(run, capacity)
@@ -123,6 +124,7 @@ def test_who_is_no_more_holds_nothing(stack: Stack, capacity: Capacity) -> None:
     assert not capacity.reservations()
 
 
+@pytest.mark.soak
 def test_the_time_of_a_task_is_over(stack: Stack, capacity: Capacity) -> None:
     capacity.bring(4, 0)
     limits = "execution_timeout=timedelta(seconds=30), retries=1"

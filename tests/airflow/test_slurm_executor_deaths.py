@@ -91,6 +91,7 @@ def test_a_scheduler_that_is_killed_leaves_one_job_for_each_try(deaths: Run, sta
     deaths.wait_log("ended", "Diagnosis of job")
 
 
+@pytest.mark.soak
 def test_what_a_dead_scheduler_has_not_submitted_is_submitted_in_the_same_try(stack: Stack, slurm: Cluster) -> None:
     """slurmctld is away meanwhile, so that nothing says yet whether there is a job."""
     dag = stack.add_dag("never_submitted", 'held("late")', head=HEAD)

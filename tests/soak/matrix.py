@@ -14,8 +14,10 @@ from tests.soak.rounds import Round
 
 ROOT = Path(__file__).parent.parent.parent
 #: Those that ask both versions of Slurm the same, and those that let hypothesis find examples.
-TESTS = ("tests/contract", "tests/integration", "tests/unit", "tests/sandbox/test_fleet.py")
-OPTIONS = ("--each-slurm", "--soak", "-p", "xdist", "-n", "2", "--dist=loadgroup", "-q")
+TESTS = ("tests/contract", "tests/integration", "tests/unit", "tests/sandbox/test_fleet.py", "--each-slurm")
+#: In an Airflow it is those that no other run has.
+IN_AIRFLOW = ("tests/airflow", "-m", "soak")
+OPTIONS = ("--soak", "-p", "xdist", "-n", "2", "--dist=loadgroup", "-q")
 #: Seconds in which a suite that is told to end takes its sandboxes down.
 GRACE = 60
 
@@ -28,7 +30,13 @@ class SuiteFailed(Exception):
 
 def play(round_: Round) -> None:
     hypothesis = round_.dice("hypothesis").randrange(10**6)
-    words = [sys.executable, "-m", "pytest", *TESTS, *OPTIONS, f"--hypothesis-seed={hypothesis}"]
+    for tests in (IN_AIRFLOW, TESTS):
+        _run(round_, *tests, *OPTIONS, f"--hypothesis-seed={hypothesis}")
+    round_.checked[PASSED] += 1
+
+
+def _run(round_: Round, *options: str) -> None:
+    words = [sys.executable, "-m", "pytest", *options]
     round_.say(f"  {' '.join(words[1:])}")
     # It makes an Airflow home of its own.
     environment = without_airflow() | {"HYPOTHESIS_PROFILE": "soak"}
@@ -39,7 +47,6 @@ def play(round_: Round) -> None:
         _end(suite)
     if status:
         raise SuiteFailed(f"pytest ended with {status}; what it has said is above")
-    round_.checked[PASSED] += 1
 
 
 def _end(suite: subprocess.Popen[bytes]) -> None:

@@ -1,14 +1,15 @@
 # shellcheck shell=bash disable=SC2154,SC2034 # the programs that begin with this set and use the other variables
 # The user's jobs by their keys, and those that are withdrawn and still there.
 
-# Reads lines of an id, the mark and more that ends in a name and is like a pattern; the lowest id of each key is the
-# one that counts.
+# Reads lines of the queue that are like a pattern, or of accounting; the lowest id of each key is the one that counts.
 learn() {
-    local id said key one list
+    local id said name key one list
     while read -r id said; do
         # shellcheck disable=SC2053 # a pattern
-        [[ $id == *"$mark" && $said == *.af-* && $said == ${2:-*} ]] || continue
-        id=${id%"$mark"} key=${said##*.af-}
+        [[ $id == *"$mark" && $said == ${2:-*} ]] || continue
+        name_of "$said"
+        [[ $name == *.af-* ]] || continue
+        id=${id%"$mark"} key=${name##*.af-}
         if [[ -n ${shared[$key]} && $id == *_* ]]; then
             elements_of "${id#*_}"
             for one in "${list[@]}"; do note "${key}_$one" "${id%%_*}_$one"; done
@@ -18,6 +19,8 @@ learn() {
         fi
     done <"$1"
 }
+# Of what follows the id: a state, the name and a comment, or the name alone.
+name_of() { name=${1#*"$mark "} name=${name%%"$mark"*}; }
 note() { [[ -n ${known[$1]} && ${known[$1]%_*} -le ${2%_*} ]] || known[$1]=$2; }
 # Pending elements are one entry of the queue, as [0-3,8-16:4%2].
 elements_of() {
@@ -37,10 +40,11 @@ print_to() {
     "${@:2}" 2>"$work/err" </dev/null | cat >"$file"
     return $((PIPESTATUS[0] | PIPESTATUS[1]))
 }
-# The queue has jobs that accounting lacks: those that were never eligible, and those of the last seconds.
+# The queue has jobs that accounting lacks: those that were never eligible, and those of the last seconds. Comments come
+# last, as they may have several lines.
 queue() {
     SLURM_BITSTR_LEN=0 print_to "$work/queue" \
-        squeue --all --states=all --me --noheader --format="%i$mark %T$mark %k$mark %j"
+        squeue --all --states=all --me --noheader --format="%i$mark %T$mark %j$mark %k"
 }
 unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT)'
 # The process that was told to end a job may not have lived to see that done.

@@ -39,10 +39,12 @@ mkdir -p -m 700 "$lock" "$withdrawals" && begun=$(mktemp "$withdrawals/.begun.XX
 # Jobs that are held until their joint submission is complete.
 declare -A held
 learn_held() {
-    local id said
+    local id said name
     held=()
     while read -r id said; do
-        [[ $said == $unfinished"$mark $held_note$mark "*.af-* ]] && held[${said##*.af-}]=yes
+        [[ $said == $unfinished"$mark "*.af-*"$mark $held_note" ]] || continue
+        name_of "$said"
+        held[${name##*.af-}]=yes
     done <"$work/queue"
 }
 # Unfinished jobs by their names without keys, as ":1:2"; those of this submission are added.
@@ -54,7 +56,8 @@ learn_names() {
     names_learnt=yes
     while read -r id said; do
         [[ $id == *"$mark" && $said == $unfinished"$mark "* ]] || continue
-        id=${id%"$mark"} id=${id%%[_+]*} name=${said#*"$mark "} name=${name#*"$mark "}
+        name_of "$said"
+        id=${id%"$mark"} id=${id%%[_+]*}
         [[ $name =~ \.af-[a-z2-7]{12}(_[0-9]+)?$ ]] && name=${name%.af-*}
         [[ ${alike["=$name"]}: == *":$id:"* ]] || alike["=$name"]+=:$id
     done <"$work/queue"

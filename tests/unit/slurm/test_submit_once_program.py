@@ -50,11 +50,12 @@ if [ -e "$SLURM_STATE/$name.meanwhile" ]; then . "$SLURM_STATE/$name.meanwhile";
 if [ -e "$SLURM_STATE/$name.fails" ]; then cat "$SLURM_STATE/$name.fails" >&2; exit 1; fi
 """
 COMMANDS = {
-    # The queue has a line for each job: its id, state and name.
+    # The queue has a line for each job: its id, state and name; all have the same comment.
     "squeue": """
 for word; do [[ $word != --format=* ]] || format=${word#*=}; done
+[ ! -e "$SLURM_STATE/comment" ] || comment=$(cat "$SLURM_STATE/comment")
 while read -r id state name; do
-    line=${format//%i/$id} line=${line//%T/$state} line=${line//%k/} line=${line//%j/$name}
+    line=${format//%i/$id} line=${line//%T/$state} line=${line//%k/$comment} line=${line//%j/$name}
     echo "$line"
 done <"$SLURM_STATE/queue"
 """,
@@ -204,6 +205,14 @@ def test_each_key_has_one_job(slurm: Slurm) -> None:
         Submitted(first.id, adopted=True),
     )
     assert sorted(slurm.submitted()) == sorted(str(job.name) for job in (one, two, three))
+
+
+@pytest.mark.parametrize("comment", ["two\nlines of words", "of another.af-aaaaaaaaaaaa", "\n"])
+def test_a_comment_hides_no_job(slurm: Slurm, comment: str) -> None:
+    [job] = new_jobs()
+    [first] = slurm.ask(job)
+    (slurm.state / "comment").write_text(comment)
+    assert slurm.ask(job) == (Submitted(first.id, adopted=True),)
 
 
 def test_a_script_that_cannot_be_written_is_not_submitted_in_part(slurm: Slurm) -> None:

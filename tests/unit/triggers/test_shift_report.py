@@ -22,6 +22,8 @@ class Shift:
 
     def __init__(self, end: Exception | None) -> None:
         self._end = end
+        #: True once it has given its block back.
+        self.is_left = False
 
     async def run(self, *_: Any) -> Any:
         if self._end is None:
@@ -29,7 +31,8 @@ class Shift:
         else:
             raise self._end
 
-    async def leave(self) -> None: ...
+    async def leave(self) -> None:
+        self.is_left = True
 
     async def leave_if_possible(self) -> None: ...
 
@@ -60,3 +63,21 @@ def test_each_end_has_its_state(
     trigger._open = lambda: Shift(end)  # type: ignore[method-assign, assignment, return-value]
     event = asyncio.run(trigger.event())
     assert (event["status"], event["report"]) == (status, {"state": state})
+
+
+@pytest.mark.parametrize(
+    ("is_last_try", "left", "fate"),
+    [
+        (False, False, "; its next try goes on with the shift"),
+        (True, True, "; what the shift has moved by now stays where it is, and the next one goes on from there"),
+    ],
+)
+def test_the_block_is_given_back_with_the_last_try(
+    is_last_try: bool, left: bool, fate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShiftAtWork, "find", lambda block: None)
+    shift = Shift(None)
+    trigger = ShiftTrigger({"block": "block"}, deadline=0.0, is_last_try=is_last_try)
+    trigger._open = lambda: shift  # type: ignore[method-assign, assignment, return-value]
+    event = asyncio.run(trigger.event())
+    assert (shift.is_left, event["message"]) == (left, "the time of the task was over" + fate)
