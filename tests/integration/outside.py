@@ -6,12 +6,14 @@ import contextlib
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
+from unittest import mock
 
 from nebius.api.nebius.capacity.v1 import CapacityBlockGroupServiceClient, GetCapacityBlockGroupRequest
 from nebius.api.nebius.mk8s.v1 import GetNodeGroupRequest, NodeGroupServiceClient
@@ -31,6 +33,17 @@ Said = subprocess.CompletedProcess[str]
 def command_line(*words: str, prefix: Sequence[str] = (), env: dict[str, str] | None = None) -> Said:
     """``python -m sandbox`` as a user types it, behind a command that changes the machine for it if need be."""
     return _run([*prefix, sys.executable, "-m", "sandbox", *words], env=env)
+
+
+def refusal(*words: str) -> Said:
+    """What the command line says of what it refuses at once; without a process of its own."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.object(signal, "signal"):
+        try:
+            status = cli.main([*words])
+        except SystemExit as end:
+            status = int(end.code or 0)
+    return Said(words, status, out.getvalue(), err.getvalue())
 
 
 def fault(cluster: Cluster, *words: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from sandbox.errors import DOCKER
 from sandbox.settings import FIRST_PORT_BASE, Settings, home
 from tests.integration.cluster import Cluster
-from tests.integration.outside import Said, apt_config, command_line
+from tests.integration.outside import Said, apt_config, command_line, refusal
 from tests.integration.test_lifecycle import remains
 
 NAME = f"wrong-{os.getpid()}"
@@ -161,43 +161,43 @@ def can_bind(port: int) -> bool:
 # -------------------------------------------------------------------------------------------------- the options
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (["--slurm=25.11"], "there is no Slurm 25.11 here: choose one of 24.11, 26.05"),
-        (["--root=/nowhere"], "no Slurm runs in /nowhere: see that `chroot DIR slurmctld -V` prints a version"),
-        (["--soperator=3.0"], "there is no Soperator 3.0 here: choose 4.1 or 5.0"),
-        (["--workers=0"], "--workers 0 is out of range: use 1 to 96"),
-        (["--workers=97"], "--workers 97 is out of range: use 1 to 96"),
-        (["--static=-1"], "--static -1 is out of range: use 0 to 64"),
-        (["--workers=2", "--initial=3"], "--initial 3 is out of range: use 0 to 2"),
-        (["--gpus=8", "--block=4"], "--block 4 is out of range: use 8 to 100000"),
-        (["--port-base=80"], "--port-base 80 is out of range: use 1024 to 65335"),
-    ],
-)
-def test_an_option_that_cannot_be(options: list[str], line: str) -> None:
-    assert complaint(command_line("up", "--name", NAME, *options)) == line
+#: Of `up`, with what is said of it.
+WRONG = [
+    (["--slurm=25.11"], "there is no Slurm 25.11 here: choose one of 24.11, 26.05"),
+    (["--root=/nowhere"], "no Slurm runs in /nowhere: see that `chroot DIR slurmctld -V` prints a version"),
+    (["--soperator=3.0"], "there is no Soperator 3.0 here: choose 4.1 or 5.0"),
+    (["--workers=0"], "--workers 0 is out of range: use 1 to 96"),
+    (["--workers=97"], "--workers 97 is out of range: use 1 to 96"),
+    (["--static=-1"], "--static -1 is out of range: use 0 to 64"),
+    (["--workers=2", "--initial=3"], "--initial 3 is out of range: use 0 to 2"),
+    (["--gpus=8", "--block=4"], "--block 4 is out of range: use 8 to 100000"),
+    (["--port-base=80"], "--port-base 80 is out of range: use 1024 to 65335"),
+]
+#: Of a sandbox.
+NAMES = ("Upper", "../escape", "a b", "-", "x" * 33, "")
 
 
-@pytest.mark.parametrize("name", ["Upper", "../escape", "a b", "-", "x" * 33, ""])
+def test_options_that_cannot_be() -> None:
+    for options, line in WRONG:
+        assert complaint(refusal("up", "--name", NAME, *options)) == line
+
+
 @pytest.mark.parametrize("command", ["up", "down", "status"])
-def test_a_name_that_cannot_be(command: str, name: str) -> None:
-    line = complaint(command_line(command, f"--name={name}"))
-    assert line == f"{name!r} cannot name a sandbox: use up to 32 lower-case letters, digits and dashes"
+def test_names_that_cannot_be(command: str) -> None:
+    for name in NAMES:
+        line = complaint(refusal(command, f"--name={name}"))
+        assert line == f"{name!r} cannot name a sandbox: use up to 32 lower-case letters, digits and dashes"
 
 
-@pytest.mark.parametrize("words", [["up", "--workers=many"], ["up", "--no-such-option"], ["no-such-command"], []])
-def test_words_that_mean_nothing(words: list[str]) -> None:
-    assert complaint(command_line(*words), status=2).endswith("--help`")
+def test_words_that_mean_nothing() -> None:
+    for words in (["up", "--workers=many"], ["up", "--no-such-option"], ["no-such-command"], []):
+        assert complaint(refusal(*words), status=2).endswith("--help`")
 
 
-@pytest.mark.parametrize("command", [["status"], ["shell"], ["connections"], ["fault", "slurmctld-down"]])
-def test_a_sandbox_that_is_not_there(command: list[str]) -> None:
-    words = [command[0], "--name", NAME, *command[1:]]
-    assert (
-        complaint(command_line(*words))
-        == f"there is no sandbox {NAME!r}: start it with `python -m sandbox up --name {NAME}`"
-    )
+def test_a_sandbox_that_is_not_there() -> None:
+    for command, *words in (["status"], ["shell"], ["connections"], ["fault", "slurmctld-down"]):
+        line = complaint(refusal(command, "--name", NAME, *words))
+        assert line == f"there is no sandbox {NAME!r}: start it with `python -m sandbox up --name {NAME}`"
 
 
 @pytest.mark.parametrize(
@@ -217,26 +217,27 @@ def test_a_line_of_slurm_conf_that_slurm_refuses(conf: str, said: str) -> None:
 # --------------------------------------------------------------------------------------------------- the faults
 
 
+#: Of `fault`, with what is said of it.
+IMPOSSIBLE = [
+    (["node-dies", "worker-99"], "there is no node worker-99"),
+    (["node-dies", "worker-1"], "worker-1 is powered down, there is no machine under it"),
+    (["node-no-boot", "nonsense"], "there is no node nonsense"),
+    (["node-drain", "worker-99", "maintenance"], "Invalid node name"),
+    (["node-condition", "worker-99", "Ready"], "there is no node worker-99"),
+    (["api", "kubernetes", "error", "--count=-1"], "a fault strikes at least one call"),
+]
+
+
 @pytest.mark.oldest_slurm
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["node-dies", "worker-99"], "there is no node worker-99"),
-        (["node-dies", "worker-1"], "worker-1 is powered down, there is no machine under it"),
-        (["node-no-boot", "nonsense"], "there is no node nonsense"),
-        (["node-drain", "worker-99", "maintenance"], "Invalid node name"),
-        (["node-condition", "worker-99", "Ready"], "there is no node worker-99"),
-        (["api", "kubernetes", "error", "--count=-1"], "a fault strikes at least one call"),
-    ],
-)
-def test_a_fault_that_cannot_be_brought_about(cluster: Cluster, words: list[str], said: str) -> None:
-    line = complaint(command_line("fault", "--name", cluster.settings.name, *words))
-    assert line.startswith(f"{words[0]} could not be brought about (")
-    assert said in line
+def test_faults_that_cannot_be_brought_about(cluster: Cluster) -> None:
+    for words, said in IMPOSSIBLE:
+        line = complaint(refusal("fault", "--name", cluster.settings.name, *words))
+        assert line.startswith(f"{words[0]} could not be brought about (")
+        assert said in line
 
 
-@pytest.mark.parametrize("words", [["meteor"], ["node-dies"], ["api", "azure", "error"], ["api", "nebius", "sulk"]])
-def test_a_fault_that_nobody_knows(words: list[str]) -> None:
-    line = complaint(command_line("fault", "--name", NAME, *words), status=2)
-    assert "choose from" in line or "required" in line
-    assert line.endswith("--help`")
+def test_faults_that_nobody_knows() -> None:
+    for words in (["meteor"], ["node-dies"], ["api", "azure", "error"], ["api", "nebius", "sulk"]):
+        line = complaint(refusal("fault", "--name", NAME, *words), status=2)
+        assert "choose from" in line or "required" in line
+        assert line.endswith("--help`")
