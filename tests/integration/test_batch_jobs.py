@@ -383,8 +383,8 @@ def test_variables_and_arguments_arrive_as_they_are(road: Road, body: str, env: 
 @pytest.mark.parametrize("body", [name for name in BODIES if name != "on the cluster"])
 def test_variables_and_arguments_arrive_through_slurmrestd(road: Road, body: str) -> None:
     job = BODIES[body].replace(env=for_body(body, VARIABLES), comment=HARM, name=HARM)
-    for version in VERSIONS[road.slurm]:
-        said = road.post(version, job.to_payload(version))
+    posted = [road.post(version, job.to_payload(version)) for version in VERSIONS[road.slurm]]
+    for said in posted:
         assert not said["errors"], said["errors"]
         check_job(road, said["job_id"], job)
 

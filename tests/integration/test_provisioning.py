@@ -67,6 +67,7 @@ def test_a_cluster_is_made_tried_changed_and_destroyed(
     assert "destroy jail" in ledger(tmp_path)
 
 
+@pytest.mark.oldest_slurm
 def test_a_cluster_that_does_not_come_up_says_what_is_missing(tmp_path: Path, connections: Connections) -> None:
     slurm = connections.login_node().slurm_conn_id
     source = recipe(tmp_path)
