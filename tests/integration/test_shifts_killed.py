@@ -1,6 +1,6 @@
 """The process that carries out a shift is killed at each kind of order: the next goes on with it, and nothing is lost.
 
-Here it dies once at each; ``make soak`` kills it at any moment, and on either side of each order.
+Here it dies once at each, in ``make soak`` only, which also kills it at any moment, and on either side of each order.
 """
 
 from __future__ import annotations
