@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 
 #: What one target is to have: a number of units, or a range with ``min`` and ``max``.
 Units = int | Mapping[str, int]
@@ -26,6 +26,12 @@ def checked_allocation(allocation: object, whose: str) -> dict[str, Units]:
                 f"{whose}: the range of {target!r} must have min <= max, got {units!r}", 'write {"min": 2, "max": 6}'
             )
     return {target: dict(units) if isinstance(units, Mapping) else units for target, units in allocation.items()}
+
+
+def refuse_unknown_targets(said: Iterable[object], targets: Sequence[str]) -> None:
+    if unknown := sorted(map(str, {*said} - {*targets})):
+        remedy = name_remedy(unknown[0], targets, f"the targets are {', '.join(targets)}")
+        raise CapacityMistake(f"unknown target {' and '.join(unknown)}", remedy)
 
 
 def bounds_of(units: Units) -> tuple[int, int]:

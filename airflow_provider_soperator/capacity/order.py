@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_soperator.capacity.allocation import Units, one_of
+from airflow_provider_soperator.capacity.allocation import Units, one_of, refuse_unknown_targets
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.targets import BoughtNodes, Target
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ClusterError, ConnectionMistake
@@ -74,8 +74,7 @@ def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at
     {'training': 4, 'inference': 4}
     """
     said, names = _mapping(desired), [target.name for target in targets]
-    if unknown := sorted(set(said) - set(names)):
-        raise CapacityMistake(f"unknown target {' and '.join(unknown)}", f"the targets are {', '.join(names)}")
+    refuse_unknown_targets(said, names)
     units = {one.name: _units(said[one.name], one) for one in targets if _is_said(said.get(one.name))}
     rest = [target for target in targets if target.name not in units]
     if len(rest) > 1 or not units:

@@ -15,6 +15,7 @@ from airflow.sdk import Asset, AssetAlias, conf
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
+from airflow_provider_soperator.capacity.allocation import refuse_unknown_targets
 from airflow_provider_soperator.capacity.targets import refuse_common, refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
@@ -218,6 +219,8 @@ class ShiftCapacityOperator(WaitingOperator):
             _refuse_force_too_late(after, timeouts, has_window=has_window)
         self.targets = tuple(targets)
         _check_targets(self.targets, schedule)
+        if isinstance(desired, Mapping):
+            refuse_unknown_targets(desired, [target.name for target in self.targets])
         self.block, self.nebius_conn_id = block, nebius_conn_id
         self.desired, self.schedule, self.at = desired, schedule, at
         self.until, self.because, self.overrides_variable = until, because, overrides_variable

@@ -31,8 +31,7 @@ def shift(**options: Any) -> ShiftCapacityOperator:
             NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-e00inference"),
         ],
         block="capacityblockgroup-e00example",
-        desired={"training": 4},
-        **options,
+        **{"desired": {"training": 4}, **options},
     )
 
 
@@ -42,6 +41,8 @@ def shift(**options: Any) -> ShiftCapacityOperator:
         ({"mode": "now"}, "mode must be 'idle', 'asap' or 'force', got 'now'"),
         ({"force_after": HOUR}, "force_after needs mode='force', got 'asap'"),
         ({"rollback": True}, "rollback must be 'none' or 'all', got True"),
+        ({"desired": {"trainig": 4}}, "unknown target trainig: did you mean 'training'?"),
+        ({"desired": {"nights": 4}}, "unknown target nights: the targets are training, inference"),
         ({"if_running": "queue"}, "if_running must be 'wait' or 'fail', got 'queue'"),
         ({"mode": "force", "signal": "TREM"}, "unknown signal 'TREM'"),
         ({"mode": "force", "force_after": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
