@@ -66,10 +66,11 @@ def test_a_withdrawal_does_not_meet_what_is_submitted_later(way: Way, cluster: C
 
 
 @pytest.mark.oldest_slurm
-def test_many_who_race_for_one_key_get_one_job(way: Way, cluster: Cluster) -> None:
+@pytest.mark.parametrize("racers", [3, pytest.param(6, marks=pytest.mark.soak)])
+def test_many_who_race_for_one_key_get_one_job(racers: int, way: Way, cluster: Cluster) -> None:
     jobs = new_jobs(2)
-    with ThreadPoolExecutor(3) as pool:
-        answers = list(pool.map(lambda _: ask_until_known(way, jobs), range(3)))
+    with ThreadPoolExecutor(racers) as pool:
+        answers = list(pool.map(lambda _: ask_until_known(way, jobs), range(racers)))
     assert len({tuple(one.id for one in answer) for answer in answers}) == 1
     # Who lost the connection after it had submitted a job has adopted its own.
     assert sum(not one.adopted for answer in answers for one in answer) <= len(jobs)
