@@ -5,6 +5,7 @@ Their URLs are templates in the connection, which are filled in as the job becom
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow.sdk import BaseOperatorLink
@@ -28,8 +29,7 @@ class SlurmLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """The URL as far as it is known; an Airflow worker stores it whenever it releases a task."""
-        shown: dict[str, str] | None = getattr(operator, "shown_links", None)
-        return (shown or {}).get(self.xcom_key, "")
+        return (_shown(operator) or {}).get(self.xcom_key, "")
 
 
 class JobLink(SlurmLink):
@@ -54,3 +54,14 @@ class GrafanaLink(SlurmLink):
 
 
 LINKS: tuple[SlurmLink, ...] = (JobLink(), OutputLink(), GrafanaLink())
+
+
+def known_links(operator: BaseOperator) -> Sequence[SlurmLink]:
+    """The buttons of a task; once it runs those with a URL, as a worker stores each when it releases the task."""
+    shown = _shown(operator)
+    return LINKS if shown is None else [link for link in LINKS if link.xcom_key in shown]
+
+
+def _shown(operator: BaseOperator) -> dict[str, str] | None:
+    """The URLs by their keys; None before the task runs."""
+    return getattr(operator, "shown_links", None)

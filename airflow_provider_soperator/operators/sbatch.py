@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.links import LINKS
+from airflow_provider_soperator.links import known_links
 from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
 from airflow_provider_soperator.slurm import directives, job_description
@@ -36,7 +36,6 @@ from airflow_provider_soperator.values import (
 from airflow_provider_soperator.work.protocols import End, result_of
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperatorLink
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.operators.files import JobFiles
@@ -100,6 +99,7 @@ class SbatchOperator(WaitingOperator):
         "upload": "json",
         "download": "json",
     }
+    operator_extra_links = property(known_links)
     #: A stage wherever it stands in a pipeline.
     is_slurm_job: ClassVar[bool] = True
     ui_color = "#d9f2e6"
@@ -155,12 +155,6 @@ class SbatchOperator(WaitingOperator):
         #: By their keys, once the task runs.
         self.shown_links: dict[str, str] | None = None
         check_policy(self.on_finish)
-
-    @property
-    def operator_extra_links(self) -> Sequence[BaseOperatorLink]:  # type: ignore[override]
-        """The buttons on its page; once it runs those with a URL, as a worker stores each when it releases the task."""
-        shown = getattr(self, "shown_links", None)
-        return LINKS if shown is None else [link for link in LINKS if link.xcom_key in shown]
 
     @classmethod
     def remedy_for(cls, name: str) -> str:
