@@ -273,7 +273,7 @@ class SlurmEventTrigger(EventTrigger):
 
 
 class WatcherMemory:
-    """The memory of a watcher, which Airflow keeps beside the asset."""
+    """The memory of a watcher, which Airflow keeps beside the asset; its first versions with one have no ``aget``."""
 
     def __init__(self, trigger: EventTrigger) -> None:
         self._store = getattr(trigger, "asset_state_store", None)
@@ -286,7 +286,7 @@ class WatcherMemory:
         if self._store is None:
             return None
         try:
-            self._written = await self._store.aget(self._key)
+            self._written = await call(self._store.get, self._key)
         except ValueError:
             self._log.warning("Nothing is remembered over a restart: give each asset a watcher with other arguments")
             self._store = None
@@ -294,5 +294,5 @@ class WatcherMemory:
 
     async def write(self, memory: Any) -> None:
         if self._store is not None and memory != self._written:
-            await self._store.aset(self._key, memory)
+            await call(self._store.set, self._key, memory)
             self._written = memory

@@ -137,10 +137,10 @@ class Store:
     def __init__(self) -> None:
         self.kept: Any = None
 
-    async def aget(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
         return self.kept
 
-    async def aset(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: Any) -> None:
         self.kept = value
 
 

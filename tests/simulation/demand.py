@@ -40,7 +40,7 @@ from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs
 from airflow_provider_soperator.transports.transport_errors import ConnectionLost, Unreachable
-from airflow_provider_soperator.triggers import capacity_watch
+from airflow_provider_soperator.triggers import base, capacity_watch
 from airflow_provider_soperator.triggers import shift as shift_trigger
 from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
 from airflow_provider_soperator.triggers.shift import ShiftTrigger
@@ -369,7 +369,7 @@ class World(shifts.World):
 
             for module in (reconciliation, capacity_watch, shift_trigger):
                 patched.enter_context(mock.patch.object(module, "datetime", clock))
-            for module in (capacity_watch, shift_trigger):
+            for module in (base, capacity_watch, shift_trigger):
                 patched.enter_context(mock.patch.object(module, "call", call))
             for what, name, stands in (
                 (shift, "ShiftConnections", connections),
@@ -496,12 +496,12 @@ class World(shifts.World):
         except Exception as error:
             self._break("the watcher goes on, whatever it is told", repr(error))
 
-    async def aget(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
         memory = deepcopy(self._memory.get(key))
         self.rules.go_on_from(memory and memory["number"])
         return memory
 
-    async def aset(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: Any) -> None:
         self._memory[key] = json.loads(json.dumps(value))
 
     def _deciding(self, decide: Callable[..., Decision]) -> Callable[..., Decision]:

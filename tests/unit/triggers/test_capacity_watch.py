@@ -50,10 +50,10 @@ class Store:
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {}
 
-    async def aget(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
         return self.kept.get(key)
 
-    async def aset(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: Any) -> None:
         self.kept[key] = json.loads(json.dumps(value))
 
 
