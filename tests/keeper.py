@@ -41,6 +41,8 @@ def start() -> None:
         start_new_session=True,
     )
     os.environ[MARK] = mark
+    # Titles of processes stay where their words are, and leave the environment readable (setproctitle).
+    os.environ["SPT_NOENV"] = "1"
 
 
 def keep(process: int, mark: str) -> None:

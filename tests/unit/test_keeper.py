@@ -14,13 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-#: A server, as those of an Airflow, out of reach of a Ctrl-C.
+#: A server, as those of an Airflow: out of reach of a Ctrl-C, and with a title that takes the place of its environment.
 _TEST = """
-import os, pathlib, subprocess, tempfile, time
+import os, subprocess, sys, tempfile, time
+SERVER = (
+    "import os, pathlib, time, setproctitle; setproctitle.setproctitle('a server' + 9999 * '.'); "
+    "pathlib.Path({up!r}).write_text(str(os.getpid())); time.sleep(600)"
+)
 def test_it():
     tempfile.mkdtemp(prefix=f"airflow-home-{{os.getpid()}}-")
-    server = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    pathlib.Path({up!r}).write_text(str(server.pid))
+    subprocess.Popen([sys.executable, "-c", SERVER], start_new_session=True)
     time.sleep(600)
 """
 
