@@ -74,6 +74,8 @@ class Stack:
             "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "1000",
             # What has not changed is not read again: with a DAG for each test that would keep a core busy.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+            # One each second would be a third of what the API server has to do.
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
             # A dead process is missed in seconds where Airflow takes minutes.
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
