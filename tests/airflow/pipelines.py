@@ -53,19 +53,18 @@ class Pipeline:
     def states(self) -> dict[str, str]:
         """Of the tasks, without those that the pipeline adds; of a mapped one each."""
         found: dict[str, str] = {}
-        for task in self.run.tasks():
-            group, _, name = task["task_id"].rpartition(".")
+        for (task_id, index), (state, _) in self.run.stack.states(self.run).items():
+            group, _, name = task_id.rpartition(".")
             if group == self.group and not re.fullmatch(r"submit(ted)?(_\d+)?|cancel_rest", name):
-                index = task["map_index"]
-                found[name if index < 0 else f"{name}[{index}]"] = task["state"]
+                found[name if index < 0 else f"{name}[{index}]"] = state
         return found
 
     def wait_ends(self, timeout: float = PATIENCE) -> None:
         """Until all tasks of the group have ended, and what was left has been cancelled."""
-        last = f"{self.group}.cancel_rest"
-        self.run.stack.wait(
+        stack, last = self.run.stack, (f"{self.group}.cancel_rest", -1)
+        stack.wait(
             f"all of {self.group} has ended",
-            lambda: self.run.task(last)["state"] in ENDS and set(self.states().values()) <= set(ENDS),
+            lambda: stack.states(self.run)[last][0] in ENDS and set(self.states().values()) <= set(ENDS),
             timeout,
         )
 
@@ -119,9 +118,9 @@ class Pipeline:
         """The job of a stage that was submitted ahead, whatever it is called."""
         pattern = rf"{self.group}\.submit(_\d+)?"
         submits = [
-            task["task_id"]
-            for task in self.run.tasks()
-            if re.fullmatch(pattern, task["task_id"]) and task["state"] == "success"
+            task_id
+            for (task_id, _), (state, _) in self.run.stack.states(self.run).items()
+            if re.fullmatch(pattern, task_id) and state == "success"
         ]
         found = (self.run.xcom(task_id) for task_id in submits)
         return next((jobs[f"{self.group}.{stage}"] for jobs in found if f"{self.group}.{stage}" in jobs), None)
