@@ -23,6 +23,7 @@ def old(slurm: Cluster) -> Iterator[str]:
     slurm.reset()
 
 
+@pytest.mark.soak
 def test_who_is_ill_is_healed(stack: Stack, slurm: Cluster, old: str) -> None:
     dag = stack.add_file(DAGS / "replace_sick_nodes.py")
     assert not dag.runs(), "it is to wait until somebody switches it on"

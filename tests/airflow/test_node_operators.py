@@ -11,7 +11,8 @@ import pytest
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
 
-pytestmark = pytest.mark.lane("second airflow")
+# Nodes: tests/integration/test_node_moves; that a try goes on with what the last one began: test_sbatch_deaths.
+pytestmark = [pytest.mark.lane("second airflow"), pytest.mark.soak]
 
 HEAD = """\
 from airflow_provider_soperator.operators.nodes import PowerDownNodesOperator, PowerUpNodesOperator

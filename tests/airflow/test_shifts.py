@@ -305,6 +305,7 @@ def test_a_shift_that_runs_is_steered(stack: Stack, capacity: Capacity) -> None:
 # The example
 
 
+@pytest.mark.soak
 def test_the_example_runs(stack: Stack, capacity: Capacity, tmp_path: Path) -> None:
     # As it stands, but where it is midday now: half an hour before a handover its shift would begin to wait for that.
     west = datetime.now(timezone.utc).hour - 12

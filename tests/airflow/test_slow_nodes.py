@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.airflow.stack import Stack
 from tests.airflow.test_events import payloads
 
@@ -36,6 +38,8 @@ heard()
 WORDS = "busbw of measured was 300: 38% less than 481, the median in its 3 runs before"
 
 
+# Each of them sees it in tests/integration/test_check_figures.
+@pytest.mark.soak
 def test_a_node_that_has_become_slow_is_found_everywhere(stack: Stack) -> None:
     watching = stack.add_dag("slow_nodes", HEARD, head=HEAD, schedule="[watched]")
     run = stack.add_dag("measure", MEASURE, head=HEAD).trigger()
