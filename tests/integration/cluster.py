@@ -364,7 +364,8 @@ class Cluster:
     def _is_off(self, name: str) -> bool:
         """Whether a node is off, for which it may have to be told once more.
 
-        Where slurmd has died before, a ping of slurmctld's that was under way fails later, and makes the node DOWN.
+        Where slurmd has died before, a ping of slurmctld's that was under way fails later, and makes the node DOWN, or
+        one that does not respond though it is off, which no job can power up.
         """
         state = self.node(name).state
         if "DOWN" in state:
@@ -379,7 +380,8 @@ class Cluster:
         assert done.returncode == 0 or self.node(name).state == OFF, done.stderr
 
     def _order_down_again(self, name: str, state: set[str]) -> None:
-        if not state & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}:
+        is_on = not state & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}
+        if is_on or (state >= {"POWERED_DOWN", "NOT_RESPONDING"} and "POWER_DOWN" not in state):
             self.run("scontrol", "power", "down", "force", name)
 
     def _powering_down(self, name: str) -> set[str] | None:
