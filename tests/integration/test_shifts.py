@@ -229,9 +229,9 @@ def test_what_others_have_reserved_is_left_to_them(shifts: Shifts) -> None:
 def test_force_warns_gives_the_grace_and_requeues(shifts: Shifts) -> None:
     cluster, grace = shifts.cluster, 3.0
     # As Slurm's own preemption does, the signal goes to steps: this one notes it, and works on.
-    note, live = "date +%s.%N >> /root/warned-$SLURM_JOB_ID", "date +%s.%N >> /root/alive-$SLURM_JOB_ID; sleep 0.5"
+    note, live = "date +%s.%N >> /root/warned-$SLURM_JOB_ID", "date +%s.%N >> /root/alive-$SLURM_JOB_ID; sleep 0.2"
     stubborn = f"srun bash -c \"trap '{note}' TERM; while :; do {live}; done\""
-    tidy = "srun bash -c \"trap 'exit 0' TERM; touch /root/alive-$SLURM_JOB_ID; while :; do sleep 0.5; done\""
+    tidy = "srun bash -c \"trap 'exit 0' TERM; touch /root/alive-$SLURM_JOB_ID; while :; do sleep 0.2; done\""
     jobs = [
         cluster.sbatch(WHOLE_NODE, f"--nodelist={name}", wrap=tidy if name == "worker-3" else stubborn)
         for name in shifts.workers
@@ -252,7 +252,7 @@ def test_force_warns_gives_the_grace_and_requeues(shifts: Shifts) -> None:
     assert "NODE_FAIL" not in accounted
     for job in requeued:
         alive, warned = (cluster.run("cat", f"/root/{what}-{job}").split() for what in ("alive", "warned"))
-        assert float(alive[-1]) - float(warned[0]) > grace - 1, "it did not get its grace"
+        assert float(alive[-1]) - float(warned[0]) > grace - 0.5, "it did not get its grace"
     cluster.run("scancel", *requeued)
     shifts.run(shifts.order(4, 0))
     shifts.check_at_rest()
