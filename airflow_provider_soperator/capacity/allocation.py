@@ -28,10 +28,10 @@ def checked_allocation(allocation: object, whose: str) -> dict[str, Units]:
     return {target: dict(units) if isinstance(units, Mapping) else units for target, units in allocation.items()}
 
 
-def refuse_unknown_targets(said: Iterable[object], targets: Sequence[str]) -> None:
+def refuse_unknown_targets(said: Iterable[object], targets: Sequence[str], problem: str = "unknown target") -> None:
     if unknown := sorted(map(str, {*said} - {*targets})):
         remedy = name_remedy(unknown[0], targets, f"the targets are {', '.join(targets)}")
-        raise CapacityMistake(f"unknown target {' and '.join(unknown)}", remedy)
+        raise CapacityMistake(f"{problem} {' and '.join(unknown)}", remedy)
 
 
 def bounds_of(units: Units) -> tuple[int, int]:

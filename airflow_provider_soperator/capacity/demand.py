@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_provider_soperator.capacity.allocation import Units, bounds_of, units_text
+from airflow_provider_soperator.capacity.allocation import Units, bounds_of, refuse_unknown_targets, units_text
 from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.loads import Load, Need
 from airflow_provider_soperator.capacity.targets import refuse_strangers
@@ -67,10 +67,7 @@ class Demand(Plain):
 
     def check(self, names: Sequence[str]) -> None:
         """Raise ``CapacityMistake`` if it names a target that there is not."""
-        if unknown := sorted({*self.targets} - {*names}):
-            raise CapacityMistake(
-                f"demand is of the unknown target {' and '.join(unknown)}", f"the targets are {', '.join(names)}"
-            )
+        refuse_unknown_targets(self.targets, names, "demand is of the unknown target")
 
     async def measure(
         self, world: World, wished: Mapping[str, Units], clients: Clients, now: datetime
