@@ -30,6 +30,7 @@ from airflow_provider_soperator.slurm.requests import (
     Request,
     ShowConfig,
 )
+from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
 from airflow_provider_soperator.slurm.submission_keys import key_of
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
@@ -87,7 +88,7 @@ class OldFiles(FileRequest[tuple[str, ...]]):
     doing = "looking for files of calls"
 
     def command(self) -> Command:
-        return Command(("bash", "-c", _FIND, "find", FOLDER, str(_OLD)))
+        return Command(by_bash(_FIND, "find", FOLDER, str(_OLD)))
 
     def read(self, answer: CommandOutput) -> tuple[str, ...]:
         return tuple(word.decode() for word in self.check(answer).stdout.split(b"\0")[:-1])

@@ -32,6 +32,7 @@ from airflow_provider_soperator.slurm.requests import (
     WhoAmI,
 )
 from airflow_provider_soperator.slurm.requests.commands import Order, run_steps_async
+from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: The oldest Slurm that this is tested with, and the oldest Python that can run a function.
@@ -179,7 +180,7 @@ class ProbeFolder(FileRequest[dict[str, Any]]):
     python: str
 
     def command(self) -> Command:
-        return Command(("bash", "-c", _PROBE, "probe", self.folder, self.python))
+        return Command(by_bash(_PROBE, "probe", self.folder, self.python))
 
     def read(self, answer: CommandOutput) -> dict[str, Any]:
         lines = self.check(answer).text.splitlines()

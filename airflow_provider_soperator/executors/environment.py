@@ -14,6 +14,7 @@ from pathlib import Path
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
 from airflow_provider_soperator.slurm.files import FileRequest, UnpackFiles
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput
+from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
 
 #: Seconds in which the packages can be installed.
 _INSTALLATION = 3600.0
@@ -43,7 +44,7 @@ class PrepareFolder(FileRequest[ExecutorFolder]):
         program = Path(__file__).with_name("environment.bash").read_text()
         words = (self.root, self.python, self.airflow, self.environment, str(self.keep))
         stdin = "".join(f"{package}\n" for package in self.packages).encode()
-        return Command(("bash", "-c", program, "environment", *words), stdin=stdin, timeout=_INSTALLATION)
+        return Command(by_bash(program, "environment", *words), stdin=stdin, timeout=_INSTALLATION)
 
     def read(self, answer: CommandOutput) -> ExecutorFolder:
         root, python = self.check(answer).text.splitlines()[-2:]

@@ -143,6 +143,22 @@ def resolve_short(letter: str) -> tuple[str, str] | None:
     return (long, UNTYPED[long]) if long else None
 
 
+def options_in(word: str) -> Iterator[str]:
+    """The full names of the known options in one word of a command line.
+
+    >>> [*options_in("--mem=4G")], [*options_in("-HWN2")], [*options_in("--of-a-plugin")]
+    (['mem'], ['hold', 'wait', 'nodes'], [])
+    """
+    is_long = word.startswith("--")
+    for name in [word[2:].partition("=")[0]] if is_long else word[1:]:
+        resolved = resolve_long(name) if is_long else resolve_short(name)
+        if resolved is None:
+            return
+        yield resolved[0]
+        if resolved[1] != "no":
+            return
+
+
 def _read_options(words: Iterable[tuple[int, str]], into: Component) -> None:
     for number, word in _read_words(words, into):
         raise DirectiveError(number, f"{word!r} is not an option")

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, TypeVar
 
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Order, Request
+from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
 
 T = TypeVar("T")
 
@@ -117,7 +118,7 @@ class ReadPieces(FileRequest[list[FilePiece]]):
     def command(self) -> Command:
         words = [word for p in self.pieces for word in (absolute(p.path), str(p.offset), str(p.length))]
         return Command(
-            ("bash", "-c", _READ, "read", self._mark, *words),
+            by_bash(_READ, "read", self._mark, *words),
             # Marks, and pieces of full length.
             max_output=sum(p.length + 128 for p in self.pieces) + 65536,
         )
@@ -175,7 +176,7 @@ class Match(FileRequest[tuple[str, ...]]):
     pattern: str
 
     def command(self) -> Command:
-        return Command(("bash", "-c", _MATCH, "match", absolute(self.pattern)), timeout=_LONG)
+        return Command(by_bash(_MATCH, "match", absolute(self.pattern)), timeout=_LONG)
 
     def read(self, answer: CommandOutput) -> tuple[str, ...]:
         return tuple(_words(self.check(answer)))

@@ -290,17 +290,13 @@ def _extra_args(job: JobDescription) -> Iterator[str]:
     if job.extra_args and not job.extra_args[0].startswith("-"):
         yield f"extra_args: {job.extra_args[0]!r} is not an option; write each as one word, such as '--bbf=/x'"
     # A word that follows an unknown option may be its value.
-    known = [word for word in job.extra_args if word.startswith("-")]
-    for word in known:
-        name = word[2:].partition("=")[0] if word.startswith("--") else ""
-        resolved = directives.resolve_long(name) if name else directives.resolve_short(word[1:2])
-        if resolved is None:
-            continue
-        option = job_description.BY_LONG.get(resolved[0])
-        if option is not None and getattr(job, option.field) is not None:
-            yield f"extra_args: {word!r} is also set by {option.field}"
-        if resolved[0] in job_description.REFUSED:
-            yield f"extra_args: --{resolved[0]} cannot be used: {job_description.REFUSED[resolved[0]]}"
+    for word in job.extra_args:
+        for name in directives.options_in(word) if word.startswith("-") else ():
+            option = job_description.BY_LONG.get(name)
+            if option is not None and getattr(job, option.field) is not None:
+                yield f"extra_args: {word!r} is also set by {option.field}"
+            if name in job_description.REFUSED:
+                yield f"extra_args: --{name} cannot be used: {job_description.REFUSED[name]}"
 
 
 def _array(value: str) -> Iterator[str]:

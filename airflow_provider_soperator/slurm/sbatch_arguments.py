@@ -106,6 +106,11 @@ _FROM_STDIN = 'exec "${_soperator_run[@]}"\n'
 _FROM_NAMED_PIPE = 'exec "${_soperator_run[@]}" < <(exec /bin/cat)\n'
 
 
+def by_bash(program: str, name: str, *words: str) -> tuple[str, ...]:
+    """The words that run a program by bash, without what the user's BASH_ENV and exported functions would add to it."""
+    return ("bash", "-p", "-c", program, name, *words)
+
+
 @dataclass(frozen=True)
 class Submission:
     """A command to run on the cluster, as words, and its standard input. It prints the job's id (and ";cluster")."""
@@ -140,7 +145,7 @@ def build_submission(job: JobDescription) -> Submission:
     records = [*(f"{name}={value}".encode() for name, value in job.env.items()), b""]
     finish = _FROM_NAMED_PIPE if text is not None and job.args else _FROM_STDIN
     program = _READ_ENVIRONMENT + finish
-    return Submission(("bash", "-c", program, "sbatch", *words), b"\0".join(records) + b"\0" + stdin)
+    return Submission(by_bash(program, "sbatch", *words), b"\0".join(records) + b"\0" + stdin)
 
 
 PAYLOAD_VERSIONS = tuple(f"v0.0.{number}" for number in range(41, 46))

@@ -18,6 +18,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from async_timeout import timeout
 
+from airflow_provider_soperator.slurm.errors import command_name
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
 from airflow_provider_soperator.transports.transport_errors import (
@@ -162,7 +163,7 @@ class Exchange:
         self._streams[stream].feed(data)
         received = sum(map(len, self._streams.values()))
         if received > self.command.max_output:
-            raise OutputTooLarge(self.command.argv[0], self.command.max_output)
+            raise OutputTooLarge(command_name(self.command.argv), self.command.max_output)
 
     @property
     def complete(self) -> bool:
@@ -172,7 +173,7 @@ class Exchange:
         out, err = self._streams["stdout"], self._streams["stderr"]
         # A command that was terminated may end with any status; one that succeeded nevertheless has succeeded.
         if out.status and elapsed >= self.command.timeout:
-            raise CommandTimedOut(self.command.argv[0], self.command.timeout)
+            raise CommandTimedOut(command_name(self.command.argv), self.command.timeout)
         return CommandOutput(out.status, out.output(), err.output())
 
 
@@ -208,7 +209,7 @@ _NO_SHELL = "see whether /bin/sh and bash run there"
 
 
 def _lost(command: Command) -> ConnectionLost:
-    return ConnectionLost(f"the connection broke while {command.argv[0]} was under way", "it is reopened")
+    return ConnectionLost(f"the connection broke while {command_name(command.argv)} was under way", "it is reopened")
 
 
 class _Silent(ConnectionLost):
@@ -216,7 +217,7 @@ class _Silent(ConnectionLost):
 
     def __init__(self, command: Command, seconds: float) -> None:
         super().__init__(
-            f"the connection was silent for {seconds:g} s while {command.argv[0]} was under way",
+            f"the connection was silent for {seconds:g} s while {command_name(command.argv)} was under way",
             "it is reopened; see whether the login node or a file system there hangs",
         )
 

@@ -152,7 +152,9 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
 
     def command(self) -> Command:
         stdin = b"\0".join(self._fields()) + b"\0"
-        return Command(("bash", "-c", _program("submit_once"), "sbatch"), stdin=stdin, timeout=LOCK_WAIT + TIMEOUT)
+        return Command(
+            sbatch_arguments.by_bash(_program("submit_once"), "sbatch"), stdin=stdin, timeout=LOCK_WAIT + TIMEOUT
+        )
 
     def read(self, answer: CommandOutput) -> tuple[Submitted, ...]:
         if answer.status:
@@ -257,7 +259,9 @@ class CancelWithdrawn(Order):
 
     def command(self) -> Command:
         mark = f"~{secrets.token_hex(8)}"
-        return Command(("env", f"mark={mark}", f"keep={KEPT}", "bash", "-c", _program("cancel_withdrawn"), "scancel"))
+        return Command(
+            ("env", f"mark={mark}", f"keep={KEPT}", *sbatch_arguments.by_bash(_program("cancel_withdrawn"), "scancel"))
+        )
 
 
 def _encoded(*values: Any) -> Iterator[bytes]:

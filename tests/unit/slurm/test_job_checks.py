@@ -116,6 +116,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"extra_args": ["-N2"], "nodes": 3}, "extra_args: '-N2' is also set by nodes"),
     ({"extra_args": ["--wait"]}, "extra_args: --wait cannot be used"),
     ({"extra_args": ["-W"]}, "extra_args: --wait cannot be used"),
+    ({"extra_args": ["-HW"]}, "extra_args: --wait cannot be used"),
     ({"extra_args": [":"]}, "extra_args: ':' is not an option"),
     ({"extra_args": ["--a=b\nc"]}, "extra_args: '--a=b\\nc' has the control character"),
     ({"het": [BatchJob(nodes=2)], "array": "1-2"}, "array and het: Slurm has no arrays"),

@@ -216,11 +216,21 @@ def test_a_comment_hides_no_job(slurm: Slurm, comment: str) -> None:
 
 
 def test_a_script_that_cannot_be_written_is_not_submitted_in_part(slurm: Slurm) -> None:
-    full = "() { echo 'printf: write error: No space left on device' >&2; return 1; }"
-    slurm.variables["BASH_FUNC_printf%%"] = full
+    # Wherever the program keeps its files, there is no room for a script.
+    full = 'for number in {0..9}; do ln -s /dev/full "$made/body.$number"; done'
+    slurm.put("mktemp", f'made=$(/usr/bin/mktemp "$@") || exit; [ ! -d "$made" ] || {full}; echo "$made"')
     error = slurm.error(*new_jobs(2))
     assert isinstance(error, SubmitIncomplete)
+    assert "No space left on device" in str(error)
     assert (error.retryable, slurm.submitted()) == (True, [])
+
+
+def test_what_the_users_own_settings_of_bash_add_is_no_part_of_an_answer(slurm: Slurm) -> None:
+    own = slurm.folder / "own.bash"
+    # Slurm's commands here are scripts, which a program of one's own is not.
+    own.write_text("case $- in *c*) echo Lmod is loaded ;; esac\n")
+    slurm.variables |= {"BASH_ENV": str(own), "BASH_FUNC_sbatch%%": "() { echo wrapped; }"}
+    assert {one.id for one in slurm.ask(*new_jobs(2))} == {JobId(1), JobId(2)}
 
 
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
