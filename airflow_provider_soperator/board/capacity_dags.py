@@ -18,7 +18,6 @@ from airflow_provider_soperator.board.tasks import path_of
 from airflow_provider_soperator.capacity.demand import Decision, newest_decision
 from airflow_provider_soperator.capacity.figures import kept_reports
 from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.steering import ShiftAtWork
 from airflow_provider_soperator.errors import CapacityMistake
@@ -139,8 +138,7 @@ def watched(timetable: Mapping[str, Any]) -> Mapping[str, Any]:
 def _with_variables(dag: CapacityDag) -> CapacityDag:
     """The DAG with what its runs, its watcher and its shifts keep in Airflow Variables."""
     try:
-        kept, now = kept_overrides(dag.overrides_variable), datetime.now(timezone.utc)
-        dag = replace(dag, schedule=dag.schedule.overridden(kept, now))
+        dag = replace(dag, schedule=dag.schedule.as_kept(dag.overrides_variable, datetime.now(timezone.utc)))
     except CapacityMistake as error:
         dag = replace(dag, mistake=str(error))
     order = dag.order

@@ -21,7 +21,7 @@ from airflow_provider_soperator.capacity.order import (
     Timeouts,
     is_waited_out,
 )
-from airflow_provider_soperator.capacity.overrides import keep_override, kept_overrides
+from airflow_provider_soperator.capacity.overrides import keep_override
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
@@ -109,8 +109,8 @@ def keep_as_is(
 ) -> None:
     """Keep what each target has until the next handover; of more than the schedule may give no override can be made."""
     with suppress(CapacityMistake):
-        made = schedule.overridden(kept_overrides(key), now).override(units, now, None, by, because)
-        schedule.overridden([made])
+        made = schedule.as_kept(key, now).override(units, now, None, by, because)
+        schedule.overridden([made], now)
         keep_override(key, made, now, schedule.zone)
 
 

@@ -20,6 +20,7 @@ from airflow_provider_soperator.capacity.allocation import Units, bounds_of, che
 from airflow_provider_soperator.capacity.calendar import Dates, gaps, in_words, instant, overlaps, refuse_overlap
 from airflow_provider_soperator.capacity.calendar import Window as Window
 from airflow_provider_soperator.capacity.overrides import Override as Override
+from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 
 #: Every weekly change occurs in this time, even one that clocks jump over once.
@@ -219,25 +220,35 @@ class CapacitySchedule:
         windows, overrides = [Window(**one) for one in said["windows"]], [Override(**one) for one in said["overrides"]]
         return cls(**{**said, "windows": windows, "overrides": overrides})
 
-    def overridden(self, more: Iterable[Override], now: datetime | None = None) -> CapacitySchedule:
-        """This schedule with further overrides, of which the one that began last comes before all others.
+    def as_kept(self, variable: str | None, now: datetime) -> CapacitySchedule:
+        """This schedule with the overrides that an Airflow Variable keeps."""
+        kept = kept_overrides(variable)
+        try:
+            return self.overridden(kept, now)
+        except CapacityMistake as error:
+            where = f"remove it from the Airflow Variable {variable}, such as by `airflow soperator override --remove`"
+            raise CapacityMistake(error.said, where) from None
+
+    def overridden(self, more: Iterable[Override], now: datetime) -> CapacitySchedule:
+        """This schedule with further overrides: of all that were added, the one that began last comes before others.
 
         None is compared with the lead, as those who ask for one want it at once. Those that are over ``now`` are left
         out if one could not be carried out: the schedule may have been edited since.
         """
-        made = copy(self)
+        planned = self._planned
+        made = copy(planned)
         for name in [name for name in vars(made) if name.startswith("_")]:
             del vars(made)[name]
-        more = sorted(more, key=lambda one: one.dates)
-        object.__setattr__(made, "overrides", (*self.overrides, *more))
-        object.__setattr__(made, "_planned", self._planned)
+        more = sorted([*self.overrides[len(planned.overrides) :], *more], key=lambda one: one.dates)
+        object.__setattr__(made, "overrides", (*planned.overrides, *more))
+        object.__setattr__(made, "_planned", planned)
         try:
             made._check_targets()
         except CapacityMistake:
-            lasting = [one for one in more if now is None or instant(one.dates.end, self.zone) > now]
+            lasting = [one for one in more if instant(one.dates.end, self.zone) > now]
             if lasting == more:
                 raise
-            return self.overridden(lasting)
+            return planned.overridden(lasting, now)
         return made
 
     @cached_property

@@ -47,15 +47,14 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
     task = shift_task(dag)
     if task is None or task.schedule is None:
         return None
-    kept: list[Override] = []
+    schedule, now = task.schedule, datetime.now(timezone.utc)
     try:
-        kept = kept_overrides(task.overrides_variable)
+        schedule = schedule.as_kept(task.overrides_variable, now)
     except CapacityMistake:
         raise
     except Exception as error:
         # Files can be looked at without an Airflow.
         tell(f"Overrides of {dag.dag_id} are unknown: {str(error).splitlines()[0]}")
-    now = datetime.now(timezone.utc)
     order = ShiftOrder(
         key="schedule",
         task=dag.dag_id,
@@ -65,7 +64,7 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
         desired={},
         wanted_at=now,
     )
-    return CapacityDag(dag_id=dag.dag_id, is_paused=False, schedule=task.schedule.overridden(kept, now), order=order)
+    return CapacityDag(dag_id=dag.dag_id, is_paused=False, schedule=schedule, order=order)
 
 
 # schedule

@@ -362,7 +362,6 @@ class ShiftCapacityOperator(WaitingOperator):
             requested_allocation,
             scheduled_allocation,
         )
-        from airflow_provider_soperator.capacity.overrides import kept_overrides
         from airflow_provider_soperator.capacity.reconciliation import approved
 
         now, run = datetime.now(timezone.utc), context["dag_run"]
@@ -374,8 +373,9 @@ class ShiftCapacityOperator(WaitingOperator):
         if self.schedule is None:
             wanted = requested_allocation(self.desired, self.targets, limit, max(now, at or now))
             return replace(wanted, until=until, stops_at=until)
-        kept, schedule = kept_overrides(self.overrides_variable), self.schedule
+        schedule = self.schedule
         try:
+            kept = schedule.as_kept(self.overrides_variable, now)
             if is_requested(self.desired):
                 # What a schedule does not give away is not to be had through its DAG either.
                 most = min(limit, schedule.limit or limit)
@@ -383,14 +383,14 @@ class ShiftCapacityOperator(WaitingOperator):
                 at = at or run.run_after
                 units = requested_allocation(self.desired, self.targets, most, at).units
                 by, because = run.triggering_user_name or "", str(self.because or "")
-                self._requested = schedule.overridden(kept, now).override(units, at, until, by, because)
-                kept.append(self._requested)
+                self._requested = kept.override(units, at, until, by, because)
+                kept = kept.overridden([self._requested], now)
             else:
                 at = at or run.data_interval_end or now
                 # A newer handover supersedes this run, and an override does not.
                 scheduled_allocation(schedule, at, now)
                 at = max(at, now)
-            wanted = scheduled_allocation(schedule.overridden(kept, now), at, now)
+            wanted = scheduled_allocation(kept, at, now)
             if self.approved_plan:
                 self._approval = self.approved_plan["approval"]
                 wanted = approved(wanted, self._approval["goal"], kept_demand(self.demand_variable, now))

@@ -112,13 +112,12 @@ class CapacityDifferenceTrigger(EventTrigger):
         from airflow_provider_soperator.capacity import reconciliation
         from airflow_provider_soperator.capacity.figures import gauges, keep_report, note_window
         from airflow_provider_soperator.capacity.order import ShiftOrder
-        from airflow_provider_soperator.capacity.overrides import kept_overrides
         from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 
         now = datetime.now(timezone.utc)
-        kept, said = await call(kept_overrides, self.overrides), json.loads(self.schedule)
+        said = json.loads(self.schedule)
         await call(reconciliation.keep_schedule, self.dag_id, said, now)
-        schedule = CapacitySchedule.read(said).overridden(kept, now)
+        schedule = await call(CapacitySchedule.read(said).as_kept, self.overrides, now)
         wish = schedule.at(now)
         world = await reconciliation.look(ShiftOrder.read(json.loads(self.order)), client, self.log)
         demanded = await self._demanded(world, wish.allocation, schedule.limit, client, now) if self.demand else None

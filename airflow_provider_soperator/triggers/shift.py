@@ -20,7 +20,6 @@ from airflow_provider_soperator.capacity.allocation import is_within, units_text
 from airflow_provider_soperator.capacity.demand import kept_demand
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftFailed, ShiftOrder, Superseded
-from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.capacity.reconciliation import edited_schedule
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.shift import Shift
@@ -116,10 +115,10 @@ class ShiftTrigger(KillableTrigger):
 
     async def _check_wish(self) -> None:
         if self.wish is not None:
-            kept, order = await call(kept_overrides, self.wish["overrides"]), ShiftOrder.read(self.order)
-            now, end = datetime.now(timezone.utc), order.ends_at
+            order, now = ShiftOrder.read(self.order), datetime.now(timezone.utc)
             edited = await call(edited_schedule, *self.wish["edited"]) if "edited" in self.wish else None
-            schedule = (edited or CapacitySchedule.read(self.wish["schedule"])).overridden(kept, now)
+            schedule = edited or CapacitySchedule.read(self.wish["schedule"])
+            schedule, end = await call(schedule.as_kept, self.wish["overrides"], now), order.ends_at
             # When its window is over it ends by itself, at its next poll, and tells what it has moved.
             if end is not None and end <= now < end + timedelta(seconds=2 * order.poll_interval):
                 return

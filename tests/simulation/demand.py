@@ -30,7 +30,7 @@ from airflow_provider_soperator.capacity.demand import Decision, Demand, kept_de
 from airflow_provider_soperator.capacity.holdings import Release
 from airflow_provider_soperator.capacity.loads import Load, MetricLoad, Need, QueueLoad, ServiceLoad
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts, scheduled_allocation
-from airflow_provider_soperator.capacity.overrides import keep_override, kept_overrides
+from airflow_provider_soperator.capacity.overrides import keep_override
 from airflow_provider_soperator.capacity.reconciliation import begin, ordered
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, ScheduleSegment, Window
 from airflow_provider_soperator.capacity.targets.protocol import Session
@@ -226,7 +226,7 @@ class Run(Controller):
         world, now, schedule = self.world, self.world.now, self.world.schedule
         at = self._at or now
         scheduled_allocation(schedule, at, now)
-        wanted = scheduled_allocation(schedule.overridden(kept_overrides(OVERRIDES)), max(at, now), now)
+        wanted = scheduled_allocation(schedule.as_kept(OVERRIDES, now), max(at, now), now)
         when = {name: getattr(wanted, name) for name in ("until", "stops_at", "why")}
         order = replace(self.order, wanted_at=wanted.at, **world.means, **when)
         demanded, had = kept_demand(DEMANDED, now), world.has
@@ -568,7 +568,7 @@ class World(shifts.World):
         return [one for one in self.slurm.nodes.values() if one.power in ("on", "coming") and not one.is_told]
 
     def wish(self, at: datetime) -> Mapping[str, Units]:
-        return self.schedule.overridden(kept_overrides(OVERRIDES)).at(at).allocation
+        return self.schedule.as_kept(OVERRIDES, self.now).at(at).allocation
 
     @property
     def is_heard_in(self) -> int:

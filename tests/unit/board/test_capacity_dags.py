@@ -70,7 +70,7 @@ def with_variables(
             raise overrides
         return list(overrides)
 
-    monkeypatch.setattr(capacity_dags, "kept_overrides", kept)
+    monkeypatch.setattr("airflow_provider_soperator.capacity.schedule.kept_overrides", kept)
     monkeypatch.setattr(capacity_dags, "kept_reports", lambda dag_id: [REPORT, {"edited": "by hand"}])
     monkeypatch.setattr(ShiftAtWork, "find", lambda block: shift)
     monkeypatch.setattr(capacity_dags, "_at_work", lambda shift: shift)

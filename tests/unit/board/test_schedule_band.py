@@ -97,7 +97,7 @@ def test_what_was_is_drawn_from_the_reports_of_windows() -> None:
 def test_an_override_stands_out_until_it_is_over() -> None:
     over = Override("2026-11-24T10:00/2026-11-24T12:00", {"training": 8, "inference": 0}, by="ann")
     holds = Override("2026-11-25T10:00/2026-11-26T10:00", {"training": 6, "inference": 2}, by="ann", because="demo")
-    drawn = band(dag(SCHEDULE.overridden([over, holds])), NOW)
+    drawn = band(dag(SCHEDULE.overridden([over, holds], NOW)), NOW)
     assert [part.name for part in drawn.wished if part.is_override] == ["override by ann", "override by ann (demo)"]
     assert drawn.overrides == [holds]
 

@@ -187,14 +187,14 @@ def test_the_override_that_began_last_comes_before_all_others_and_needs_no_lead(
     made = schedule(overrides=[Override(WEEKEND, DEADLINE)], lead="2h")
     now, until = (datetime.fromisoformat(f"2026-11-28T{time}+00:00") for time in ("11:00", "11:30"))
     newer = made.override(HOLIDAY, now, until, "bob", "the demo")
-    overridden = made.overridden([newer, Override("2026-11-28", DAY)])
+    overridden = made.overridden([newer], now).overridden([Override("2026-11-28", DAY)], now)
     assert at(overridden, "2026-11-28T11:59") == ("override", DAY)
     assert at(overridden, "2026-11-28T12:00") == ("override by bob (the demo)", HOLIDAY)
     assert at(overridden, "2026-11-28T12:30") == ("override", DAY)
     assert at(overridden, "2026-11-29T00:00") == ("override", DEADLINE)
     assert at(made, "2026-11-28T12:00") == ("override", DEADLINE)
     with pytest.raises(CapacityMistake, match="needs 160 GPUs"):
-        made.overridden([made.override({"training": 20, "inference": 0}, now, until, "", "")])
+        made.overridden([made.override({"training": 20, "inference": 0}, now, until, "", "")], now)
 
 
 def test_an_override_of_a_form_lasts_until_the_next_handover_unless_it_says_when() -> None:
@@ -228,6 +228,19 @@ def test_a_variable_that_is_no_list_of_overrides_is_refused(text: str, monkeypat
     monkeypatch.setattr(Variable, "get", lambda key, default=None: text)
     with pytest.raises(CapacityMistake, match=r"the Airflow Variable shifts is no list of overrides \(.*\): write "):
         kept_overrides("shifts")
+
+
+def test_an_override_that_names_a_removed_target_is_refused_with_the_variable_that_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = [{"when": WEEKEND, "allocation": {**DEADLINE, "batch": 1}}]
+    monkeypatch.setattr(Variable, "get", lambda key, default=None: json.dumps(kept))
+    now = datetime.fromisoformat("2026-11-27T12:00+01:00")
+    with pytest.raises(
+        CapacityMistake, match=r"names the target 'batch', .*: remove it from the Airflow Variable shifts"
+    ):
+        schedule().as_kept("shifts", now)
+    assert schedule().as_kept("shifts", now + timedelta(days=9)) == schedule()
 
 
 targets = ("training", "inference", "batch")

@@ -39,7 +39,7 @@ OVERRIDE = Override(
     because=HOSTILE,
 )
 DEMAND = Decision({"training": 2, "inference": 4}, (f"jobs wait {HOSTILE}",), since=NOW, at=NOW.timestamp())
-MOVER = replace(DAG, demand=DEMAND, at_work=SHIFT, last=SHIFT, schedule=DAG.schedule.overridden([OVERRIDE]))
+MOVER = replace(DAG, demand=DEMAND, at_work=SHIFT, last=SHIFT, schedule=DAG.schedule.overridden([OVERRIDE], NOW))
 CAPACITY = CapacityLook(
     taken=NOW,
     dags=[MOVER, replace(DAG, dag_id="twin")],
