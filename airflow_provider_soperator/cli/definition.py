@@ -79,7 +79,7 @@ def get_cli_commands() -> list[Any]:
         action("glance.health", "List what Slurm has against nodes", connection),
         action("glance.why", "Tell why a job waits, or how it ended", words("job", "Id of the job", "1"), connection),
         action(
-            "leftovers.leftovers",
+            "glance.leftovers",
             "List drains, reservations and files of DAGs that nothing will release",
             words("names", "Only these, as the list names them, and also those that may have an owner", "*"),
             flag("release", "Release them, after the plan was shown"),

@@ -1,4 +1,4 @@
-"""The commands ``board``, ``jobs``, ``nodes``, ``health`` and ``why``: a cluster at a glance, without a browser.
+"""The commands ``board``, ``jobs``, ``nodes``, ``health``, ``why`` and ``leftovers``: a cluster without a browser.
 
 Each ends with status 1 if the cluster cannot be read, or what was asked for is not there.
 """
@@ -9,24 +9,28 @@ import asyncio
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from airflow_provider_soperator.board.leftovers import left_overs
+from airflow_provider_soperator.board.leftovers import LeftOver, left_overs
 from airflow_provider_soperator.board.picture import INTERVAL, Picture, take
 from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page
+from airflow_provider_soperator.board.tasks import dags_at_work
 from airflow_provider_soperator.board.wall import wall
 from airflow_provider_soperator.capacity.allocation import counted
-from airflow_provider_soperator.cli.terminal import command, moment_text, show, tell
+from airflow_provider_soperator.cli.terminal import agreed, command, moment_text, show, tell
 from airflow_provider_soperator.client.diagnosis import diagnose, hindrances
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
+from airflow_provider_soperator.slurm.node_conditions import is_ours
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
+from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 
 #: Rows of the queue: a terminal has no pages.
@@ -170,3 +174,42 @@ def picture_of(args: Namespace, *needed: str) -> Picture:
     if not picture.failures.keys().isdisjoint(needed):
         sys.exit(1)
     return picture
+
+
+@command
+def leftovers(args: Namespace) -> None:
+    """List what DAGs have left, and release what has no owner at work, or what is named."""
+    found = left_overs(picture_of(args, "nodes", "reservations", "jobs", "files"))
+    named = {each for name in args.names for each in ([name] if "/" in name else hostlist.expand(name))}
+    if unknown := sorted(named.difference(*(one.names for one in found))):
+        raise LookupError(f"nothing that is left is called {', '.join(unknown)}: name it as the list does")
+    if named:
+        found = [one.of(named) for one in found if named & one.names]
+    known = dags_at_work({one.dag_id for one in found})
+    at_work = [one.need(known).at_work for one in found]
+    rows = [
+        {"what": one.what, "owner": one.owner, "why": one.why, "since": moment_text(one.since), "at_work": is_at_work}
+        for one, is_at_work in zip(found, at_work, strict=True)
+    ]
+    show(args, rows, none="Nothing is left over")
+    if not args.release:
+        return
+    chosen = [one for one, is_at_work in zip(found, at_work, strict=True) if named or is_at_work == "no"]
+    if chosen:
+        tell(f"To be released: {'; '.join(one.what for one in chosen)}")
+        agreed(args, "Release it?")
+        asyncio.run(_release(args.conn_id, chosen))
+    elif found:
+        tell("Nothing is released: the owner of each is at work, or unknown. Name what is to go nevertheless.")
+
+
+async def _release(conn_id: str, chosen: Sequence[LeftOver]) -> None:
+    async with SlurmHook(conn_id).async_client() as client:
+        nodes = {node.name: node for node in await client.ask(ListNodes())}
+        for one in chosen:
+            # Since the plan was shown, a node may have been drained for another reason.
+            if any(not is_ours(nodes[name], one.owner) for name in one.nodes if name in nodes):
+                tell(f"Not released, as it has changed: {one.what}")
+            else:
+                await client.ask(one.release)
+                tell(f"Released: {one.what}")

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_soperator.board import picture
 from airflow_provider_soperator.board.picture import OldFiles
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
-from airflow_provider_soperator.cli import leftovers
+from airflow_provider_soperator.cli import glance
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.files import RemoveFiles
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -84,11 +84,11 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    for module in (leftovers, picture):
+    for module in (glance, picture):
         monkeypatch.setattr(module, "SlurmHook", lambda connection: made)
     monkeypatch.setattr(picture, "find_tasks", lambda jobs, known, new: {})
     known = {"idle_dag": False, "busy_dag": True}
-    monkeypatch.setattr(leftovers, "dags_at_work", lambda ids: {one: known[one] for one in ids if one in known})
+    monkeypatch.setattr(glance, "dags_at_work", lambda ids: {one: known[one] for one in ids if one in known})
     return made
 
 
@@ -137,7 +137,7 @@ def test_what_has_changed_since_the_plan_is_left_alone(
     def change(args: Any, question: str) -> None:
         cluster.nodes = (drained("a", "[hardware_problem] gpu"), *cluster.nodes[1:])
 
-    monkeypatch.setattr(leftovers, "agreed", change)
+    monkeypatch.setattr(glance, "agreed", change)
     said = called(capsys, "leftovers", "a", "--release")
     assert "Not released, as it has changed: drain of a" in said.err
     assert Undrain(("a",)) not in cluster.changed
