@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
+from packaging.version import Version
 from selenium import webdriver
 from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
@@ -10,6 +13,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 #: Seconds that a page has to show something, on a machine that is busy with other tests.
 PATIENCE = 60
+#: Before that, Airflow's frame does not hand the page the query of its address, and forms do not mask secrets.
+IS_3_3_2 = Version(version("apache-airflow-core")) >= Version("3.3.2")
 
 
 class Page:

@@ -16,7 +16,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.integration.cluster import Cluster
-from tests.ui.page import PATIENCE, Page
+from tests.ui.page import IS_3_3_2, PATIENCE, Page
 
 pytestmark = pytest.mark.sandbox
 HOSTILE = "x<img src=x onerror=document.title='hit'>"
@@ -48,6 +48,8 @@ class Board(Page):
         browser.add_cookie({"name": "_token", "value": api.token, "path": "/"})
         super().__init__(browser, f"{api.url}/plugin/soperator/soperator/?{NODE}")
         browser.switch_to.frame(self.find("//iframe"))
+        if not IS_3_3_2:
+            self.click("//a[@id = 'node-worker-0']")
 
     def open(self, action: str) -> None:
         self.click(f"//*[@id = 'node']//a[. = '{action}']")
