@@ -217,6 +217,11 @@ class ShiftCapacityOperator(WaitingOperator):
         if mode == "force":
             after, has_window = max(transfer + force_after, grace), bool(schedule) and rollback == "none"
             _refuse_force_too_late(after, timeouts, has_window=has_window)
+        if schedule and timedelta(0) < schedule.lead_time < transfer:
+            raise CapacityMistake(
+                f"the transfer of a machine takes {transfer}, but the schedule's lead is {schedule.lead_time}",
+                "make the lead longer, or each handover is late",
+            )
         self.targets = tuple(targets)
         _check_targets(self.targets, schedule)
         if isinstance(desired, Mapping):

@@ -11,6 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_soperator.capacity.order import Timeouts
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import (
     KubernetesScaleTarget,
     NebiusNodeGroupTarget,
@@ -56,6 +57,16 @@ def shift(**options: Any) -> ShiftCapacityOperator:
 def test_mistakes_are_found_when_the_dag_is_parsed(options: dict[str, Any], said: str) -> None:
     with pytest.raises(CapacityMistake, match=said):
         shift(**options)
+
+
+def test_a_shift_begins_early_enough_for_a_machine_to_arrive_if_it_has_a_lead() -> None:
+    schedule = CapacitySchedule(
+        timezone="UTC", windows=[Window("daily 00:00 - 24:00", {"training": 1, "inference": 1})], lead="20m"
+    )
+    for lead, transfer in (("20m", HOUR / 3), ("0m", HOUR)):
+        shift(desired=None, schedule=replace(schedule, lead=lead), transfer=transfer)
+    with pytest.raises(CapacityMistake, match="takes 1:00:00, but the schedule's lead is 0:20:00: make the lead"):
+        shift(desired=None, schedule=schedule, transfer=HOUR)
 
 
 GROUP = NebiusNodeGroupTarget(name="inference", node_group="group-1")
