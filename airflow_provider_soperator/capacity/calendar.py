@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from calendar import monthrange
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -175,8 +176,10 @@ class Dates:
         for year in years:
             # One that begins on 29 February is missing in other years.
             with suppress(ValueError):
-                start = self.start.replace(year=year)
-                yield replace(self, start=start, end=start + (self.end - self.start))
+                start, last = self.start.replace(year=year), self.end - timedelta(days=1)
+                its = year + last.year - self.start.year
+                last = last.replace(year=its, day=min(last.day, monthrange(its, last.month)[1]))
+                yield replace(self, start=start, end=last + timedelta(days=1))
 
 
 def refuse_overlap(what: str, dated: Sequence[tuple[Dates, object]]) -> None:

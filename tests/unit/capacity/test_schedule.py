@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from airflow_provider_soperator.capacity.calendar import Dates
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, ScheduleChange, Window
 from airflow_provider_soperator.errors import CapacityMistake
 
@@ -108,6 +109,23 @@ def test_exceptions(nights: CapacitySchedule) -> None:
     assert (eve.name, eve.exception, eve.allocation) == ("night", "2026-12-24", NIGHT)
     assert (eve.since, eve.until) == (utc("2026-12-23T23:00"), utc("2026-12-24T23:00"))
     assert nights.at(utc("2026-12-26T12:00")).allocation == HOLIDAY
+
+
+@pytest.mark.parametrize(
+    ("days", "first", "last"),
+    [
+        ("02-27/03-01", ["2027-02-27", "2028-02-27"], ["2027-03-01", "2028-03-01"]),
+        ("02-27/02-29", ["2027-02-27", "2028-02-27"], ["2027-02-28", "2028-02-29"]),
+        ("12-31/02-28", ["2026-12-31", "2027-12-31"], ["2027-02-28", "2028-02-28"]),
+        ("12-31/03-01", ["2026-12-31", "2027-12-31"], ["2027-03-01", "2028-03-01"]),
+    ],
+)
+def test_days_of_each_year_end_with_their_last_one_whether_or_not_it_has_a_29_february(
+    days: str, first: list[str], last: list[str]
+) -> None:
+    periods = list(Dates.parse(days).within(int(one[:4]) for one in first))
+    assert [f"{one.start:%Y-%m-%d}" for one in periods] == first
+    assert [f"{one.end - timedelta(days=1):%Y-%m-%d}" for one in periods] == last
 
 
 def test_what_a_page_draws(nights: CapacitySchedule) -> None:
