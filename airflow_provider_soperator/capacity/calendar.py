@@ -184,8 +184,9 @@ class Dates:
 
 def refuse_overlap(what: str, dated: Sequence[tuple[Dates, object]]) -> None:
     """Raise ``CapacityMistake`` if two periods overlap for which different things are said."""
-    fixed = {bound.year for dates, _ in dated if not dates.is_yearly for bound in (dates.start, dates.end)}
-    years = sorted({_ANY_YEAR, *fixed, *(year - 1 for year in fixed)})
+    bounds = {bound.year for dates, _ in dated if not dates.is_yearly for bound in (dates.start, dates.end)}
+    # What begins in the year before may last until then.
+    years = sorted({begin for year in (_ANY_YEAR, *bounds) for begin in (year - 1, year)})
     laid = [(one, said) for dates, said in dated for one in dates.within(years)]
     laid.sort(key=lambda one: one[0])
     latest, its = laid[0] if laid else (None, None)

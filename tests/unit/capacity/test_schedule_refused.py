@@ -169,6 +169,7 @@ def test_targets_that_are_not_named_everywhere() -> None:
             {"2026-12-24/2026-12-26": "night", "2026-12-26": "day"},
             "the exceptions '2026-12-24/2026-12-26' and '2026-12-26' overlap from 2026-12-26 00:00 to 2026-12-27 00:00",
         ),
+        ({"12-31/01-02": "night", "01-02": "day"}, "the exceptions '12-31/01-02' and '01-02' overlap from "),
         ({"2026-12-24": {}}, "the exception '2026-12-24': expected units by target, got {}"),
     ],
 )
