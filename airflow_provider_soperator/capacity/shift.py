@@ -242,13 +242,15 @@ class Shift:
             return await self._end(world, now, stop)
         has = {name: max(seen.held, seen.allowed) for name, seen in world.holdings.items()}
         goal = world.goal({name: order.allowed(name, order.desired[name], units) for name, units in has.items()})
+        why = ""
         try:
             is_there = await self._move(now, world, goal, order.release(now), {})
         except PartTookTooLong as error:
             if order.rollback == "all":
                 raise
-            return await self._end(world, now, str(error))
-        return await self._end(world, now) if await self._buy(world, now) and is_there else None
+            # What does not come may be bought, which has its time.
+            is_there, why = True, str(error)
+        return await self._end(world, now, why) if await self._buy(world, now) and is_there else None
 
     async def _buy(self, world: World, now: datetime) -> bool:
         """Buy what the block lacks after the handover, if the user allows it; True once nothing is to come."""

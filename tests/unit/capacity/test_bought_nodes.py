@@ -187,6 +187,19 @@ def test_a_shift_buys_what_others_have_of_the_block_but_only_some_time_after_the
     assert outcome.missing[0] == "inference has 1 of 3 nodes ready: 2 nodes bought beside the block"
 
 
+def test_what_has_been_waited_for_long_enough_before_that_time_is_bought_nevertheless(
+    cloud: Cloud, bought: Group
+) -> None:
+    cloud.limit, cloud.foreign = 80, 40
+    cloud.targets["training"].units[:] = [Unit(State.READY)] * 4 + [Unit(State.OFF)] * 4
+    later, seen = cloud.clock().now(timezone.utc) + 60 * SECOND, list[int]()
+    at(cloud, 79, lambda: seen.append(bought.nodes))
+    order = replace(BUYS, desired={"training": 4, "inference": 3}, wanted_at=later, transfer=60 * SECOND)
+    outcome = carry(cloud, order)
+    assert (seen, bought.nodes) == ([0], 2)
+    assert outcome.missing[0] == "inference has 1 of 3 nodes ready: 2 nodes bought beside the block"
+
+
 def test_they_go_when_the_block_has_enough_and_with_the_next_handover(cloud: Cloud, bought: Group) -> None:
     cloud.limit, cloud.foreign = 80, 40
     cloud.targets["training"].units[:] = [Unit(State.READY)] * 4 + [Unit(State.OFF)] * 4
