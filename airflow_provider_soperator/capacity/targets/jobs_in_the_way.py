@@ -137,6 +137,8 @@ class JobsInTheWay:
             notes.forced = notes.forced or now
             await self._end(job)
             notes.ended[job.id] = job.restarts
+            # Where it starts again it gets another signal, and its grace.
+            del notes.warned[job.id]
 
     async def _end(self, job: Job) -> None:
         if job.may_requeue:

@@ -462,6 +462,17 @@ def test_jobs_get_their_grace_also_over_a_new_connection() -> None:
     assert (job.signals, job.restarts) == (["USR1"], 1)
 
 
+def test_a_job_that_was_requeued_to_another_node_that_goes_gets_its_signal_and_grace_again() -> None:
+    slurm = Slurm(2)
+    slurm.nodes["worker-1"].drain = "new driver"
+    job = slurm.run("worker-0", HOUR)
+    force(slurm, 0)
+    slurm.nodes["worker-1"].drain = ""
+    slurm.start(job, "worker-1")
+    assert force(slurm, 0, grace=HOUR) == ["worker-0"]
+    assert (job.signals, job.restarts) == (["USR1", "USR1"], 1)
+
+
 def test_no_job_is_ended_while_an_idle_node_can_go_in_place_of_a_told_one() -> None:
     slurm = Slurm(2)
     job = slurm.run("worker-0", HOUR)
