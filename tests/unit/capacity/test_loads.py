@@ -111,6 +111,17 @@ def test_what_does_not_add_up_is_kept_at_a_value() -> None:
     assert measured(load, 0, cache=0.0) == 1
 
 
+def test_a_value_is_of_all_units_that_are_there_also_beside_the_block_and_of_no_others() -> None:
+    load = MetricLoad(target="inference", query="cache", keep_at=0.7)
+
+    def kept(holding: Holding) -> int | None:
+        return asyncio.run(load.measure(Metrics(cache=0.7), holding, 8, 8, NOW)).units
+
+    assert kept(Holding(allowed=2, held=2, ready=2, bought=2)) == 4
+    # Of a group of two nodes whose autoscaler may add six.
+    assert kept(Holding(allowed=8, held=2, ready=8)) == 2
+
+
 def test_a_service_without_requests_needs_only_its_headroom() -> None:
     load = ServiceLoad(target="inference", arrivals="rate", service_time="took", max_requests=32, headroom=1)
     assert measured(load, 2, rate=0.0, took=None) == 1
