@@ -136,6 +136,11 @@ def gpus_of(workload: Object) -> int | None:
     return None
 
 
+def is_of_groups(workload: Object) -> bool:
+    """True for a LeaderWorkerSet, whose status leaves out the number of groups that are ready while that is 0."""
+    return "leaderWorkerTemplate" in (workload.get("spec") or {})
+
+
 def _gpus_of_pod(template: Object) -> int:
     limits = [(one.get("resources") or {}).get("limits") or {} for one in template["spec"]["containers"]]
     return sum(int(limit.get(GPU_RESOURCE, 0)) for limit in limits)

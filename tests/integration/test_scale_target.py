@@ -105,7 +105,7 @@ def test_a_kind_that_has_only_a_scale_is_counted_by_its_pods(vllm: Service) -> N
     group, version, kind = "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"
     vllm.create({"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {"name": "llm"}, "spec": spec})
     custom = kubernetes.client.CustomObjectsApi(vllm.api)
-    status = {"replicas": 2, "hpaPodSelector": "role=leader"}
+    status = {"replicas": 2, "readyReplicas": 1, "hpaPodSelector": "role=leader"}
     where = (group, version, INFERENCE_NAMESPACE, "leaderworkersets", "llm")
     custom.patch_namespaced_custom_object_status(*where, {"status": status})
     for number in range(2):

@@ -152,7 +152,7 @@ class KubernetesScaleSession(Session):
             allowed=allowed,
             held=placed + leaving,
             # A replica may have several Pods; the selector finds the first one.
-            ready=min(ready, int(status["readyReplicas"])) if "readyReplicas" in status else ready,
+            ready=min(ready, int(status.get("readyReplicas", 0 if workloads.is_of_groups(thing) else ready))),
             finishing=leaving,
             is_settled=workloads.is_seen(thing) and wanted == made == placed and not leaving,
             problems=(*filter(None, [kept]), *workloads.problems(thing, found)),

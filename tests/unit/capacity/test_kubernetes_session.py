@@ -35,3 +35,34 @@ def test_what_keda_may_take_counts_also_where_others_put_the_replicas_back() -> 
     assert "flux put it back to 1 replicas" in seen.problems[0]
     # With a goal below that a shift would never be over.
     assert (seen.allowed, seen.possible(0)) == (3, 3)
+
+
+class Group:
+    """A LeaderWorkerSet of one replica, whose leader is ready: its workers begin only then."""
+
+    def __init__(self, **status: int) -> None:
+        self.status = status
+
+    async def read(self) -> dict[str, Any]:
+        spec = {"leaderWorkerTemplate": {"size": 2}}
+        return {"metadata": {"generation": 1}, "spec": spec, "status": {"replicas": 1, **self.status}}
+
+    async def scale(self) -> dict[str, Any]:
+        return {"spec": {"replicas": 1}, "status": {"replicas": 1, "selector": "worker-index=0"}}
+
+    async def autoscaler(self) -> None:
+        return None
+
+    async def pods(self, scale: Any) -> list[Any]:
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        return [{"metadata": {"name": "llm-0"}, "spec": {"nodeName": "machine-0"}, "status": status}]
+
+
+def test_a_group_is_not_ready_with_its_leader() -> None:
+    target = KubernetesScaleTarget(name="inference", resource="llm", gpus_per_unit=16)
+
+    def ready(**status: int) -> int:
+        session = KubernetesScaleSession(target, cast(Workload, Group(**status)), Log())
+        return asyncio.run(session.look()).ready
+
+    assert (ready(), ready(readyReplicas=1)) == (0, 1)
