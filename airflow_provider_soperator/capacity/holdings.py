@@ -188,12 +188,16 @@ class World:
         # What stays where it shall not be is missing elsewhere.
         fits = max(self.block.limit, sum(desired[name] * self.gpus[name] for name in units))
         for names, limit in [(units.keys(), fits), *((one.targets, one.limit) for one in self.shares)]:
-            over = sum(units[name] * self.gpus[name] for name in names) - limit
+            over, lacking = sum(units[name] * self.gpus[name] for name in names) - limit, dict[str, int]()
             for name in [name for name in self.receivers(desired) if name in names]:
                 may_lack = max(0, units[name] - max(self.holdings[name].allowed, len(self.holdings[name].stuck)))
-                lacks = min(may_lack, math.ceil(max(0, over) / self.gpus[name]))
-                units[name] -= lacks
-                over -= lacks * self.gpus[name]
+                lacking[name] = min(may_lack, math.ceil(max(0, over) / self.gpus[name]))
+                over -= lacking[name] * self.gpus[name]
+            # The last of them may be so large that there is room for smaller ones.
+            for name, lacks in lacking.items():
+                back = min(lacks, max(0, -over) // self.gpus[name])
+                units[name] -= lacks - back
+                over += back * self.gpus[name]
         ready = {name: max(0, count - self.holdings[name].broken) for name, count in units.items()}
         return Goal(units, ready)
 

@@ -212,6 +212,17 @@ def test_the_goal_leaves_out_what_nobody_may_touch(
     assert (tuple(goal.units.values()), tuple(goal.ready.values())) == (units, ready)
 
 
+def test_a_large_unit_that_has_no_room_leaves_it_to_smaller_ones() -> None:
+    """Four GPUs stay where they shall not be, and the small ones that are there already stay in any case."""
+    holdings = {
+        "training": Holding(allowed=1, held=1, ready=0, stuck=drained(1), broken=1),
+        "small": Holding(allowed=5, held=5, ready=5),
+        "large": Holding(**NONE),
+    }
+    seen = World(CapacityBlock(id="b", limit=20, usage=14), holdings, {"training": 4, "small": 2, "large": 8})
+    assert seen.goal({"training": 0, "small": 6, "large": 1}).units == {"training": 1, "small": 6, "large": 0}
+
+
 @pytest.mark.parametrize(("usage", "inference"), [(32, 6), (40, 5), (64, 2), (72, 2), (None, 6)])
 def test_what_others_have_of_the_block_is_not_possible(usage: int | None, inference: int) -> None:
     """Training has four units: two of them go, and the others are free as far as nobody else has them."""
