@@ -39,8 +39,8 @@ def _dates(event: Any, whose: str) -> str:
     start: date = event.decoded("DTSTART")
     rule = event.get("RRULE", {})
     plain = {"FREQ": "YEARLY", "INTERVAL": 1, "BYMONTH": start.month, "BYMONTHDAY": start.day}
-    is_plain = all(list(said) == [plain.get(name)] for name, said in rule.items()) and "EXDATE" not in event
-    if isinstance(start, datetime) or not is_plain:
+    is_plain = all(list(said) == [plain.get(name)] for name, said in rule.items())
+    if isinstance(start, datetime) or not is_plain or {"EXDATE", "RDATE"} & event.keys():
         raise CapacityMistake(
             f"{whose}: {event.get('SUMMARY', start)} is not whole days of one year, or of each year",
             "write its dates as exceptions of the schedule",

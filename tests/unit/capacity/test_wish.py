@@ -108,6 +108,7 @@ def test_holidays_are_read_from_a_file_or_a_text(tmp_path: Path) -> None:
             "Easter Monday is not whole days",
         ),
         (ICAL.replace("RRULE:FREQ=YEARLY", "RRULE:FREQ=YEARLY;BYMONTH=11;BYDAY=4TH"), "Christmas is not whole days of"),
+        (ICAL.replace("RRULE:FREQ=YEARLY", "RDATE;VALUE=DATE:20271225"), "Christmas is not whole days of"),
     ],
 )
 def test_what_is_no_list_of_whole_days_is_refused(text: str, said: str) -> None:
