@@ -95,7 +95,7 @@ class HandoverReservation:
             return False
         # Slurm rejects a reservation that begins in the past.
         start = max(start, datetime.now(timezone.utc))
-        if found and found.start and found.start > start + _ROUNDING:
+        if found and nodes and found.start and found.start > start + _ROUNDING:
             # The nodes are to go sooner than they were, as a person has asked for that.
             await self.end()
             found = None

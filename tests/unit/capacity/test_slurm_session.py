@@ -426,6 +426,18 @@ def test_a_plan_has_the_nodes_that_go_and_their_jobs() -> None:
     assert slurm.asked == []
 
 
+def test_a_target_that_gives_none_after_all_leaves_what_is_reserved_of_another_for_later_as_it_is() -> None:
+    slurm, later = Slurm(4), datetime.now(timezone.utc) + HOUR
+    one, other = slurm.session(nodes="worker-[0-1]"), slurm.session(nodes="worker-[2-3]")
+    for session in (one, other):
+        asyncio.run(session.shrink(1, Release(wanted_at=later, mode=None)))
+    assert slurm.handover() == ["worker-0", "worker-2"]
+    asyncio.run(other.look())
+    asyncio.run(other.relax())
+    (reserved,) = slurm.reservations.known.values()
+    assert (reserved.nodelist, reserved.start) == ("worker-0", later)
+
+
 # Jobs that are ended
 
 
