@@ -190,6 +190,10 @@ class CapacitySchedule:
         end = until or (following.at if following else since + timedelta(weeks=1))
         if end <= since:
             raise CapacityMistake(f"until must be after {since}, got {end}")
+        wall = end.astimezone(self.zone).replace(tzinfo=None, fold=0)
+        if instant(wall, self.zone) < end:
+            said = f"until={end}: clocks show {wall:%H:%M} twice then, and an override ends by the first"
+            raise CapacityMistake(said, "end it when the hour is over")
         when = "/".join(f"{moment.astimezone(self.zone):%Y-%m-%dT%H:%M:%S}" for moment in (since, end))
         return Override(when, units, by, because)
 

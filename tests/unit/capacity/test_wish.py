@@ -208,6 +208,11 @@ def test_an_override_of_a_form_lasts_until_the_next_handover_unless_it_says_when
     assert fixed.override(DEADLINE, now, None, "", "").when == "2026-11-27T12:00:00/2026-12-04T12:00:00"
     with pytest.raises(CapacityMistake, match="until must be after 2026-11-27 12:00:00"):
         made.override(DEADLINE, now, now, "", "")
+    # In October clocks show an hour twice, and an override ends as they show its end first: before this one begins.
+    twice = datetime.fromisoformat("2026-10-25T02:45+01:00")
+    with pytest.raises(CapacityMistake, match="clocks show 02:45 twice then"):
+        made.override(DEADLINE, twice - HOUR / 2, twice, "", "")
+    assert made.override(DEADLINE, twice - HOUR / 2, twice - HOUR / 4 + HOUR / 2, "", "").when.endswith("T03:00:00")
 
 
 def test_overrides_are_kept_until_they_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
