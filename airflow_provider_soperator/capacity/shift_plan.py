@@ -183,7 +183,8 @@ def present(world: World, order: ShiftOrder) -> str:
 def _steps(
     order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[TargetMove], buyers: Collection[str]
 ) -> list[str]:
-    is_late = order.leaves_at <= datetime.now(timezone.utc)
+    now = datetime.now(timezone.utc)
+    is_late, signals_at = order.leaves_at <= now, order.release(now).signals_at
     leaves = "now" if is_late else f"at {_moment(order.leaves_at)}"
     steps = []
     if donors:
@@ -192,8 +193,8 @@ def _steps(
             kept_off = f"are kept off the {units} that {' and '.join(one.target for one in donors)} will release"
             steps.append(f"until {_moment(order.leaves_at)}: jobs that would run longer {kept_off}, where possible")
         steps.append(f"{leaves}: {_do(donors, 'release')} idle {units}, and busy ones as their work ends")
-        if order.mode == "force":
-            forced = _moment(order.wanted_at + order.force_after)
+        if signals_at:
+            forced = _moment(max(signals_at, now) + order.grace)
             steps.append(f"at {forced}: busy {units} are taken, {order.grace} after their jobs got SIG{order.signal}")
     growing = [move for move in receivers if move.possible > move.now]
     if waking := [move for move in receivers if move not in growing]:

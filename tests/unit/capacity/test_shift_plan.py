@@ -70,6 +70,13 @@ def test_force_is_announced() -> None:
     assert any("SIGUSR1" in step and "20:10:00" in step for step in found.steps)
 
 
+def test_no_job_is_announced_to_end_before_its_grace_is_over() -> None:
+    found = planned(8, 0, mode="force", grace=20 * MINUTE)
+    assert any("SIGTERM" in step and "20:05:00" in step for step in found.steps), "nodes leave from 19:45 on"
+    past = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    assert "01 Jan" not in str(planned(8, 0, mode="force", wanted_at=past))
+
+
 def test_what_is_wanted_by_now_begins_now() -> None:
     past = datetime(2020, 1, 1, tzinfo=timezone.utc)
     found = planned(8, 0, wanted_at=past)
