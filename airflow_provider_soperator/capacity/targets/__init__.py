@@ -239,6 +239,16 @@ def _common(one: Target, other: Target) -> str:
     if isinstance(one, SlurmNodesTarget) and isinstance(other, SlurmNodesTarget):
         is_one_cluster = one.slurm_conn_id == other.slurm_conn_id
         return hostlist.fold(hostlist.intersect(one.nodes, other.nodes)) if is_one_cluster else ""
-    fields = ("node_group",) if hasattr(one, "node_group") else ("resource", "namespace", "kind", "kubernetes_conn_id")
-    is_same = type(one) is type(other) and all(getattr(one, name) == getattr(other, name) for name in fields)
+    if groups := _groups(one) & _groups(other):
+        return min(groups)
+    fields = ("resource", "namespace", "kind", "kubernetes_conn_id")
+    is_scaled = isinstance(one, KubernetesScaleTarget) and isinstance(other, KubernetesScaleTarget)
+    is_same = is_scaled and all(getattr(one, name) == getattr(other, name) for name in fields)
     return str(getattr(one, fields[0])) if is_same else ""
+
+
+def _groups(one: Target) -> set[str]:
+    """The ids of the node groups that a target names, also of those in which it buys."""
+    if isinstance(one, NebiusNodeGroupTarget):
+        return {one.node_group, *([one.fallback.node_group] if one.fallback else ())}
+    return {*one.node_groups} if isinstance(one, SlurmNodesTarget) else set()

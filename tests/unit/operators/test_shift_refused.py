@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_provider_soperator.capacity.order import Timeouts
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import (
+    BoughtNodes,
     KubernetesScaleTarget,
     NebiusNodeGroupTarget,
     SlurmNodesTarget,
@@ -70,6 +71,7 @@ def test_a_shift_begins_early_enough_for_a_machine_to_arrive_if_it_has_a_lead() 
 
 
 GROUP = NebiusNodeGroupTarget(name="inference", node_group="group-1")
+BUYING = replace(GROUP, fallback=BoughtNodes(node_group="bought", max_nodes=1, gpu_hours=8))
 WORKLOAD = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8)
 
 
@@ -81,6 +83,7 @@ WORKLOAD = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_uni
         (SlurmNodesTarget(name="training", nodes="worker-[0-4]"), {"slurm_conn_id": "another"}, ""),
         (GROUP, {"gpus_per_unit": 4}, "group-1"),
         (GROUP, {"node_group": "group-2"}, ""),
+        (BUYING, {"node_group": "group-2"}, "bought"),
         (WORKLOAD, {"gpus_per_unit": 4}, "vllm"),
         (WORKLOAD, {"namespace": "staging"}, ""),
     ],
@@ -90,6 +93,12 @@ def test_two_targets_have_nothing_in_common(one: Target, fields: dict[str, Any],
     said = pytest.raises(CapacityMistake, match=f"{one.name} and other both have {shared}: let one of them have it")
     with said if shared else nullcontext():
         ShiftCapacityOperator(task_id="shift", targets=two, block="block", desired={"other": 1})
+
+
+def test_a_node_group_is_under_slurm_nodes_or_a_target_of_its_own() -> None:
+    nodes = SlurmNodesTarget(name="training", nodes="worker-[0-4]", node_groups=("group-1",))
+    with pytest.raises(CapacityMistake, match="training and inference both have group-1: let one of them have it"):
+        ShiftCapacityOperator(task_id="shift", targets=[nodes, GROUP], block="block", desired={"training": 1})
 
 
 def test_jobs_may_be_ended_as_late_as_the_shift_waits_for() -> None:
