@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, refuse_unknown_targets, units_text
@@ -123,6 +124,7 @@ def decide(
     limit: int,
     state: dict[str, Any],
     now: datetime,
+    bought: Mapping[str, int] = MappingProxyType({}),
 ) -> Decision:
     """The units of each target within what is wished for. ``state`` has plain values; it is empty at first."""
     at, calm = now.timestamp(), demand.calm.total_seconds()
@@ -132,14 +134,17 @@ def decide(
     state["at"] = at
     keeps = at - state["since"] < calm
     highest = {name: _highest(state["needs"].setdefault(name, []), needs[name], at, calm) for name in demand.targets}
-    wants = {one: max(high, has[one] if keeps or needs[one].units is None else 0) for one, high in highest.items()}
+    given = state.get("units", {})
+    # What is bought beside the block of what was decided serves, too.
+    serve = {one: max(has[one], min(given.get(one, 0), has[one] + bought.get(one, 0))) for one in highest}
+    wants = {one: max(high, serve[one] if keeps or needs[one].units is None else 0) for one, high in highest.items()}
     wants |= {name: bounds_of(wished[name])[1] for name in wished if name not in wants}
     units = _shared(wants, wished, has, gpus, limit)
     moves = state["moves"] = [one for one in state.get("moves", []) if at - one < _DAY]
     is_over = len(moves) >= demand.max_moves
     if is_over:
         # Those who wait can wait, unless their units are on the way; the first cannot, and keeps what is on its way.
-        first, given = demand.targets[0], state.get("units", {})
+        first = demand.targets[0]
         most = {name: max(has[name], given.get(name, 0)) for name in has}
         wants = {name: min(want, most[name]) for name, want in wants.items()} | {
             first: max(wants[first], given.get(first, 0))

@@ -147,7 +147,8 @@ class CapacityDifferenceTrigger(EventTrigger):
 
         demand = Demand.read(json.loads(self.demand))
         needs = await demand.measure(world, wished, client, now)
-        decision = decide(demand, needs, wished, world.allowed, world.gpus, world.most(limit), self._demand, now)
+        bought, most = {name: seen.bought for name, seen in world.holdings.items()}, world.most(limit)
+        decision = decide(demand, needs, wished, world.allowed, world.gpus, most, self._demand, now, bought)
         if decision.is_new:
             self.log.info("%s %s", "Observed only: demand would have" if demand.observe else "Demand has", decision)
         await call(keep_decision, self.demanded, decision, demand.observe, now)

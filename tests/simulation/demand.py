@@ -507,7 +507,7 @@ class World(shifts.World):
     def _deciding(self, decide: Callable[..., Decision]) -> Callable[..., Decision]:
         def decided(said: Demand, needs: Mapping[str, Need], wished: Any, has: Any, *more: Any) -> Decision:
             decision = decide(said, needs, wished, has, *more)
-            self.rules.check_decision(decision, needs, wished, has, more[-1])
+            self.rules.check_decision(decision, needs, wished, has, more[3])
             return decision
 
         return decided

@@ -100,6 +100,20 @@ def test_an_unknown_need_is_not_a_low_one() -> None:
     assert watch.look(6, None).units == {"training": 2, "inference": 6}
 
 
+def test_what_was_bought_of_what_was_decided_is_kept_while_the_need_is_unknown() -> None:
+    state: dict[str, Any] = {}
+
+    def look(inference: int | None, minute: int, bought: int = 0) -> int:
+        needs = {"inference": Need(inference, "requests"), "training": Need(0, "jobs")}
+        has, now = {"training": 4, "inference": 2}, NOON + minute * MINUTE
+        return decide(Demand(LOADS), needs, RANGES, has, GPUS, 64, state, now, {"inference": bought}).units["inference"]
+
+    assert look(4, 0) == 4
+    # Others have two units of the block, so two are bought.
+    assert {look(None, minute, bought=2) for minute in range(1, 60)} == {4}
+    assert look(2, 60, bought=2) == 2
+
+
 def test_after_an_outage_of_the_watcher_needs_are_seen_anew() -> None:
     watch = Watch(Demand(LOADS))
     watch.look(4, 7, 60)

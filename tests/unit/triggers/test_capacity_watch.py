@@ -231,6 +231,15 @@ def test_demand_that_is_only_observed_moves_nothing(world: World) -> None:
     assert json.loads(world.variables["shifts_demand"])["decisions"][-1]["units"] == BURST
 
 
+def test_bought_nodes_serve_what_demand_has_decided_while_a_metric_lies(world: World) -> None:
+    trigger = by_demand()
+    world.has, world.requests = {"training": 2, "inference": 2}, 6 * 64
+    world.looks(trigger, 1)
+    world.bought, world.requests = 4, -1.0
+    world.looks(trigger, 60)
+    assert kept_demand("shifts_demand", world.now) == BURST
+
+
 def test_demand_that_is_observed_no_more_is_known_to_the_run_that_begins(world: World) -> None:
     world.requests = 6 * 64
     world.looks(by_demand(observe=True), 1)
