@@ -242,9 +242,8 @@ class Shift:
             return await self._end(world, now, stop)
         has = {name: max(seen.held, seen.allowed) for name, seen in world.holdings.items()}
         goal = world.goal({name: order.allowed(name, order.desired[name], units) for name, units in has.items()})
-        why = ""
         try:
-            is_there = await self._move(now, world, goal, order.release(now), {})
+            is_there, why = await self._move(now, world, goal, order.release(now), {}), ""
         except PartTookTooLong as error:
             if order.rollback == "all":
                 raise
@@ -359,8 +358,7 @@ class Shift:
             await self._lease.mark("released", now)
         await self._lease.claim(world, {})
         await self._lease.mark("ready", now)
-        figures = await self._settle(now)
-        missing = missing_units(world, self._order, why)
+        figures, missing = await self._settle(now), missing_units(world, self._order, why)
         await self._tell(world, is_over=True)
         different = asked(self._commands, self._given, world)
         return ShiftOutcome("partial" if missing else "done", world.allowed, figures, missing, different)
