@@ -210,7 +210,7 @@ class KubernetesScaleTarget:
     def open(self, context: SessionContext, clients: Clients, log: Logger) -> AbstractAsyncContextManager[Session]:
         from airflow_provider_soperator.capacity.targets.kubernetes_session import open_session
 
-        return open_session(self, clients, log)
+        return open_session(self, context, clients, log)
 
 
 #: A holder of GPUs of a block. In JSON each kind is told by a field that it alone has, and needs.

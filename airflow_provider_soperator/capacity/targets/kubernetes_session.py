@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from airflow_provider_soperator.capacity import autoscalers
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
-from airflow_provider_soperator.capacity.targets.protocol import Clients, MachineClues, Session, refuse_forbidden
+from airflow_provider_soperator.capacity.targets.protocol import (
+    Clients,
+    MachineClues,
+    Session,
+    SessionContext,
+    refuse_forbidden,
+)
 from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
@@ -34,7 +41,7 @@ _AFTERSHOCKS = 3
 
 @asynccontextmanager
 async def open_session(
-    target: KubernetesScaleTarget, clients: Clients, log: Logger
+    target: KubernetesScaleTarget, context: SessionContext, clients: Clients, log: Logger
 ) -> AsyncIterator[KubernetesScaleSession]:
     async with AsyncExitStack() as opened:
         with kubernetes_errors("connect", _RIGHTS):
@@ -44,7 +51,7 @@ async def open_session(
             workload = Workload(target, await objects.find_scalable(target.kind), objects)
         except KindMistake as error:
             raise CapacityMistake(str(error)) from None
-        yield KubernetesScaleSession(target, workload, log)
+        yield KubernetesScaleSession(target, workload, log, context.memory.setdefault(target.name, ScaleNotes()))
 
 
 class Workload:
@@ -92,16 +99,25 @@ class Workload:
             raise CapacityMistake(error.what, remedy) from error
 
 
+@dataclass
+class ScaleNotes:
+    """What a session remembers while its connection is opened again."""
+
+    #: The numbers of replicas that are possible if nobody else scales; empty before the first change.
+    known: set[int] = field(default_factory=set)
+    desired: int = 0
+    aftershocks: int = 0
+    #: Why the workload is left to others.
+    kept: str = ""
+
+
 class KubernetesScaleSession(Session):
     """Replicas of a workload during a shift."""
 
-    def __init__(self, target: KubernetesScaleTarget, workload: Workload, log: Logger) -> None:
-        self._target, self._workload, self._log = target, workload, log
-        #: The numbers of replicas that are possible if nobody else scales; empty before the first change.
-        self._known: set[int] = set()
-        self._desired, self._aftershocks = 0, 0
-        #: Why the workload is left to others.
-        self._kept = ""
+    def __init__(
+        self, target: KubernetesScaleTarget, workload: Workload, log: Logger, notes: ScaleNotes | None = None
+    ) -> None:
+        self._target, self._workload, self._log, self._notes = target, workload, log, notes or ScaleNotes()
 
     async def check(self, units: int, block: CapacityBlock) -> None:
         target = self._target
@@ -127,7 +143,7 @@ class KubernetesScaleSession(Session):
     async def notes(self, to: int) -> tuple[str, ...]:
         thing, scale, _ = await self._see()
         now, notes = _replicas(scale), tuple[str, ...]()
-        if kept := self._kept or workloads.was_put_back(thing, now):
+        if kept := self._notes.kept or workloads.was_put_back(thing, now):
             return (kept,)
         if to != now and (source := workloads.source_of(thing)):
             back = f"it {'will' if source.sets_replicas else 'may'} put its replicas back to {now}"
@@ -140,7 +156,7 @@ class KubernetesScaleSession(Session):
         found = await self._workload.pods(scale)
         wanted, made = _replicas(scale), int((scale.get("status") or {}).get("replicas") or 0)
         status = thing.get("status") or {}
-        kept = self._kept or workloads.was_put_back(thing, wanted)
+        kept = self._notes.kept or workloads.was_put_back(thing, wanted)
         # Without a selector only its own status tells about its Pods.
         placed, leaving, ready = made, 0, made
         if (scale.get("status") or {}).get("selector"):
@@ -164,12 +180,12 @@ class KubernetesScaleSession(Session):
             return
         scale, autoscaler = await self._see_scale()
         now = _replicas(scale)
-        if not self._kept and max(now, autoscaler.ceiling(now) if autoscaler else now) > to:
+        if not self._notes.kept and max(now, autoscaler.ceiling(now) if autoscaler else now) > to:
             await self._set(scale, min(now, to), autoscaler)
 
     async def grow(self, to: int) -> None:
         scale, autoscaler = await self._see_scale()
-        if not self._kept and _replicas(scale) < to:
+        if not self._notes.kept and _replicas(scale) < to:
             await self._set(scale, to, autoscaler)
 
     async def finish(self) -> None:
@@ -195,7 +211,7 @@ class KubernetesScaleSession(Session):
 
     async def _set(self, scale: Object, wanted: int, autoscaler: autoscalers.Autoscaler | None) -> None:
         # If the answer gets lost, either number is possible.
-        self._known, self._desired = {_replicas(scale), wanted}, wanted
+        self._notes.known, self._notes.desired = {_replicas(scale), wanted}, wanted
         if autoscaler:
             # First, or it would revert the change.
             autoscaler.check()
@@ -206,7 +222,7 @@ class KubernetesScaleSession(Session):
         for _ in range(_TRIES):
             now = _replicas(scale)
             await self._give_way(now, autoscaler)
-            if self._kept:
+            if self._notes.kept:
                 return
             if now == wanted:
                 break
@@ -224,21 +240,23 @@ class KubernetesScaleSession(Session):
                 f"{self._target.name}: others changed {self._workload} at each of {_TRIES} tries to scale it",
                 "find out who changes it, and retry",
             )
-        self._known = {wanted}
+        self._notes.known = {wanted}
 
     async def _give_way(self, now: int, autoscaler: autoscalers.Autoscaler | None) -> None:
         """Leave the workload to others if they scale it at the same time."""
-        if self._kept or not self._known or now in self._known:
+        if self._notes.kept or not self._notes.known or now in self._notes.known:
             return
-        if autoscaler and self._aftershocks < _AFTERSHOCKS:
-            self._aftershocks += 1
+        if autoscaler and self._notes.aftershocks < _AFTERSHOCKS:
+            self._notes.aftershocks += 1
             return
         thing = await self._workload.read()
         who, source = workloads.last_scaled_by(thing) or "another client", workloads.source_of(thing)
-        said = f"{who} has scaled {self._workload} to {now} replicas, while this shift scales it to {self._desired}"
+        said = (
+            f"{who} has scaled {self._workload} to {now} replicas, while this shift scales it to {self._notes.desired}"
+        )
         remedy = f"{source}: {source.remedy}" if source else "let only one of them scale it"
-        self._kept = f"{said} ({remedy})"
-        self._log.warning("%s: %s. It is left at that.", self._target.name, self._kept)
+        self._notes.kept = f"{said} ({remedy})"
+        self._log.warning("%s: %s. It is left at that.", self._target.name, self._notes.kept)
         if source:
             # Or each next shift would end the same Pods, for as long as the controller needs to start them again.
             await self._workload.change(autoscalers.annotated({workloads.PUT_BACK: f"{now} by {who}"}))

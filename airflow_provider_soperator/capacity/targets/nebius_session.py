@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,17 @@ _SET_POLICY = "nebius mk8s node-group update --template-reservation-policy-polic
 _KEYS = uuid.UUID("2b1a6a3e-7a0c-4c53-9d0e-6f4f1f2f3c55")
 
 
+@dataclass
+class GroupNotes:
+    """What a session remembers while its connection is opened again."""
+
+    seen: GroupSize | None = None
+    ordered: GroupSize | None = None
+    #: How often a change by others was reverted; and who else resizes the group, once that has been overruled.
+    undone: int = 0
+    kept: str = ""
+
+
 class NodeGroupSession(Session):
     """Resizes one node group for one shift.
 
@@ -69,11 +81,8 @@ class NodeGroupSession(Session):
         #: What empties nodes before they go, and the nodes beside the block, if the user has declared either.
         self._evictions, self._bought = evictions, bought
         self._client = NodeGroupClient(sdk, target.node_group)
-        self._seen: GroupSize | None = None
-        self._ordered: GroupSize | None = None
-        self._undone, self._said = 0, ""
-        #: Who else resizes the group, once that has been overruled.
-        self._kept = ""
+        self._notes: GroupNotes = context.memory.setdefault(target.name, GroupNotes())
+        self._said = ""
 
     async def check(self, units: int, block: CapacityBlock) -> None:
         whose = f"node group {self._group_id}"
@@ -112,8 +121,8 @@ class NodeGroupSession(Session):
             ready=max(0, group.status.ready_node_count + may_come - cordoned),
             finishing=evictions.busy if evictions else 0,
             is_settled=is_settled(group, operation),
-            problems=(*filter(None, [self._kept]), *waits, *problems(group, operation)),
-            pinned=size.most if self._kept else None,
+            problems=(*filter(None, [self._notes.kept]), *waits, *problems(group, operation)),
+            pinned=size.most if self._notes.kept else None,
             bought=await self._bought.count() if self._bought else 0,
         )
 
@@ -134,13 +143,13 @@ class NodeGroupSession(Session):
 
         Without evictions Nebius chooses and drains the nodes, so that ``release`` decides only when.
         """
-        if release.mode is None or self._kept:
+        if release.mode is None or self._notes.kept:
             return
         if self._evictions:
             staying = await self._evictions.step(to)
             to = to + self._evictions.short if release.takes_busy(datetime.now(timezone.utc)) else max(to, staying)
         group, operation, size = await self._see()
-        if size.most <= to or self._kept:
+        if size.most <= to or self._notes.kept:
             return
         lacks_machines = group.status.node_count < group.status.target_node_count or problems(group, operation)
         await self._resize(group, size.shrunk(to), operation, waits=not lacks_machines)
@@ -150,7 +159,7 @@ class NodeGroupSession(Session):
         group, operation, size = await self._see()
         if self._evictions:
             await self._evictions.keep(max(to, size.most))
-        if size.most >= to or self._kept:
+        if size.most >= to or self._notes.kept:
             return
         # The group may have changed since the check, and could buy another node.
         refuse_to_buy(group, self._context.block)
@@ -188,7 +197,7 @@ class NodeGroupSession(Session):
         # Derived from this step, so that another process, or a retry after a lost answer, makes the same key.
         after = f"{version}/{running.id if running else ''}"
         key = str(uuid.uuid5(_KEYS, f"{self._context.key}/{self._group_id}/{size}/{after}"))
-        self._ordered = size
+        self._notes.ordered = size
         try:
             operation = await self._client.resize(group, size, key)
         except NebiusConflict as error:
@@ -199,20 +208,20 @@ class NodeGroupSession(Session):
 
     def _noted(self, group: NodeGroup, operations: list[Operation]) -> GroupSize:
         """The group's size. A change by others is reverted once; after a second one the group is left to them."""
-        size, before = size_of(group), self._seen
-        self._seen = size
-        if before is None or size in (before, self._ordered):
+        size, before = size_of(group), self._notes.seen
+        self._notes.seen = size
+        if before is None or size in (before, self._notes.ordered):
             return size
         who = (operations[0].created_by if operations else "") or "an unknown account"
         who += f" with {operations[0].id}" if operations else ""
         said = f"node group {self._group_id} was set to {size} by {who}"
-        self._undone += self._ordered is not None
-        if self._undone > 1:
-            self._kept = (
+        self._notes.undone += self._notes.ordered is not None
+        if self._notes.undone > 1:
+            self._notes.kept = (
                 f"{said}, which is the second such change during this shift: find out who else resizes it (a person, "
                 "another DAG, Terraform), and stop one of them"
             )
-        self._log.warning("Meanwhile, %s", self._kept or said)
+        self._log.warning("Meanwhile, %s", self._notes.kept or said)
         return size
 
     def _say_once(self, what: str) -> None:

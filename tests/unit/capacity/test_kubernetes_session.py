@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from airflow_provider_soperator.capacity.autoscalers import Keda
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
-from airflow_provider_soperator.capacity.targets.kubernetes_session import KubernetesScaleSession, Workload
+from airflow_provider_soperator.capacity.targets.kubernetes_session import KubernetesScaleSession, ScaleNotes, Workload
 from airflow_provider_soperator.soperator.workloads import PUT_BACK
 from tests.unit.capacity.world import Log
 
@@ -66,3 +66,31 @@ def test_a_group_is_not_ready_with_its_leader() -> None:
         return asyncio.run(session.look()).ready
 
     assert (ready(), ready(readyReplicas=1)) == (0, 1)
+
+
+class Scaled(PutBack):
+    """A Deployment without an autoscaler."""
+
+    def __init__(self) -> None:
+        self.replicas = 0
+
+    async def scale(self) -> dict[str, Any]:
+        return {"metadata": {"resourceVersion": "1"}, "spec": {"replicas": self.replicas}}
+
+    async def autoscaler(self) -> None:  # type: ignore[override]
+        return None
+
+    async def set_replicas(self, scale: Any, wanted: int) -> None:
+        self.replicas = wanted
+
+
+def test_a_workload_that_is_left_to_others_is_so_over_a_new_connection() -> None:
+    target, workload, notes = (
+        KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8),
+        Scaled(),
+        ScaleNotes(),
+    )
+    for others in (None, 1, None):
+        workload.replicas = workload.replicas if others is None else others
+        asyncio.run(KubernetesScaleSession(target, cast(Workload, workload), Log(), notes).grow(3))
+    assert (workload.replicas, "flux has scaled" in notes.kept) == (1, True)

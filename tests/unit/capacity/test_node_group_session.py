@@ -58,9 +58,10 @@ class Group:
     async def region(self, group: NodeGroup) -> str:
         return ""
 
-    def grow(self, to: int) -> None:
+    def grow(self, to: int, **memory: Any) -> None:
         target = NebiusNodeGroupTarget(name="inference", node_group="group-1")
-        session = NodeGroupSession(target, cast(Any, None), SessionContext(block="block-1", key="k"), Log())
+        context = SessionContext(block="block-1", key="k", **memory)
+        session = NodeGroupSession(target, cast(Any, None), context, Log())
         session._client = cast(NodeGroupClient, self)
         asyncio.run(session.grow(to))
 
@@ -86,6 +87,14 @@ def test_a_growth_that_was_refused_is_another_request_once_the_one_before_is_ove
     group.running = Operation(id="op-2", created_at=GROWS.created_at)
     group.grow(3)
     assert (len(group.keys), len(set(group.keys)), group.sizes) == (3, 2, [])
+
+
+def test_a_group_that_is_left_to_others_is_so_over_a_new_connection() -> None:
+    group, memory = Group(), dict[str, Any]()
+    for size in (2, 3, 1, 0):
+        group.group.spec.fixed_node_count = size
+        group.grow(3, memory=memory)
+    assert group.sizes == [GroupSize(3), GroupSize(3)], "the change to 1 is overruled, and the one to 0 is not"
 
 
 def refuse(fabric: str | NebiusError) -> None:
