@@ -126,7 +126,7 @@ class JobsInTheWay:
         A process that takes over signals once more, which does no harm.
         """
         now, notes = datetime.now(timezone.utc), self._notes
-        ending = [job for job in jobs.values() if notes.ended.get(job.id) != job.restarts and self.may_end(job)]
+        ending = [job for job in jobs.values() if notes.ended.get(job.id) != job.restarts]
         new = tuple(job.id for job in ending if job.id not in notes.warned)
         if new and release.signal:
             args = (self._target, release.signal, ", ".join(map(str, new)), release.grace)

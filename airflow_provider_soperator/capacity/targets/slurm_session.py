@@ -166,9 +166,11 @@ class SlurmNodesSession(Session):
         chosen = await self._choose(loads, to, release)
         leaving = [load for load in loads if load.node.name in chosen]
         leaving_jobs = [job for load in leaving for job in load.jobs]
+        # Where one stays that may not be ended, the end of others frees no node.
+        ending = [load for load in leaving if all(map(self._in_the_way.may_end, load.jobs))]
         # Another target in the same Slurm tells the jobs on its own nodes.
         mine = {job.id: job for load in loads for job in load.jobs}
-        await self._in_the_way.tell(list(mine.values()), filter(self._in_the_way.may_end, leaving_jobs), release)
+        await self._in_the_way.tell(list(mine.values()), [job for load in ending for job in load.jobs], release)
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
@@ -178,7 +180,7 @@ class SlurmNodesSession(Session):
         stays = [job for load in loads if load.node.name not in chosen for job in load.jobs]
         self._notes.jobs.see(leaving_jobs, stays)
         if release.mode is PowerDownMode.FORCE:
-            await self._in_the_way.end({job.id: job for load in busy for job in load.jobs}, release)
+            await self._in_the_way.end({job.id: job for load in ending if load.is_busy for job in load.jobs}, release)
         mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
         # Until a node is told, another one may take its place: one that falls idle, or whose jobs end sooner.
         waiting = {load.node.name: load for load in busy if not load.node.is_going_off}

@@ -485,6 +485,20 @@ def test_a_job_that_was_requeued_to_another_node_that_goes_gets_its_signal_and_g
     assert (job.signals, job.restarts) == (["USR1", "USR1"], 1)
 
 
+def test_no_job_is_ended_beside_one_that_has_begun_since_the_plan_was_approved() -> None:
+    slurm = Slurm(1)
+    job, other = slurm.run("worker-0", 2 * HOUR), slurm.run("worker-0", HOUR)
+
+    def shrink() -> tuple[int, int, str]:
+        now = Release(wanted_at=NOW, mode=PowerDownMode.FORCE, ends_jobs=True, signals_at=NOW)
+        asyncio.run(slurm.session(may_end=frozenset({"1"})).shrink(0, now))
+        return job.restarts, other.restarts, job.admin_comment[:8]
+
+    assert shrink() == (0, 0, ""), "its node would not go"
+    slurm.finish(other)
+    assert shrink() == (1, 0, "airflow:")
+
+
 def test_no_job_is_ended_while_an_idle_node_can_go_in_place_of_a_told_one() -> None:
     slurm = Slurm(2)
     job = slurm.run("worker-0", HOUR)
