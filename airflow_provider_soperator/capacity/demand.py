@@ -209,10 +209,11 @@ def newest_decision(key: str) -> Decision | None:
     """The newest decision of an Airflow Variable."""
     known = _known(key)
     # One that was edited is none.
-    with suppress(LookupError, TypeError, ValueError):
+    with suppress(AttributeError, LookupError, TypeError, ValueError):
         newest = known["decisions"][-1]
+        units = {name: int(number) for name, number in newest["units"].items()}
         since, because = datetime.fromisoformat(newest["since"]), tuple(newest["because"])
-        return Decision(newest["units"], because, since=since, at=known["at"], is_observed=known["observed"])
+        return Decision(units, because, since=since, at=known["at"], is_observed=known["observed"])
     return None
 
 
