@@ -298,7 +298,7 @@ class JobDescription:
     # What happens to it
     requeue: bool | None = flags("requeue", "no-requeue", lambda said: {"requeue": said == "requeue"})
     #: "" keeps the job when a node fails, "off" does not.
-    no_kill: str | None = option(TEXT, "k", {"kill_on_node_fail": False}, bare="")
+    no_kill: str | None = option(TEXT, "k", lambda said: {"kill_on_node_fail": said.lower() in ("no", "off")}, bare="")
     signal: Signal | str | None = option(SIGNAL, rest=option_values.signal)
     mail_type: Words | None = option(LIST, rest=option_values.mail)
     mail_user: str | None = option(TEXT, rest="mail_user")

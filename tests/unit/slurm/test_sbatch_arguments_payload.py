@@ -107,3 +107,8 @@ def test_components() -> None:
 def test_it_is_json() -> None:
     text = "quotes \" ' lines\n$(x) \U0001f4a5"
     assert json.loads(json.dumps(job_of(env={"A": text})))["environment"][-1] == f"A={text}"
+
+
+def test_a_node_that_fails_may_end_the_job() -> None:
+    kept = {said: job_of(no_kill=said)["kill_on_node_fail"] for said in ("", "set", "off", "no")}
+    assert kept == {"": False, "set": False, "off": True, "no": True}
