@@ -9,13 +9,17 @@ import pytest
 
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
-from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
+from airflow_provider_soperator.slurm.requests import (
+    Accounting,
+    ListJobs,
+    Request,
+)
 from airflow_provider_soperator.slurm.rest.calls import RestAnswer, Site, steps
 
 
-def answered(request: Request[Any], *jobs: dict[str, Any]) -> Any:
+def answered(request: Request[Any], *jobs: dict[str, Any], user: str = "") -> Any:
     """What a request makes of one answer with these jobs."""
-    calls = steps(request, Site(version=43))
+    calls = steps(request, Site(version=43, user=user))
     next(calls)
     try:
         calls.send(RestAnswer(200, {"jobs": jobs}))
@@ -61,3 +65,9 @@ def test_what_a_step_has_used_is_what_sacct_prints(seconds: int, microseconds: i
     }  # fmt: skip
     [job] = answered(Accounting(ids=(JobId(7),), steps=True), said)
     assert (job.steps[0].cpu_time, job.steps[0].max_rss, job.steps[0].total_rss) == (told, 1 << 20, 3 << 20)
+
+
+def test_a_job_whose_user_slurmrestd_cannot_name_may_be_ones_own() -> None:
+    job = {"job_id": 7, "array_job_id": None, "array_task_string": "", "het_job_id": None, "job_state": ["PENDING"]}
+    jobs = [job | {"job_id": number, "user_name": user} for number, user in ((7, ""), (8, "alice"), (9, "bob"))]
+    assert [job.id.job for job in answered(ListJobs(mine=True), *jobs, user="bob")] == [7, 9]
