@@ -219,9 +219,12 @@ def _update_each(ids: tuple[JobId, ...], change: Json, what: str) -> Steps[None]
     first: Exception | None = None
     for job in ids:
         try:
-            # slurmrestd changes only one part of a heterogeneous job per call.
+            # slurmrestd changes only one part of a heterogeneous job per call, by its own number: with 7+1 the first.
             data = yield from asked(RestCall("GET", f"slurm/job/{job.job}"))
-            parts = [one["job_id"] for one in data["jobs"] if calls.number(one["het_job_id"])]
+            of_het = [one for one in data["jobs"] if calls.number(one["het_job_id"])]
+            parts = [one["job_id"] for one in of_het if job.covers(_id(one, {}))]
+            if job.part is not None and not parts:
+                raise UnknownJob("Invalid job id specified")
             for part in parts or [job.job]:
                 yield from asked(RestCall("POST", f"slurm/job/{part}", body=change))
         except UnknownJob as error:
@@ -252,14 +255,13 @@ def top(request: requests.TopJobs, site: Site) -> Steps[None]:
 @handles
 def update_job(request: requests.UpdateJob, site: Site) -> Steps[None]:
     request.command()
-    _refuse_elements(request.job, "change")
     change: dict[str, Any] = {}
     for name, value in request.changes.items():
         if name.lower() == "admincomment":
             change["admin_comment"] = value
         else:
             change |= _option(name, value).to_json(value)
-    yield from asked(RestCall("POST", f"slurm/job/{calls.segment(request.job.without_step)}", body=change))
+    return _update_each((request.job.without_step,), change, "change")
 
 
 def _option(name: str, value: str) -> Option:

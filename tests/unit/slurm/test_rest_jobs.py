@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.slurm.errors import UnknownJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
+    HoldJobs,
     ListJobs,
     Request,
+    UpdateJob,
 )
 from airflow_provider_soperator.slurm.rest.calls import RestAnswer, Site, steps
 
@@ -65,6 +69,39 @@ def test_what_a_step_has_used_is_what_sacct_prints(seconds: int, microseconds: i
     }  # fmt: skip
     [job] = answered(Accounting(ids=(JobId(7),), steps=True), said)
     assert (job.steps[0].cpu_time, job.steps[0].max_rss, job.steps[0].total_rss) == (told, 1 << 20, 3 << 20)
+
+
+def asked(request: Request[Any], answers: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """The calls that a request makes, each with its path and body; the answers come in turn."""
+    made = []
+    calls = steps(request, Site(version=45))
+    with suppress(StopIteration):
+        call = next(calls)
+        for answer in answers:
+            made.append((f"{call.method} {call.path}", call.body))
+            call = calls.send(RestAnswer(200, answer))
+    return made
+
+
+def of_het(number: int, offset: int) -> dict[str, Any]:
+    het = {"set": True, "infinite": False}
+    return {
+        "job_id": number, "array_job_id": None, "array_task_string": "",
+        "het_job_id": het | {"number": 7}, "het_job_offset": het | {"number": offset},
+    }  # fmt: skip
+
+
+def test_a_part_of_a_heterogeneous_job_is_changed_by_its_own_number() -> None:
+    parts = {"jobs": [of_het(7, 0), of_het(8, 1)]}
+    change = {"comment": "x"}
+    for request, told in (
+        (UpdateJob(JobId(7, part=1), {"Comment": "x"}), [("POST slurm/job/8", change)]),
+        (UpdateJob(JobId(7), {"Comment": "x"}), [("POST slurm/job/7", change), ("POST slurm/job/8", change)]),
+        (HoldJobs((JobId(7, part=1),)), [("POST slurm/job/8", {"hold": True})]),
+    ):
+        assert asked(request, [parts, {}, {}][: len(told) + 1])[1:] == told
+    with pytest.raises(UnknownJob):
+        asked(UpdateJob(JobId(7, part=2), {"Comment": "x"}), [parts])
 
 
 def test_a_job_whose_user_slurmrestd_cannot_name_may_be_ones_own() -> None:
