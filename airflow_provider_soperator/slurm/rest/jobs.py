@@ -244,7 +244,11 @@ def requeue(request: requests.RequeueJobs, site: Site) -> Steps[None]:
     site.require(45, "requeue jobs")
     flags = {"flags": ["Hold"]} if request.hold else {}
     body = {"jobs": [job.argument for job in request.ids], **flags}
-    calls.check_each((yield from asked(RestCall("POST", "slurm/jobs/requeue", body=body))))
+    data = yield from asked(RestCall("POST", "slurm/jobs/requeue", body=body))
+    # A list for each id of array elements, with their outcomes.
+    outcomes = [one for of_id in data.get("status") or () for one in of_id]
+    if failed := [{"description": one["error"]} for one in outcomes if one["error_code"]]:
+        raise calls.error(failed)
 
 
 @handles

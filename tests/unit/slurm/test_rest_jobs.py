@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm.errors import UnknownJob
+from airflow_provider_soperator.slurm.errors import SlurmError, UnknownJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
@@ -16,6 +16,7 @@ from airflow_provider_soperator.slurm.requests import (
     HoldJobs,
     ListJobs,
     Request,
+    RequeueJobs,
     UpdateJob,
 )
 from airflow_provider_soperator.slurm.rest.calls import RestAnswer, Site, steps
@@ -102,6 +103,17 @@ def test_a_part_of_a_heterogeneous_job_is_changed_by_its_own_number() -> None:
         assert asked(request, [parts, {}, {}][: len(told) + 1])[1:] == told
     with pytest.raises(UnknownJob):
         asked(UpdateJob(JobId(7, part=2), {"Comment": "x"}), [parts])
+
+
+def test_elements_that_cannot_be_requeued_are_named() -> None:
+    outcomes = [
+        {"error": "No error", "error_code": 0},
+        {"error": "Requested operation is presently disabled", "error_code": 2015},
+    ]
+    request = RequeueJobs((JobId(7, element=1), JobId(8, element=2)))
+    assert asked(request, [{"status": [outcomes[:1], outcomes[:1]]}])
+    with pytest.raises(SlurmError, match="presently disabled"):
+        asked(request, [{"status": [outcomes[:1], outcomes[1:]]}])
 
 
 def test_a_job_whose_user_slurmrestd_cannot_name_may_be_ones_own() -> None:
