@@ -141,12 +141,16 @@ def compiled(text: Dict[str, Any], space: Dict[str, Any]) -> Any:
     args.kw_defaults = [None] * len(args.kwonlyargs)
     # Line 2 of the tree is the first one of the text.
     ast.increment_lineno(node, text["line"] - 2)
-    # Its free variables are those of a function around it, as they were.
-    around: Any = ast.parse(f"def around({', '.join(text['free'])}):\n    return {text['name']}")
-    around.body[0].body.insert(0, node)
+    # Its free variables are those of a function around it, as they were. Any other name is that of the file's variable,
+    # also its own, which may be decorated.
+    name, free = text["name"], text["free"]
+    own = "pass" if name in free else "global " + name
+    around: Any = ast.parse(f"def around({', '.join(free)}):\n    {own}\n    return {name}")
+    around.body[0].body.insert(1, node)
     flags = __future__.annotations.compiler_flag if text["annotations"] else 0
     exec(compile(around, text["file"], "exec", flags, True), space)
-    function = space.pop("around")(*[None] * len(text["free"]))
+    function = space.pop("around")(*[None] * len(free))
+    space.pop(name, None)
     function.__qualname__ = text["qualname"]
     return function
 

@@ -49,6 +49,11 @@ def doubled(value: int) -> int:
     return 2 * value
 
 
+@noted
+def countdown(number: int) -> int:
+    return number and countdown(number - 1)
+
+
 TABLE = {"helper": helper, "of five": functools.partial(helper, 5)}
 
 
@@ -114,6 +119,13 @@ def test_a_decorated_function_keeps_its_decorator() -> None:
 
     assert there(called) == (8, ["doubled"])
     assert CALLED == []
+
+
+def test_a_decorated_function_calls_itself_as_it_is_decorated() -> None:
+    def called() -> Any:
+        return countdown(2), CALLED
+
+    assert there(called) == (0, ["countdown"] * 3)
 
 
 def test_variables_of_the_function_around_come_along() -> None:
