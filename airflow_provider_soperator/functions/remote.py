@@ -114,7 +114,7 @@ def restored(texts: List[Dict[str, Any]], data: bytes) -> Any:
     for text, function in zip(texts, functions):
         for module in text["imports"]:
             importlib.import_module(module)
-        function.__defaults__, function.__kwdefaults__ = values.load()
+        function.__defaults__, function.__kwdefaults__, function.__dict__ = values.load()
         for name in text["globals"]:
             function.__globals__[name] = values.load()
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))

@@ -51,7 +51,8 @@ def source_form(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     # Values of a function may bring more functions.
     for found in values.functions:
         functions.append(text := _text(found))
-        values.add(f"a default of {_place(found)}", (found.__defaults__, found.__kwdefaults__))
+        own = (found.__defaults__, found.__kwdefaults__, found.__dict__)
+        values.add(f"a default or an attribute of {_place(found)}", own)
         for name in text["globals"]:
             values.add(f"the variable {name}", found.__globals__[name])
         for name, cell in zip(text["free"], found.__closure__ or (), strict=True):

@@ -54,6 +54,13 @@ def countdown(number: int) -> int:
     return number and countdown(number - 1)
 
 
+def counted() -> int:
+    counted.calls += 1  # type: ignore[attr-defined]
+    return counted.calls  # type: ignore[attr-defined, no-any-return]
+
+
+counted.calls = 5  # type: ignore[attr-defined]
+
 TABLE = {"helper": helper, "of five": functools.partial(helper, 5)}
 
 
@@ -126,6 +133,13 @@ def test_a_decorated_function_calls_itself_as_it_is_decorated() -> None:
         return countdown(2), CALLED
 
     assert there(called) == (0, ["countdown"] * 3)
+
+
+def test_a_function_keeps_its_attributes() -> None:
+    def called() -> Any:
+        return counted(), counted()
+
+    assert there(called) == (6, 7)
 
 
 def test_variables_of_the_function_around_come_along() -> None:
