@@ -101,6 +101,10 @@ class Values(pickle.Unpickler):
         super().__init__(io.BytesIO(data))
         self.functions = functions
 
+    def find_class(self, module: str, name: str) -> Any:
+        # Python 3.13 has its paths in a module that no other version knows.
+        return super().find_class("pathlib" if module == "pathlib._local" else module, name)
+
     def persistent_load(self, pid: Any) -> Any:
         return self.functions[pid] if isinstance(pid, int) else importlib.import_module(pid)
 

@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,6 +141,10 @@ def test_a_function_keeps_its_attributes() -> None:
         return counted(), counted()
 
     assert there(called) == (6, 7)
+
+
+def test_a_path_of_python_3_13_is_read_by_all() -> None:
+    assert remote.Values(b"cpathlib._local\nPosixPath\n(V/data\ntR.", []).load() == Path("/data")
 
 
 def test_variables_of_the_function_around_come_along() -> None:
