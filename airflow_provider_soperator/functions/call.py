@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import io
 import json
+import linecache
 import pickle
 import posixpath
 import re
@@ -263,9 +264,10 @@ def _pickler(packed: io.BytesIO) -> Any:
 def _about(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         file = inspect.getsourcefile(function)
-        sources = {file: Path(file).read_text()} if file else {}
-    except (OSError, TypeError):
-        sources = {}
+    except TypeError:
+        file = None
+    # In the encoding that the file names.
+    sources = {file: "".join(linecache.getlines(file))} if file else {}
     return {"python": f"{sys.version_info.major}.{sys.version_info.minor}", "sources": sources}
 
 

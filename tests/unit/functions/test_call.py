@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import inspect
 import os
 import signal
@@ -82,6 +83,17 @@ def test_a_traceback_shows_the_lines_of_the_functions_own_file(tmp_path: Path) -
     assert said.stderr.rstrip().endswith("LookupError: no 7 here")
     assert "__main__.py" not in said.stderr
     assert not Path(call.result_path(str(tmp_path), "a-key")).exists()
+
+
+def test_a_file_is_read_in_its_own_encoding(tmp_path: Path) -> None:
+    file = tmp_path / "latin.py"
+    file.write_text("# -*- coding: latin-1 -*-\ndef called(): raise LookupError('é')\n", encoding="latin-1")
+    spec = importlib.util.spec_from_file_location("latin", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert "raise LookupError('é')" in run(packed(module.called), tmp_path).stderr
 
 
 def test_the_result_of_an_earlier_run_is_not_taken_for_this_ones(tmp_path: Path) -> None:
