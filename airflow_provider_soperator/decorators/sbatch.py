@@ -152,7 +152,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                 raise call.CallError(
                     f"Airflow's {name} cannot go to the cluster: give the function what it needs of it as an argument"
                 )
-        return asked
+        # Airflow asks for the times of the last success when they are used.
+        return {name: getattr(value, "__wrapped__", value) for name, value in asked.items()}
 
     def _needs_a_worker_at_the_start(self) -> str:
         # The triggerer has not got it.

@@ -11,9 +11,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import lazy_object_proxy
+import pendulum
 import pytest
 from airflow.sdk import DAG
 
@@ -312,3 +315,14 @@ def test_requirements_are_a_list_or_a_file(tmp_path: Path) -> None:
     assert sent(str(file)) == "scipy\nnumpy\n"
     with pytest.raises(call.CallError, match="'numpy' must be a list, or a file beside the DAG"):
         sent("numpy")
+
+
+def test_the_times_of_the_last_success_are_given_as_values() -> None:
+    def called(prev_start_date_success: Any = None, prev_end_date_success: Any = None) -> None: ...
+
+    with DAG("d", schedule=None):
+        task = sbatch_task(called)().operator
+    times = {"prev_start_date_success": pendulum.datetime(2026, 11, 21), "prev_end_date_success": None}
+    context = {name: lazy_object_proxy.Proxy(lambda value=value: value) for name, value in times.items()}
+    given = call.plain(task._from_context(context))
+    assert [type(given[name]) for name in times] == [datetime, type(None)]
