@@ -23,7 +23,7 @@ from types import CodeType
 from typing import Any, ClassVar
 
 from airflow_provider_soperator.functions import remote
-from airflow_provider_soperator.functions.source_form import NoSourceForm, source_form
+from airflow_provider_soperator.functions.source_form import NoSourceForm, cached, modules_of, source_form
 from airflow_provider_soperator.slurm import job_description
 from airflow_provider_soperator.slurm.job import BatchJob
 
@@ -233,7 +233,7 @@ def _pickled(function: Callable[..., Any], value: Any) -> bytes:
         cloudpickle.register_pickle_by_value(module)
     packed = io.BytesIO()
     try:
-        _pickler(packed).dump(value)
+        _pickler(packed, function).dump(value)
     except Exception as error:
         raise CallError(
             f"{_called(function)} or its arguments cannot be pickled ({error}): create such objects inside the function"
@@ -244,11 +244,12 @@ def _pickled(function: Callable[..., Any], value: Any) -> bytes:
     return packed.getvalue()
 
 
-def _pickler(packed: io.BytesIO) -> Any:
+def _pickler(packed: io.BytesIO, function: Callable[..., Any]) -> Any:
     """Pickles by value what the cluster cannot import, with the names of the files for tracebacks."""
     import cloudpickle
 
     reduced = cloudpickle.Pickler.dispatch_table[CodeType]
+    here = modules_of(function)
 
     def named(code: CodeType) -> Any:
         # Since 3.1.3, cloudpickle replaces the name of each file.
@@ -257,6 +258,11 @@ def _pickler(packed: io.BytesIO) -> Any:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         dispatch_table: ClassVar = ChainMap({CodeType: named}, cloudpickle.Pickler.dispatch_table)
+
+        def reducer_override(self, value: Any) -> Any:
+            if (made := cached(value, here)) is not NotImplemented:
+                return made
+            return super().reducer_override(value)
 
     return Pickler(packed)
 

@@ -11,8 +11,9 @@ import inspect
 import io
 import pickle
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import _lru_cache_wrapper, lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -39,8 +40,7 @@ class SourceForm:
 
 def source_form(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SourceForm:
     """The source form of a call."""
-    module = inspect.getmodule(function)
-    here = {"__main__", module.__name__ if module else "__main__"}
+    here = modules_of(function)
     arguments = _Values(here)
     arguments.add("an argument", (tuple(args), dict(kwargs)))
     if arguments.functions:
@@ -64,10 +64,37 @@ def source_form(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return SourceForm(functions, values.data(), arguments.data())
 
 
+def modules_of(function: Any) -> frozenset[str]:
+    """The modules that the cluster cannot import."""
+    module = inspect.getmodule(function)
+    return frozenset({"__main__", module.__name__ if module else "__main__"})
+
+
+def cached(value: Any, here: Container[str]) -> Any:
+    """How a function of these modules with a cache is made again: it would be looked up there by its name."""
+    if not isinstance(value, _lru_cache_wrapper) or value.__module__ not in here:
+        return NotImplemented
+    return _Cache(*value.cache_parameters().values()), (value.__wrapped__,)
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """A decorator that a pickle has as a call."""
+
+    size: Any
+    typed: Any
+
+    def __call__(self, function: Any) -> Any:
+        return lru_cache(self.size, self.typed)(function)
+
+    def __reduce__(self) -> Any:
+        return lru_cache, (self.size, self.typed)
+
+
 class _Values(pickle.Pickler):
     """Pickles values that any version can read. Functions of the DAG file become their number, modules their name."""
 
-    def __init__(self, here: Iterable[str]) -> None:
+    def __init__(self, here: Container[str]) -> None:
         self._out = io.BytesIO()
         super().__init__(self._out, PROTOCOL)
         self._here = here
@@ -95,6 +122,9 @@ class _Values(pickle.Pickler):
         if value not in self.functions:
             self.functions.append(value)
         return self.functions.index(value)
+
+    def reducer_override(self, value: Any) -> Any:
+        return cached(value, self._here)
 
     def _importable(self, value: Any) -> bool:
         if value.__module__ in self._here:

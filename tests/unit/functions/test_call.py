@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import inspect
 import os
@@ -77,6 +78,19 @@ def test_what_stands_around_a_function_goes_with_it(tmp_path: Path) -> None:
 
     run(packed(inner, 2), tmp_path)
     assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == ["aa", "bb"]
+
+
+@functools.lru_cache
+def fibonacci(number: int) -> int:
+    return number if number < 2 else fibonacci(number - 1) + fibonacci(number - 2)
+
+
+def test_a_function_with_a_cache_goes_with_it(tmp_path: Path) -> None:
+    def calls() -> tuple[int, int]:
+        return fibonacci(30), fibonacci.cache_info().misses
+
+    run(packed(calls), tmp_path)
+    assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == (832040, 31)
 
 
 def test_a_traceback_shows_the_lines_of_the_functions_own_file(tmp_path: Path) -> None:

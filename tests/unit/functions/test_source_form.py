@@ -55,6 +55,11 @@ def countdown(number: int) -> int:
     return number and countdown(number - 1)
 
 
+@functools.lru_cache(maxsize=50)
+def fibonacci(number: int) -> int:
+    return number if number < 2 else fibonacci(number - 1) + fibonacci(number - 2)
+
+
 def counted() -> int:
     counted.calls += 1  # type: ignore[attr-defined]
     return counted.calls  # type: ignore[attr-defined, no-any-return]
@@ -134,6 +139,14 @@ def test_a_decorated_function_calls_itself_as_it_is_decorated() -> None:
         return countdown(2), CALLED
 
     assert there(called) == (0, ["countdown"] * 3)
+
+
+def test_a_function_keeps_its_cache() -> None:
+    def called() -> Any:
+        return fibonacci(30), fibonacci.cache_info().hits, fibonacci.cache_parameters()
+
+    assert there(called) == (832040, 28, {"maxsize": 50, "typed": False})
+    assert fibonacci.cache_info().misses == 0
 
 
 def test_a_function_keeps_its_attributes() -> None:
