@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, ClassVar
 
 from airflow_provider_soperator.functions import remote
@@ -249,7 +249,7 @@ def _pickler(packed: io.BytesIO, function: Callable[..., Any]) -> Any:
     import cloudpickle
 
     reduced = cloudpickle.Pickler.dispatch_table[CodeType]
-    here = modules_of(function)
+    here, called = modules_of(function), (function, inspect.unwrap(function))
 
     def named(code: CodeType) -> Any:
         # Since 3.1.3, cloudpickle replaces the name of each file.
@@ -262,7 +262,11 @@ def _pickler(packed: io.BytesIO, function: Callable[..., Any]) -> Any:
         def reducer_override(self, value: Any) -> Any:
             if (made := cached(value, here)) is not NotImplemented:
                 return made
-            return super().reducer_override(value)
+            made = super().reducer_override(value)
+            if isinstance(value, FunctionType) and value in called and made is not NotImplemented:
+                # They would be looked up on the cluster.
+                made[2][1]["__annotations__"] = {}
+            return made
 
     return Pickler(packed)
 

@@ -93,6 +93,23 @@ def test_a_function_with_a_cache_goes_with_it(tmp_path: Path) -> None:
     assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == (832040, 31)
 
 
+def without_packages(tmp_path: Path) -> Path:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    return bare
+
+
+def test_the_modules_of_annotations_are_not_needed(tmp_path: Path) -> None:
+    def called(first: int) -> int:
+        return first
+
+    called.__annotations__["first"] = pytest.Config
+    for function in (called, functools.wraps(called)(lambda first: called(first))):
+        launch = Launch(python=str(without_packages(tmp_path)))
+        assert run(call.script(function, (5,), {}, name="a-key", launch=launch), tmp_path).stderr == ""
+
+
 def test_a_traceback_shows_the_lines_of_the_functions_own_file(tmp_path: Path) -> None:
     said = run(packed(fail, 7), tmp_path)
     assert said.returncode == 1
@@ -260,10 +277,8 @@ def test_a_result_that_cannot_be_sent_back_says_so(tmp_path: Path) -> None:
 
 
 def test_what_is_not_installed_there_is_named(tmp_path: Path) -> None:
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    bare.chmod(0o755)
-    said = run(call.script(lambda: pytest.__version__, (), {}, name="a-key", launch=Launch(python=str(bare))), tmp_path)
+    launch = Launch(python=str(without_packages(tmp_path)))
+    said = run(call.script(lambda: pytest.__version__, (), {}, name="a-key", launch=launch), tmp_path)
     assert said.returncode == remote.UNFIT
     assert "needs a module that is not installed for" in said.stderr
     assert "No module named 'pytest'" in said.stderr
