@@ -256,7 +256,7 @@ def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], list[s
 
 
 def _imply(said: dict[str, Any]) -> None:
-    """Add the fields that sbatch derives from the resources of a task."""
+    """Add the fields that sbatch derives from the resources of a task, or from the tasks of a GPU."""
     per_task = said.get("tres_per_task", "")
     cpus = re.search(r"(?:^|,)cpu[=:](\d+)", per_task)
     if cpus is not None:
@@ -265,9 +265,17 @@ def _imply(said: dict[str, Any]) -> None:
         said["tres_per_task"] = ",".join(filter(None, (f"cpu={said['cpus_per_task']}", per_task)))
     if "cpus_per_task" in said:
         _merge(said, {"flags": ["EXACT_CPU_COUNT_REQUESTED"]})
-    gpus = re.findall(r"(?:^|,)gres/gpu(?::[^=,]*)?[=:](\d+)", per_task)
-    if gpus:
-        said.setdefault("tres_bind", f"gres/gpu:per_task:{sum(map(int, gpus))}")
+    if gpus := _gpus(per_task):
+        said.setdefault("tres_bind", f"gres/gpu:per_task:{gpus}")
+    nodes, *_ = re.findall(r"\d+", said.get("nodes", "1"))
+    of_job = _gpus(said.get("tres_per_job", "")) or _gpus(said.get("tres_per_node", "")) * int(nodes)
+    if of_job and "ntasks_per_tres" in said:
+        # Without it slurmctld asks for one processor for each node, and the job waits forever.
+        said.setdefault("tasks", of_job * said["ntasks_per_tres"])
+
+
+def _gpus(resources: str) -> int:
+    return sum(map(int, re.findall(r"(?:^|,)gres/gpu(?::[^=,]*)?[=:](\d+)", resources)))
 
 
 def _merge(said: dict[str, Any], more: dict[str, Any]) -> None:

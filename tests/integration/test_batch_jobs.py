@@ -53,6 +53,8 @@ CASES: list[dict[str, Any]] = [
     {"gpus_per_task": 1, "ntasks": 2, "cpus_per_task": 2},
     {"gpus": 1, "gpu_bind": "none", "gpu_freq": "medium", "gres_flags": "disable-binding"},
     {"gpus": 2, "gpu_type": "h100"},
+    {"gpus": 2, "ntasks_per_gpu": 1},
+    {"gpus_per_node": 2, "nodes": 2, "ntasks_per_gpu": 2},
     {"gpus_per_task": 1, "gpu_type": "h100", "ntasks": 1},
     {"gres": "gpu:3", "gres_flags": ["enforce-binding"]},
     {"gres": "none"},

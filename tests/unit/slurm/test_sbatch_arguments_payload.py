@@ -112,3 +112,10 @@ def test_it_is_json() -> None:
 def test_a_node_that_fails_may_end_the_job() -> None:
     kept = {said: job_of(no_kill=said)["kill_on_node_fail"] for said in ("", "set", "off", "no")}
     assert kept == {"": False, "set": False, "off": True, "no": True}
+
+
+def test_the_tasks_of_gpus_are_counted() -> None:
+    of_job = job_of(gpus=2, gpu_type="h100", ntasks_per_gpu=3)
+    of_nodes = job_of(nodes="2-4", gpus_per_node=4, ntasks_per_gpu=1)
+    assert (of_job["tasks"], of_nodes["tasks"]) == (6, 8)
+    assert job_of(ntasks=2, ntasks_per_gpu=1)["tasks"] == 2
