@@ -226,10 +226,9 @@ def _archive(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
 def _pickled(function: Callable[..., Any], value: Any) -> bytes:
     import cloudpickle
 
-    module = inspect.getmodule(function)
     # The cluster cannot import a DAG file, so what it defines is pickled by value.
-    by_value = module is not None and module.__name__ != "__main__"
-    if by_value:
+    by_value = [sys.modules[name] for name in modules_of(function) - {"__main__"}]
+    for module in by_value:
         cloudpickle.register_pickle_by_value(module)
     packed = io.BytesIO()
     try:
@@ -239,7 +238,7 @@ def _pickled(function: Callable[..., Any], value: Any) -> bytes:
             f"{_called(function)} or its arguments cannot be pickled ({error}): create such objects inside the function"
         ) from error
     finally:
-        if by_value:
+        for module in by_value:
             cloudpickle.unregister_pickle_by_value(module)
     return packed.getvalue()
 

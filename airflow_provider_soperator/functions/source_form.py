@@ -65,9 +65,10 @@ def source_form(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def modules_of(function: Any) -> frozenset[str]:
-    """The modules that the cluster cannot import."""
+    """The modules that the cluster cannot import: that of a function, and DAG files, as Airflow names them."""
     module = inspect.getmodule(function)
-    return frozenset({"__main__", module.__name__ if module else "__main__"})
+    own = {"__main__", module.__name__ if module else "__main__"}
+    return frozenset(own | {name for name in [*sys.modules] if name.startswith("unusual_prefix_")})
 
 
 def cached(value: Any, here: Container[str]) -> Any:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import lazy_object_proxy
@@ -108,6 +109,20 @@ def test_the_modules_of_annotations_are_not_needed(tmp_path: Path) -> None:
     for function in (called, functools.wraps(called)(lambda first: called(first))):
         launch = Launch(python=str(without_packages(tmp_path)))
         assert run(call.script(function, (5,), {}, name="a-key", launch=launch), tmp_path).stderr == ""
+
+
+def test_functions_of_a_dag_file_go_with_one_of_another_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As Airflow names it.
+    dag = ModuleType("unusual_prefix_1_dag")
+    exec("def called(value):\n    return value + 1\n", vars(dag))
+    monkeypatch.setitem(sys.modules, dag.__name__, dag)
+    called = dag.called
+
+    def wrapper(value: int) -> Any:
+        return called(value)
+
+    run(packed(wrapper, 1), tmp_path)
+    assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == 2
 
 
 def test_a_traceback_shows_the_lines_of_the_functions_own_file(tmp_path: Path) -> None:
