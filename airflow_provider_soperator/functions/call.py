@@ -23,7 +23,7 @@ from types import CodeType, FunctionType
 from typing import Any, ClassVar
 
 from airflow_provider_soperator.functions import remote
-from airflow_provider_soperator.functions.source_form import NoSourceForm, cached, modules_of, source_form
+from airflow_provider_soperator.functions.source_form import NoSourceForm, cached, modules_of, read_by, source_form
 from airflow_provider_soperator.slurm import job_description
 from airflow_provider_soperator.slurm.job import BatchJob
 
@@ -262,9 +262,13 @@ def _pickler(packed: io.BytesIO, function: Callable[..., Any]) -> Any:
             if (made := cached(value, here)) is not NotImplemented:
                 return made
             made = super().reducer_override(value)
-            if isinstance(value, FunctionType) and value in called and made is not NotImplemented:
-                # They would be looked up on the cluster.
-                made[2][1]["__annotations__"] = {}
+            if isinstance(value, FunctionType) and made is not NotImplemented:
+                _, parts = made[2]
+                # cloudpickle knows none that only the body of a class reads.
+                parts["__globals__"] |= {name: value.__globals__[name] for name in read_by(value)}
+                if value in called:
+                    # They would be looked up on the cluster.
+                    parts["__annotations__"] = {}
             return made
 
     return Pickler(packed)

@@ -146,10 +146,8 @@ def _text(function: FunctionType) -> dict[str, Any]:
         source = inspect.getsource(code)
     except OSError:
         raise NoSourceForm(f"{_place(function)}, whose source is in no file: define it in the DAG file") from None
-    codes = list(_codes(code))
-    names = {name for one in codes for name in one.co_names}
-    reads = {step.argval for one in codes for step in dis.get_instructions(one) if step.opname in _READS}
-    known = [name for name in sorted(reads) if name in function.__globals__ and name != "__builtins__"]
+    names = {name for one in _codes(code) for name in one.co_names}
+    known = read_by(function)
     text = {
         "name": code.co_name,
         "qualname": function.__qualname__,
@@ -167,6 +165,13 @@ def _text(function: FunctionType) -> dict[str, Any]:
     except (SyntaxError, ValueError) as error:
         raise NoSourceForm(f"{_place(function)}, whose source is not in its file ({error}): clear the task") from None
     return text
+
+
+def read_by(function: FunctionType) -> list[str]:
+    """The variables of its module that a function reads, also in the bodies of classes."""
+    steps = (step for one in _codes(function.__code__) for step in dis.get_instructions(one))
+    reads = {step.argval for step in steps if step.opname in _READS}
+    return [name for name in sorted(reads) if name in function.__globals__ and name != "__builtins__"]
 
 
 #: Instructions that read a name of the module; in the body of a class the last two.

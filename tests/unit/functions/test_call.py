@@ -27,6 +27,7 @@ from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.functions.call import Launch
 
 OFFSET = 100
+ONLY_IN_A_CLASS = 7
 
 
 def helper(value: int) -> int:
@@ -92,6 +93,17 @@ def test_a_function_with_a_cache_goes_with_it(tmp_path: Path) -> None:
 
     run(packed(calls), tmp_path)
     assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == (832040, 31)
+
+
+def test_what_the_body_of_a_class_reads_goes_with_it(tmp_path: Path) -> None:
+    def calls() -> int:
+        class Counted:
+            offset = ONLY_IN_A_CLASS
+
+        return Counted.offset
+
+    run(packed(calls), tmp_path)
+    assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == 7
 
 
 def without_packages(tmp_path: Path) -> Path:
