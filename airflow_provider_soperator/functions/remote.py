@@ -156,6 +156,8 @@ def compiled(text: Dict[str, Any], space: Dict[str, Any]) -> Any:
     function = space.pop("around")(*[None] * len(free))
     space.pop(name, None)
     function.__qualname__ = text["qualname"]
+    # Of a decorated function both are those of what it decorates.
+    function.__name__ = text["qualname"].rpartition(".")[2]
     return function
 
 

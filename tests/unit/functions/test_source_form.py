@@ -128,9 +128,9 @@ def test_functions_may_call_each_other() -> None:
 
 def test_a_decorated_function_keeps_its_decorator() -> None:
     def called() -> Any:
-        return doubled(4), CALLED
+        return doubled(4), doubled.__name__, CALLED
 
-    assert there(called) == (8, ["doubled"])
+    assert there(called) == (8, "doubled", ["doubled"])
     assert CALLED == []
 
 
