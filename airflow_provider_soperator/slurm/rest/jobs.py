@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -285,10 +286,11 @@ def submit(request: requests.Submit, site: Site) -> Steps[JobId]:
 
 
 def payload_of(job: BatchJob, site: Site) -> dict[str, Any]:
-    """The job's JSON; its default working folder is the user's home."""
+    """The job's JSON; its working folder is the user's home, or relative to it, as with sbatch."""
     job.check()
-    if site.home and sbatch_arguments.components(job)[0].chdir is None:
-        job = job.replace(chdir=site.home)
+    chdir = sbatch_arguments.components(job)[0].chdir
+    if site.home and not posixpath.isabs(chdir or ""):
+        job = job.replace(chdir=posixpath.join(site.home, chdir) if chdir else site.home)
     return job.to_payload(f"v0.0.{site.version}")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.slurm.errors import SlurmError, UnknownJob
+from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
@@ -17,6 +18,7 @@ from airflow_provider_soperator.slurm.requests import (
     ListJobs,
     Request,
     RequeueJobs,
+    Submit,
     UpdateJob,
 )
 from airflow_provider_soperator.slurm.rest.calls import RestAnswer, Site, steps
@@ -120,3 +122,13 @@ def test_a_job_whose_user_slurmrestd_cannot_name_may_be_ones_own() -> None:
     job = {"job_id": 7, "array_job_id": None, "array_task_string": "", "het_job_id": None, "job_state": ["PENDING"]}
     jobs = [job | {"job_id": number, "user_name": user} for number, user in ((7, ""), (8, "alice"), (9, "bob"))]
     assert [job.id.job for job in answered(ListJobs(mine=True), *jobs, user="bob")] == [7, 9]
+
+
+@pytest.mark.parametrize(
+    ("chdir", "folder"), [(None, "/home/ann"), ("runs/1", "/home/ann/runs/1"), ("/shared", "/shared")]
+)
+def test_a_job_works_in_the_home_of_its_user_or_below_it(chdir: str | None, folder: str) -> None:
+    job = BatchJob(command="true", chdir=chdir)
+    call = next(steps(Submit(job), Site(version=45, user="ann", home="/home/ann")))
+    assert call.body is not None
+    assert call.body["job"]["current_working_directory"] == folder
