@@ -171,6 +171,8 @@ _OF_USAGE: Columns = {name: COLUMNS[name] for name in _USED}
 class ListUsage(Accounting):
     """List what is needed to tell usage: each run of a job, with few fields, and the CPU time of its steps in one."""
 
+    #: Else sacct has no CPU time of a job, which it sums up from its steps.
+    steps: bool = True
     table: Table = field(default_factory=partial(commands.table_of, _OF_USAGE), compare=False, repr=False)
 
     def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
@@ -178,7 +180,8 @@ class ListUsage(Accounting):
         for row in self.table.rows(self.check(answer).stdout):
             said = commands.read_job_row(_OF_USAGE, row)
             step = AccountingStep(id=said["id"], cpu_time=said.pop("cpu_time", None))
-            found.append(AccountingJob(**said, steps=(step,)))
+            if not step.id.step:
+                found.append(AccountingJob(**said, steps=(step,)))
         return tuple(found)
 
 

@@ -43,6 +43,12 @@ def accounting(request: requests.Accounting, site: Site) -> Steps[tuple[Accounti
     return tuple(job for job in map(with_earlier_runs, runs.values()) if request.admits(job))
 
 
+@handles
+def list_usage(request: requests.ListUsage, site: Site) -> Steps[tuple[AccountingJob, ...]]:
+    jobs = yield from accounting(request, site)
+    return tuple(replace(run, earlier_runs=()) for job in jobs for run in (*job.earlier_runs, job))
+
+
 def _asked(call: RestCall, unclear: type[SlurmError] = AccountingUnreachable) -> Steps[Json]:
     try:
         return (yield from asked(call))

@@ -28,6 +28,7 @@ from airflow_provider_soperator.slurm.requests import (
     ListJobs,
     ListNodes,
     ListReservations,
+    ListUsage,
     MintToken,
     Ping,
     PowerDown,
@@ -304,6 +305,15 @@ def test_a_run_that_waits_has_no_steps_yet() -> None:
         )
     )
     assert (job.steps, len(job.earlier_runs[0].steps)) == ((), 1)
+
+
+def test_usage_is_that_of_each_run_and_counts_no_step_beside_it() -> None:
+    question = ListUsage(everyone=True, since=NOW)
+    # Without steps sacct has no CPU time, as it sums theirs up.
+    assert "--allocations" not in question.command().argv
+    rows = [{"JobID": job, "TotalCPU": time} for job, time in (("7", "00:30"), ("7.batch", "00:30"), ("7", "00:10"))]
+    used = question.read(printed(question.table, *rows))
+    assert [[step.cpu_time for step in run.steps] for run in used] == [[timedelta(seconds=30)], [timedelta(seconds=10)]]
 
 
 def test_names_as_accounting_writes_them_are_found() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from airflow_provider_soperator.slurm.requests import (
     Accounting,
     HoldJobs,
     ListJobs,
+    ListUsage,
     Request,
     RequeueJobs,
     Submit,
@@ -71,6 +72,8 @@ def test_what_a_step_has_used_is_what_sacct_prints(seconds: int, microseconds: i
         "time": times, "tres": {"allocated": []}, "steps": [step],
     }  # fmt: skip
     [job] = answered(Accounting(ids=(JobId(7),), steps=True), said)
+    first, last = answered(ListUsage(everyone=True, since=datetime.now(timezone.utc)), said, said)
+    assert [first.steps[0].cpu_time, last.steps[0].cpu_time, last.earlier_runs] == [told, told, ()]
     assert (job.steps[0].cpu_time, job.steps[0].max_rss, job.steps[0].total_rss) == (told, 1 << 20, 3 << 20)
 
 
