@@ -158,7 +158,7 @@ def _jobs(nodes: SlurmNodesTarget, since: datetime, until: datetime) -> list[Acc
     with SlurmHook(nodes.slurm_conn_id).client() as slurm:
         while since < until:
             end = min(since + _DAY, until)
-            found = slurm.ask(ListUsage(everyone=True, since=since, until=end))
+            found = slurm.ask(ListUsage(everyone=True, since=since, until=end, steps=False))
             runs += (run for run in found if not run.nodelist or not names.isdisjoint(expand(run.nodelist)))
             since = end
     return month.whole_jobs(runs)
