@@ -18,6 +18,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, ClassVar
@@ -261,6 +262,9 @@ def _pickler(packed: io.BytesIO, function: Callable[..., Any]) -> Any:
         def reducer_override(self, value: Any) -> Any:
             if (made := cached(value, here)) is not NotImplemented:
                 return made
+            if isinstance(value, cached_property):
+                # Before Python 3.12 it has a lock.
+                return cached_property, (value.func,), {"attrname": value.attrname}
             made = super().reducer_override(value)
             if isinstance(value, FunctionType) and made is not NotImplemented:
                 _, parts = made[2]

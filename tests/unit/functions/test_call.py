@@ -95,6 +95,25 @@ def test_a_function_with_a_cache_goes_with_it(tmp_path: Path) -> None:
     assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == (832040, 31)
 
 
+class Kept:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @functools.cached_property
+    def value(self) -> int:
+        self.calls += 1
+        return helper(self.calls)
+
+
+def test_a_class_with_a_kept_property_goes_with_it(tmp_path: Path) -> None:
+    def calls() -> tuple[int, int, int]:
+        kept = Kept()
+        return kept.value, kept.value, kept.calls
+
+    run(packed(calls), tmp_path)
+    assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == (101, 101, 1)
+
+
 def test_what_the_body_of_a_class_reads_goes_with_it(tmp_path: Path) -> None:
     def calls() -> int:
         class Counted:
