@@ -220,10 +220,11 @@ def _update_each(ids: tuple[JobId, ...], change: Json, what: str) -> Steps[None]
     first: Exception | None = None
     for job in ids:
         try:
-            # slurmrestd changes only one part of a heterogeneous job per call, by its own number: with 7+1 the first.
+            # slurmrestd changes one record per call, by its own number: with 7+1 the first part of a heterogeneous job,
+            # and of an array the elements that are one entry of the queue.
             data = yield from asked(RestCall("GET", f"slurm/job/{job.job}"))
-            of_het = [one for one in data["jobs"] if calls.number(one["het_job_id"])]
-            parts = [one["job_id"] for one in of_het if job.covers(_id(one, {}))]
+            found = [one for one in data["jobs"] if calls.number(one["het_job_id"]) or _waits_in_array(one)]
+            parts = [one["job_id"] for one in found if job.covers(_id(one, {}))]
             if job.part is not None and not parts:
                 raise UnknownJob("Invalid job id specified")
             for part in parts or [job.job]:
@@ -232,6 +233,10 @@ def _update_each(ids: tuple[JobId, ...], change: Json, what: str) -> Steps[None]
             first = first or error
     if first:
         raise first
+
+
+def _waits_in_array(said: Json) -> bool:
+    return bool(calls.number(said["array_job_id"])) and JobState.parse(said["job_state"]).is_pending
 
 
 def _refuse_elements(job: JobId, what: str) -> None:

@@ -17,6 +17,7 @@ from airflow_provider_soperator.slurm.requests import (
     HoldJobs,
     ListJobs,
     ListUsage,
+    ReleaseJobs,
     Request,
     RequeueJobs,
     Submit,
@@ -108,6 +109,14 @@ def test_a_part_of_a_heterogeneous_job_is_changed_by_its_own_number() -> None:
         assert asked(request, [parts, {}, {}][: len(told) + 1])[1:] == told
     with pytest.raises(UnknownJob):
         asked(UpdateJob(JobId(7, part=2), {"Comment": "x"}), [parts])
+
+
+def test_all_waiting_elements_of_an_array_are_changed() -> None:
+    array = {"array_job_id": 7, "array_task_string": "2-9", "het_job_id": None, "job_state": ["PENDING"]}
+    waits = [array | {"job_id": 7, "array_task_id": None}, array | {"job_id": 8, "array_task_id": 0}]
+    runs = array | {"job_id": 9, "array_task_id": 1, "job_state": ["RUNNING"]}
+    told = [(f"POST slurm/job/{number}", {"hold": False}) for number in (7, 8)]
+    assert asked(ReleaseJobs((JobId(7),)), [{"jobs": [*waits, runs]}, {}, {}])[1:] == told
 
 
 def test_elements_that_cannot_be_requeued_are_named() -> None:
