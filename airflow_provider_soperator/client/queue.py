@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from airflow_provider_soperator.slurm.dependencies import Unmet
-from airflow_provider_soperator.slurm.errors import InvalidStateTransition, JobFinished, SlurmError, UnknownJob
+from airflow_provider_soperator.slurm.errors import MOVED_ON, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
@@ -34,7 +34,6 @@ K = TypeVar("K")
 
 #: Reads of the queue. A job may start or end between a read and a change, which then fails for it.
 _LOOKS = 4
-_MOVED_ON = (UnknownJob, JobFinished, InvalidStateTransition)
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def _order(
         try:
             if due:
                 yield from tried(orders(due))
-        except _MOVED_ON as error:
+        except MOVED_ON as error:
             failure = error
             continue
         ids = _ids(found)
@@ -176,7 +175,7 @@ def _change(ids: Iterable[JobId], change: Callable[[Unmet], Unmet]) -> Steps[tup
         for target, text in _updates(whole, parts, change):
             try:
                 yield UpdateJob(target, {"Dependency": text})
-            except _MOVED_ON:
+            except MOVED_ON:
                 # It has started meanwhile. For an array, Slurm says so of running elements and changes the others.
                 if all(part.id.elements for part in parts):
                     changed[whole] = None

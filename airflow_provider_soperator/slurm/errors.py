@@ -95,6 +95,10 @@ class ReservationConflict(SlurmError):
     remedy = "check its nodes, times and users, and the existing reservations: `scontrol show reservation`"
 
 
+#: Rejections of a change to a job that has started, ended or been requeued since it was seen.
+MOVED_ON = (UnknownJob, JobFinished, InvalidStateTransition)
+
+
 class LimitExceeded(SlurmError):
     """The request exceeds a limit of an account, a QOS, a partition or the cluster."""
 

@@ -14,7 +14,7 @@ from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, node_orders
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownPartition
+from airflow_provider_soperator.slurm.errors import MOVED_ON, NotPermitted, SlurmError, UnknownPartition
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import (
     WORDS,
@@ -234,9 +234,15 @@ class JobEnds:
                 continue
             what = f"Job {job.id} ({job.name} of {job.user}) on {job.nodelist}"
             try:
-                await client.ask(RequeueJobs((job.id,)))
+                # Of a heterogeneous job Slurm requeues no single part.
+                await client.ask(RequeueJobs((replace(job.id, part=None),)))
                 log.warning("%s is requeued, as its node goes", what)
+            except MOVED_ON:
+                continue
             except SlurmError as error:
+                if error.passing:
+                    # It may have been requeued nevertheless, and must not be cancelled in the queue.
+                    raise
                 if may_cancel:
                     await client.ask(CancelJobs(ids=(job.id,)))
                     log.warning("%s is cancelled, as its node goes, and it cannot be requeued (%s)", what, error)

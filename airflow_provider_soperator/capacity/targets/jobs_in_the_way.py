@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,7 +12,7 @@ from airflow_provider_soperator.capacity.node_choice import work_of
 from airflow_provider_soperator.capacity.reservations import Ask
 from airflow_provider_soperator.capacity.targets.protocol import JobLosses
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.errors import MOVED_ON, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
@@ -144,7 +145,10 @@ class JobsInTheWay:
         if job.may_requeue:
             self._log.warning("%s: requeueing job %s", self._target, job.id)
             try:
-                return await self._ask(RequeueJobs((job.id,)))
+                # Of a heterogeneous job Slurm requeues no single part.
+                return await self._ask(RequeueJobs((replace(job.id, part=None),)))
+            except MOVED_ON:
+                return None
             except (SlurmError, NotSupported) as error:
                 # Such as an allocation of salloc, which has no script to start again.
                 if error.passing:

@@ -20,7 +20,7 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
-from airflow_provider_soperator.slurm.errors import AccountingUnreachable
+from airflow_provider_soperator.slurm.errors import AccountingUnreachable, InvalidStateTransition
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
@@ -31,6 +31,7 @@ from airflow_provider_soperator.slurm.requests import (
     PowerDown,
     PowerDownMode,
     PowerUp,
+    RequeueJobs,
     UpdateReservation,
 )
 from airflow_provider_soperator.slurm.states import NodeState
@@ -461,6 +462,20 @@ def test_what_slurm_does_not_requeue_is_cancelled() -> None:
     job = slurm.run("worker-0", HOUR, has_script=False)
     force(slurm, 0)
     assert job.end == "CANCELLED"
+
+
+def test_what_others_have_requeued_is_not_cancelled_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(1)
+    job = slurm.run("worker-0", HOUR)
+
+    def end(request: Any) -> None:
+        assert isinstance(request, RequeueJobs) or request.signal
+        if isinstance(request, RequeueJobs):
+            raise InvalidStateTransition("Job is pending execution")
+
+    monkeypatch.setattr(slurm, "_end", end)
+    force(slurm, 0)
+    assert job.end == ""
 
 
 def test_jobs_get_their_grace_also_over_a_new_connection() -> None:
