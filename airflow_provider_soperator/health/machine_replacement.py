@@ -53,7 +53,7 @@ def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
     host = pod.host if pod else None
     machine = host if host and not host.is_gone else None
     drained = node.reason_since if node.state.has(NodeFlag.DRAIN) else None
-    is_after_drain = bool(drained and machine and machine.created and machine.created > drained)
+    is_after_drain = _is_older(drained, machine.created if machine else None)
     is_there = pod is not None and pod.is_ready
     return NodeSnapshot(node, machine, acted_upon(pod) or _is_away(node), is_after_drain, is_there)
 
@@ -205,7 +205,8 @@ class Replacement:
             return NodeStep()
         if not node.state.has(NodeFlag.DRAIN):
             return NodeStep(waits=f"is on {self.new}, and is {node.state}")
-        if not _is_for_replacement(node):
+        if not _is_for_replacement(node) or _is_older(machine.created, node.reason_since):
+            # The new machine is ill as well.
             return held(node, f"is on {self.new}, and is drained")
         # Soperator up to 4.1 has undrained it when its Pod started; 5.0 does so at its next look.
         if not self._is_overdue(now):
@@ -224,12 +225,16 @@ class Replacement:
         return machine.name != self.old
 
     def _is_new(self, machine: Host | None) -> bool:
-        return bool(machine and machine.created and machine.created > self.options.since)
+        return bool(machine and _is_older(self.options.since, machine.created))
 
     def _drain(self, node: Node) -> Drain:
         had_one = node.state.has(NodeFlag.DRAIN) and node.reason
         why = (self.options.reason, _NOT_THE_FIRST if had_one else "")
         return Drain((node.name,), reason(self.options.owner, " ".join(filter(None, why))))
+
+
+def _is_older(one: datetime | None, other: datetime | None) -> bool:
+    return bool(one and other and one < other)
 
 
 def _is_for_replacement(node: Node) -> bool:

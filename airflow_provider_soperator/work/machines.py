@@ -147,7 +147,9 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
 
     def _is_late(self, node: Node) -> bool:
         """True once its jobs have had the time that they were given."""
-        drained = node.reason_since if node.is_draining and self._replacements[node.name].is_under_way else None
+        one = self._replacements[node.name]
+        # Jobs on its new machine need not end.
+        drained = node.reason_since if node.is_draining and one.is_under_way and one.new is None else None
         return bool(drained and datetime.now(timezone.utc) - drained > self.grace)
 
     def _result(self) -> dict[str, Any]:

@@ -253,3 +253,30 @@ def test_what_is_not_taken_back(seen: NodeSnapshot) -> None:
     story = Story()
     story.see(sight("IDLE+CLOUD"))
     assert story.replacement.undo(seen) == ()
+
+
+@pytest.mark.parametrize("reason", ["[hardware_problem] gpu_health_check: XID 79", OURS, SOPERATORS])
+def test_a_drain_of_the_new_machine_is_not_undone(reason: str) -> None:
+    """Its own health check drains it; or a try before has replaced the machine, and jobs have run on the new one."""
+    late = node("MIXED+CLOUD+DRAIN", reason, NOON + timedelta(hours=2))
+    seen = by_kubernetes(late, Pod("Running", True, Host(NEW.name, NEW.created)))
+    story = Story()
+    step = story.see(seen)
+    assert step.waits.startswith(f"is on computeinstance-new, and is drained: {reason} (")
+    assert story.see(seen, after=60) == step
+    # The next machine is another new one.
+    story.see(
+        by_kubernetes(node("IDLE+CLOUD"), Pod("Running", True, Host("computeinstance-3", NOON + timedelta(hours=3))))
+    )
+    assert (story.replacement.is_over, story.replacement.new) == (True, "computeinstance-3")
+
+
+def test_jobs_on_the_new_machine_are_not_ended() -> None:
+    span = {"since": NOON, "deadline": NOON + timedelta(days=1)}
+    work = MachineReplacement(slurm_conn_id="c", nodes=("worker-0",), owner="nights", mode="force", **span)  # type: ignore[arg-type]
+    work._replacements = {"worker-0": (one := Replacement(WANTED))}
+    draining = node("MIXED+CLOUD+DRAIN", OURS)
+    one.look(NodeSnapshot(draining, OLD), NOON, may_begin=True)
+    assert work._is_late(draining)
+    one.look(NodeSnapshot(draining, NEW), NOON, may_begin=True)
+    assert not work._is_late(draining)
