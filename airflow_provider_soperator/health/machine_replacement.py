@@ -182,6 +182,9 @@ class Replacement:
                 return NodeStep(lost=f"was undrained by others while still on {snapshot.machine.name}")
             return NodeStep((self._drain(node),), waits="is being drained")
         self._was_drained = True
+        if self._former and node.reason == self._former:
+            # The first order did not arrive.
+            return NodeStep((self._drain(node),), waits="is being drained")
         if node.is_busy:
             return NodeStep(waits="has jobs")
         if not self._is_overdue(now):

@@ -271,6 +271,15 @@ def test_a_drain_of_the_new_machine_is_not_undone(reason: str) -> None:
     assert (story.replacement.is_over, story.replacement.new) == (True, "computeinstance-3")
 
 
+def test_an_order_that_did_not_arrive_is_repeated_for_a_node_that_was_drained_before() -> None:
+    story = Story()
+    seen = sight("IDLE+CLOUD+DRAIN", reason="[node_problem] gpu_health_check: XID 94")
+    asked = story.see(seen)
+    assert asked.orders == (Drain(("worker-0",), AGAIN),)
+    assert story.see(seen, after=60) == asked
+    assert story.see(sight("IDLE+CLOUD+DRAIN", reason=AGAIN)).waits == "is drained, waiting for Soperator"
+
+
 def test_jobs_on_the_new_machine_are_not_ended() -> None:
     span = {"since": NOON, "deadline": NOON + timedelta(days=1)}
     work = MachineReplacement(slurm_conn_id="c", nodes=("worker-0",), owner="nights", mode="force", **span)  # type: ignore[arg-type]
