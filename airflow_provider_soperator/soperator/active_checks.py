@@ -35,6 +35,8 @@ _BY_HAND = {"cronjob.kubernetes.io/instantiate": "manual"}
 _OWNER = "airflow.apache.org/task"
 #: Soperator looks at a run at least every minute. If it has not noted a run this long after its end, it never will.
 FOLLOWS = timedelta(minutes=3)
+#: The partition of the Slurm jobs of all checks.
+PARTITION = "hidden"
 
 
 @dataclass(frozen=True, kw_only=True)

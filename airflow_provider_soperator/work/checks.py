@@ -24,6 +24,7 @@ from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.soperator.active_checks import (
     FOLLOWS,
+    PARTITION,
     ActiveChecks,
     CheckSeen,
     RunSeen,
@@ -162,9 +163,10 @@ class CheckRun(Work[CheckClients]):
         if clients.slurm is None:
             left = f", and its jobs in Slurm ({_listed(run.slurm_jobs)}) go on: slurm_conn_id has them cancelled"
             return f"Run {name} was deleted{left if check.is_of_slurm else ''}"
-        # Its Pod may not have recorded yet what it submitted. Soperator, too, ends a run's jobs by this name.
-        queued = await clients.slurm.ask(ListJobs(names=(check.name,)))
-        jobs = {*map(JobId.parse, run.slurm_jobs), *(job.id for job in queued if not job.state.is_finished)}
+        # Its Pod may not have recorded yet what it submitted. Soperator, too, ends a run's jobs by name and partition.
+        named = await clients.slurm.ask(ListJobs(names=(check.name,)))
+        queued = (job.id for job in named if job.partition == PARTITION and not job.state.is_finished)
+        jobs = {*map(JobId.parse, run.slurm_jobs), *queued}
         await clients.slurm.cancel_many(jobs)
         return f"Run {name} was deleted{', and its jobs in Slurm cancelled' if jobs else ''}"
 

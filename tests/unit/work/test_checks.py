@@ -19,9 +19,9 @@ from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.files import FileError, FilePiece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.requests import ListNodes
-from airflow_provider_soperator.slurm.states import NodeState
+from airflow_provider_soperator.slurm.states import JobState, NodeState
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, LastRun, RunSeen, find
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
 from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
@@ -219,6 +219,16 @@ def test_a_run_that_another_has_cancelled_says_so(checks: MadeUp) -> None:
     assert step(run, checks)["words"] == (
         "Cancelled: by-hand began after it, and a check cancels what its earlier runs have in Slurm"
     )
+
+
+def test_jobs_of_users_with_the_name_of_a_check_are_not_cancelled_with_it(checks: MadeUp) -> None:
+    places = enumerate(("hidden", "main", "hidden"), 6)
+    jobs = [Job(id=JobId(number), partition=place, state=JobState.parse("RUNNING")) for number, place in places]
+    slurm: Any = SimpleNamespace(ask=AsyncMock(return_value=jobs), cancel_many=AsyncMock())
+    checks.add(SECOND)
+    made_up: Any = checks
+    assert asyncio.run(run_of().undo(CheckClients(made_up, slurm))).endswith(", and its jobs in Slurm cancelled")
+    slurm.cancel_many.assert_awaited_once_with({JobId(6), JobId(8)})
 
 
 def test_of_two_that_begin_at_once_one_gives_way(checks: MadeUp) -> None:
