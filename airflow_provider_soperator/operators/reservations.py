@@ -176,7 +176,10 @@ class CreateReservationOperator(StrictOperator):
         # Without a start it begins when it is made, which is another moment in each try.
         if self.start:
             pairs += [("start", there.start, wanted.start)]
-            pairs += [("end", there.end, wanted.end)] if wanted.end else []
+        if wanted.end and (self.start or not self.duration):
+            pairs += [("end", there.end, wanted.end)]
+        elif wanted.end and there.start and there.end:
+            pairs += [("duration", there.end - there.start, wanted.end - wanted.start)]
         different = [f"{what} {_shown(has)}, not {_shown(wants)}" for what, has, wants in pairs if has != wants]
         if different:
             raise InvalidRequest(

@@ -1,0 +1,63 @@
+"""When a reservation that exists is taken for the one that a task would make."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.operators.reservations import CreateReservationOperator
+from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
+from airflow_provider_soperator.slurm.errors import InvalidRequest
+from airflow_provider_soperator.slurm.requests import CreateReservation, ListNodes
+from airflow_provider_soperator.slurm.states import NodeState
+
+START = datetime(2026, 11, 22, 20, tzinfo=timezone.utc)
+NODES = [Node(name=f"worker-{number}", state=NodeState.parse("IDLE")) for number in range(4)]
+
+
+def reservation(name: str = "night", nodes: str = "worker-0", hours: float = 12) -> Reservation:
+    return Reservation(name=name, start=START, end=START + timedelta(hours=hours), nodelist=nodes, users=("root",))
+
+
+def make(*there: Reservation, **options: Any) -> tuple[Reservation, bool]:
+    """The reservation of a task, in a Slurm with some others, and whether it was there."""
+    known = list(there)
+
+    def ask(request: Any) -> Any:
+        if isinstance(request, ListNodes):
+            return NODES
+        if isinstance(request, CreateReservation):
+            known.append(reservation(request.name, ",".join(request.nodes)))
+        return known
+
+    slurm: Any = SimpleNamespace(ask=ask)
+    return CreateReservationOperator(task_id="reserve", name="night", users=["root"], **options)._make(slurm)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"end": "2026-11-23T08:00:00+00:00"},
+        {"end": "2026-11-23T09:00:00+01:00"},
+        {"duration": timedelta(hours=12)},
+        {"start": "2026-11-22T20:00:00+00:00", "duration": timedelta(hours=12)},
+        {},
+    ],
+)
+def test_one_with_the_same_times_is_the_same(times: dict[str, Any]) -> None:
+    assert make(reservation(), nodes="worker-0", **times) == (reservation(), True)
+
+
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ({"end": "2026-11-23T08:00:00+00:00"}, "end 2026-11-22 22:00:00+00:00, not 2026-11-23 08:00:00+00:00"),
+        ({"duration": timedelta(hours=12)}, "duration 2:00:00, not 12:00:00"),
+    ],
+)
+def test_one_that_ends_at_another_time_differs_also_without_a_start(times: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says.replace("+", "[+]")):
+        make(reservation(hours=2), nodes="worker-0", **times)
