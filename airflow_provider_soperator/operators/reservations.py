@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.client.sync import SlurmClient
     from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 
+#: As long as Slurm lets a reservation without an end be.
+_UNLIMITED = timedelta(days=365)
+
 
 class CreateReservationOperator(StrictOperator):
     """Reserve nodes for some users or accounts.
@@ -42,7 +45,7 @@ class CreateReservationOperator(StrictOperator):
 
     :param name: name of the reservation
     :param nodes: names of nodes, as a list or as Slurm writes them
-    :param count: number of usable nodes to choose, idle ones first
+    :param count: number of usable nodes to choose, idle ones first, and none that others have reserved at that time
     :param partition: with ``count``: only nodes of this partition
     :param start: start time; by default now
     :param end: end time
@@ -116,11 +119,12 @@ class CreateReservationOperator(StrictOperator):
         known = slurm.ask(ListNodes())
         names = names_of(self.nodes)
         refuse_unknown(names, {node.name for node in known})
-        there = _find(slurm, self.name)
+        others = slurm.ask(ListReservations())
+        there = next((one for one in others if one.name == self.name), None)
         if there is not None:
             self._compare(there, self._wanted(names or self._taken(there)))
             return there, True
-        wanted = self._wanted(names or self._choose(known))
+        wanted = self._wanted(names or self._choose(known, others))
         try:
             slurm.ask(wanted)
         except ReservationConflict:
@@ -150,11 +154,16 @@ class CreateReservationOperator(StrictOperator):
             comment=self.comment,
         )
 
-    def _choose(self, known: Sequence[Node]) -> tuple[str, ...]:
-        count = int(self.count or 0)
-        fitting = [node for node in known if node.is_usable and (self.partition or "") in ("", *node.partitions)]
+    def _choose(self, known: Sequence[Node], others: Sequence[Reservation]) -> tuple[str, ...]:
+        count, span = int(self.count or 0), self._wanted(())
+        end = span.end or span.start + _UNLIMITED
+        at_once = [one for one in others if (one.start or end) < end and span.start < (one.end or end)]
+        taken = {name for one in at_once for name in names_of(one.nodelist or None)}
+        usable = [node for node in known if node.is_usable and (self.partition or "") in ("", *node.partitions)]
+        fitting = [node for node in usable if node.name not in taken]
         if len(fitting) < count:
-            raise InvalidRequest(f"{count} nodes are wanted, and {len(fitting)} are usable")
+            reserved = f", {len(usable) - len(fitting)} of which others have reserved" if fitting != usable else ""
+            raise InvalidRequest(f"{count} nodes are wanted, and {len(usable)} are usable{reserved}")
         return tuple(node.name for node in sorted(fitting, key=lambda node: node.is_busy)[:count])
 
     def _taken(self, there: Reservation) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""When a reservation that exists is taken for the one that a task would make."""
+"""When a reservation that exists is taken for the one that a task would make, and which nodes a new one gets."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from airflow_provider_soperator.slurm.requests import CreateReservation, ListNod
 from airflow_provider_soperator.slurm.states import NodeState
 
 START = datetime(2026, 11, 22, 20, tzinfo=timezone.utc)
+END = START + timedelta(hours=12)
 NODES = [Node(name=f"worker-{number}", state=NodeState.parse("IDLE")) for number in range(4)]
 
 
@@ -61,3 +63,13 @@ def test_one_with_the_same_times_is_the_same(times: dict[str, Any]) -> None:
 def test_one_that_ends_at_another_time_differs_also_without_a_start(times: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says.replace("+", "[+]")):
         make(reservation(hours=2), nodes="worker-0", **times)
+
+
+def test_nodes_that_others_have_reserved_at_that_time_are_not_chosen() -> None:
+    others = reservation("maintenance", "worker-[0-1]"), replace(reservation("next", "worker-2"), start=END, end=None)
+    made, _ = make(*others, count=2, start=START, end=END)
+    assert made.nodelist == "worker-2,worker-3"
+    made, _ = make(*others, count=2, start=END, duration=timedelta(hours=1))
+    assert made.nodelist == "worker-0,worker-1"
+    with pytest.raises(InvalidRequest, match="3 nodes are wanted, and 4 are usable, 2 of which others have reserved"):
+        make(*others, count=3, start=START, end=END)
