@@ -36,10 +36,11 @@ class WorkTrigger(KillableTrigger):
             async with timeout(max(0.0, left)):
                 return succeeded(await completed(work, self.log))
         except asyncio.TimeoutError:
-            event = timed_out(work.place or "nothing has been done")
+            event = timed_out(work.place or ("nothing has been done" if left > 0 else "it was not followed to its end"))
         except (WorkFailed, *FAILURES) as error:
             event = event_of(error)
-        if work.has_begun:
+        # Past the deadline another process had begun it, while this one was not there yet.
+        if work.has_begun or left <= 0:
             await self.cancel()
             event["message"] += _sentence(self._fate)
         return event

@@ -48,8 +48,7 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        #: Access to Kubernetes by its own connection or that of the Soperator connection; without one it is not asked.
-        self._witnesses = HealthSources()
+        self._witnesses: HealthSources | None = None
         self._replacements: dict[str, Replacement] = {}
         self._lost: Mapping[str, str] = {}
         self._ends = JobEnds()
@@ -61,12 +60,6 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         as none is begun any more when one is lost.
         """
         first = not self._replacements
-        if first:
-            conn_id, namespace = self.kubernetes_conn_id, self.namespace
-            if not conn_id:
-                settings = await SlurmHook(self.slurm_conn_id).async_settings()
-                conn_id, namespace = settings.kubernetes_conn_id or None, settings.namespace
-            self._witnesses = HealthSources(kubernetes_conn_id=conn_id, namespace=namespace)
         sights = await self._look(client, self.poll_interval / 2)
         if first:
             self._replacements = {name: Replacement(self) for name in self.nodes}
@@ -89,6 +82,11 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         """Undrain nodes that are only drained so far: Soperator would replace their machines once jobs have ended."""
         async with timeout(_UNDOING):
             sights = await self._look(client, 0)
+            if not self._replacements:
+                # Another process has begun them.
+                self._replacements = {name: Replacement(self) for name in self.nodes}
+                for name, one in self._replacements.items():
+                    one.look(sights[name], datetime.now(timezone.utc), may_begin=False)
             undone = []
             for name, replacement in self._replacements.items():
                 for order in replacement.undo(sights[name]):
@@ -109,6 +107,7 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         return f"Nodes that were drained stay drained, as the cluster cannot be asked: {error}"
 
     async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, NodeSnapshot]:
+        self._witnesses = self._witnesses or await self._sources()
         seen, nodes = await asyncio.gather(self._witnesses.ask(), client.ask_shared(ListNodes(), most_age))
         known = {node.name: node for node in nodes}
         refuse_unknown(self.nodes, known)
@@ -121,6 +120,14 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
                 f"Slurm has not learnt which machine {hostlist.fold(unknown)} is on: give kubernetes_conn_id"
             )
         return sights
+
+    async def _sources(self) -> HealthSources:
+        """Kubernetes by its own connection, or that of the Soperator connection; without one it is not asked."""
+        conn_id, namespace = self.kubernetes_conn_id, self.namespace
+        if not conn_id:
+            settings = await SlurmHook(self.slurm_conn_id).async_settings()
+            conn_id, namespace = settings.kubernetes_conn_id or None, settings.namespace
+        return HealthSources(kubernetes_conn_id=conn_id, namespace=namespace)
 
     def _decide(self, sights: Mapping[str, NodeSnapshot]) -> NodeMove:
         now = datetime.now(timezone.utc)

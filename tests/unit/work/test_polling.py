@@ -141,6 +141,7 @@ class PlayedWork(Work[Script]):
         if act == "hangs":
             self.place = "worker-3 has jobs"
             self.has_begun = True
+        if act in ("hangs", "asks"):
             await asyncio.Event().wait()
         return {"is": act} if act == "done" else None
 
@@ -197,6 +198,11 @@ def test_what_cannot_be_undone_is_said(play: Callable[..., None]) -> None:
 def test_work_ends_at_its_deadline(play: Callable[..., None]) -> None:
     play("hangs")
     assert worked(deadline=datetime.now(timezone.utc)) == timed_out("worker-3 has jobs. All was undone")
+
+
+def test_what_another_process_had_begun_before_the_deadline_is_undone(play: Callable[..., None]) -> None:
+    play("asks")
+    assert worked(deadline=datetime.now(timezone.utc)) == timed_out("it was not followed to its end. All was undone")
 
 
 def test_another_class_is_not_read() -> None:
