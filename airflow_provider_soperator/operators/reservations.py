@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowException
+
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
@@ -198,7 +200,7 @@ class CreateReservationOperator(StrictOperator):
 
 
 class DeleteReservationOperator(StrictOperator):
-    """Delete a reservation; one that is gone is a success. Jobs that run in it go on.
+    """Delete a reservation; one that is gone is a success. While jobs run in it or wait for it, the task fails.
 
         DeleteReservationOperator(task_id="release", name="night-{{ ds }}", trigger_rule="all_done")
 
@@ -220,7 +222,13 @@ class DeleteReservationOperator(StrictOperator):
         from airflow_provider_soperator.hooks.slurm import SlurmHook
 
         with final_errors(), SlurmHook(self.slurm_conn_id).client() as slurm:
-            was_there = slurm.ask(DeleteReservation(self.name))
+            try:
+                was_there = slurm.ask(DeleteReservation(self.name))
+            except ReservationConflict as error:
+                raise AirflowException(
+                    f"reservation {self.name} stays while jobs run in it or wait for it, which `squeue "
+                    f"--reservation={self.name}` lists: try again once they are gone ({error.said})"
+                ) from error
         self.log.info("Reservation %s %s", self.name, "is deleted" if was_there else "was not there")
         return was_there
 

@@ -113,7 +113,7 @@ def test_who_has_no_rights_is_named(perform: Perform, connections: Connections, 
     assert "DRAIN" not in cluster.node("worker-0").state
 
 
-def test_a_reservation_is_made_once(perform: Perform) -> None:
+def test_a_reservation_is_made_once(perform: Perform, cluster: Cluster) -> None:
     start = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(hours=2)
     night = {"name": "night", "users": ["root"], "start": start.isoformat(), "duration": timedelta(hours=1)}
     made = perform(CreateReservationOperator, nodes="worker-3", **night)
@@ -123,6 +123,11 @@ def test_a_reservation_is_made_once(perform: Perform) -> None:
         perform(CreateReservationOperator, nodes="worker-2", **night)
     with pytest.raises(AirflowFailException, match="with users root, not alice"):
         perform(CreateReservationOperator, nodes="worker-3", **{**night, "users": ["alice"]})
+    waiting = cluster.sbatch("--hold", "--reservation=night")
+    with pytest.raises(AirflowException, match="night stays while jobs run in it or wait for it") as kept:
+        perform(DeleteReservationOperator, name="night")
+    assert not isinstance(kept.value, AirflowFailException), "another try may help"
+    cluster.run("scancel", waiting)
     assert perform(DeleteReservationOperator, name="night") is True
     assert perform(DeleteReservationOperator, name="night") is False
 
