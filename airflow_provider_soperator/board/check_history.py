@@ -143,7 +143,7 @@ def courses(figures: Mapping[str, Kept], nodes: Sequence[str], tolerance: float 
     """The figures of these nodes over time, of each check those of slow nodes first."""
     names, found = frozenset(nodes), list[Course]()
     for check, kept in figures.items():
-        mine = {node: runs for node, runs in kept.items() if node in names and runs}
+        mine = {node: runs for node, runs in kept.items() if node in names}
         slow = {one.node for one in slower(check, mine, tolerance)}
         in_order = sorted(mine, key=lambda name: (name not in slow, name.rpartition("-")[0], len(name), name))
         each = (

@@ -71,7 +71,8 @@ def kept_figures(check: str) -> Kept:
         TypeAdapter(Kept).validate_python(read)
     except ValueError:
         raise ValueError(f"the Airflow Variable {_key(check)} was edited, and has no figures: delete it") from None
-    return read
+    # One whose runs a person has deleted is one that is not known.
+    return {node: runs for node, runs in read.items() if runs}
 
 
 def keep_figures(check: str, run: Figures, tolerance: float = 0.1, at: datetime | None = None) -> dict[str, str]:

@@ -111,6 +111,9 @@ def test_they_are_kept_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(kept) == ["soperator_figures_nccl"]
     assert found(kept_figures("nccl")).keys() == {"worker-0"}
     assert kept_figures("another") == {}
+    # A person has deleted the runs of a machine that is gone.
+    kept["soperator_figures_nccl"] = json.dumps({**json.loads(kept["soperator_figures_nccl"]), "worker-0": []})
+    assert found(kept_figures("nccl")) == {}
 
 
 def test_slow_nodes_are_findings_like_others_unless_they_are_off() -> None:
