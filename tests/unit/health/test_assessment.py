@@ -119,6 +119,7 @@ def test_own_drains_are_no_illness_unless_asked_for() -> None:
         ("IDLE+CLOUD+NOT_RESPONDING", "", ["not_responding"]),
         ("DOWN+CLOUD+POWERED_DOWN", "ResumeTimeout reached", ["boot_failed"]),
         ("DOWN+CLOUD", "ResumeTimeout reached", ["boot_failed"]),
+        ("DOWN+CLOUD+NOT_RESPONDING+POWERING_UP", "ResumeTimeout reached", []),
         ("DOWN+CLOUD", "gres/gpu count reported lower", ["out_of_service"]),
         ("IDLE+CLOUD+INVALID_REG", "", ["hardware_problem"]),
         ("IDLE+CLOUD+REBOOT_ISSUED", "", ["reboot"]),

@@ -59,6 +59,7 @@ def test_a_node_that_did_not_boot() -> None:
     # 4.1 leaves the pod behind, and the node may still register.
     assert not node("IDLE+CLOUD", "ResumeTimeout reached").failed_to_resume
     assert not node("DOWN+CLOUD+POWERED_DOWN", "Not responding").failed_to_resume
+    assert not node("DOWN+CLOUD+NOT_RESPONDING+POWERING_UP", "ResumeTimeout reached").failed_to_resume
 
 
 def test_our_drains() -> None:
