@@ -77,6 +77,8 @@ class Finding:
 
 # From Slurm
 
+_DOWN = (NodeBase.DOWN, NodeBase.ERROR)
+
 
 def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]:
     """Findings about a node as slurmctld sees it."""
@@ -88,7 +90,7 @@ def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]
         return
     if node.state.has(NodeFlag.DRAIN):
         yield from _drained(node, ignore_own_drains)
-    elif node.state.base in (NodeBase.DOWN, NodeBase.ERROR) and not node.is_coming_up:
+    elif node.state.base in _DOWN and not node.is_coming_up:
         yield _known(node, FindingKind.OUT_OF_SERVICE)
     if node.is_coming_up:
         return
@@ -107,6 +109,8 @@ def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]
 
 def _drained(node: Node, ignore_own_drains: bool) -> Iterator[Finding]:
     if is_ours(node):
+        if node.state.base in _DOWN and not node.is_coming_up and not node.state.has(NodeFlag.NOT_RESPONDING):
+            yield _by_slurm(node, f"is {node.state}", FindingKind.OUT_OF_SERVICE)
         if not ignore_own_drains:
             yield _by_slurm(node, f"is drained: {node.reason}", FindingKind.DRAINED)
         return

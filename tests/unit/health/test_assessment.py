@@ -109,6 +109,8 @@ def test_own_drains_are_no_illness_unless_asked_for() -> None:
     assert kinds(findings(ours, ignore_own_drains=False)) == ["drained"]
     # What is wrong besides is told all the same.
     assert kinds(findings(node("IDLE+CLOUD+DRAIN+NOT_RESPONDING", "airflow:night: lent"))) == ["not_responding"]
+    assert kinds(findings(node("DOWN+CLOUD+DRAIN", "airflow:night: lent"))) == ["out_of_service"]
+    assert kinds(findings(node("DOWN+CLOUD+DRAIN+NOT_RESPONDING", "airflow:night: lent"))) == ["not_responding"]
 
 
 @pytest.mark.parametrize(
