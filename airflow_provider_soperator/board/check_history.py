@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.board.looks import attempt
 from airflow_provider_soperator.health.assessment import Observations
-from airflow_provider_soperator.health.figures import VARIABLES, Kept, kept_figures, slower
+from airflow_provider_soperator.health.figures import VARIABLES, FiguresMistake, Kept, kept_figures, slower
 from airflow_provider_soperator.health.findings import Finding
 from airflow_provider_soperator.hooks.check import sentences
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
@@ -88,7 +88,7 @@ def _all_figures(failures: dict[str, str]) -> dict[str, Kept]:
     for check in sorted(key.removeprefix(VARIABLES) for key in keys if key):
         try:
             found[check] = kept_figures(check)
-        except ValueError as error:
+        except FiguresMistake as error:
             failures[f"figures of {check}"] = sentences(str(error))
     return found
 

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from math import isfinite
 from statistics import median
 
+from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.health.findings import Finding, FindingKind
 
 #: Figures by node, and by their names.
@@ -27,6 +28,10 @@ _MOST_RUNS = 30
 _LEAST = 3
 #: Figures of time, of which less is better; of all others more is.
 _TIMES = ("_seconds", "_ms", "_us", "_ns")
+
+
+class FiguresMistake(ClusterError):
+    """What is kept of a check has no figures. Watchers ask again until that is mended."""
 
 
 def figures_in(printed: str, patterns: Mapping[str, str]) -> dict[str, float]:
@@ -70,7 +75,7 @@ def kept_figures(check: str) -> Kept:
         read: Kept = json.loads(Variable.get(_key(check), default=None) or "{}")
         TypeAdapter(Kept).validate_python(read)
     except ValueError:
-        raise ValueError(f"the Airflow Variable {_key(check)} was edited, and has no figures: delete it") from None
+        raise FiguresMistake(f"the Airflow Variable {_key(check)} was edited, and has no figures: delete it") from None
     # One whose runs a person has deleted is one that is not known.
     return {node: runs for node, runs in read.items() if runs}
 

@@ -6,9 +6,13 @@ import asyncio
 from datetime import datetime, timezone
 from typing import Any
 
+import pytest
+from airflow.sdk import Variable
+
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
+from airflow_provider_soperator.work.polling import FAILURES
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 WELL = Node(name="worker-0", state=NodeState.parse("IDLE"))
@@ -45,3 +49,11 @@ def test_once_in_each_illness() -> None:
 
 def test_a_node_that_is_unknown_for_a_while_has_not_got_well() -> None:
     assert told(SICK, OTHER, SICK) == ["worker-0"]
+
+
+def test_figures_that_were_edited_do_not_end_a_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow would restart it each second."""
+    monkeypatch.setattr(Variable, "get", lambda key, default: "{")
+    trigger = NodeUnhealthyTrigger(nodes="worker-0", checks=["nccl"])
+    with pytest.raises(FAILURES, match="soperator_figures_nccl was edited"):
+        asyncio.run(trigger.look(Looks(WELL)))  # type: ignore[arg-type]
