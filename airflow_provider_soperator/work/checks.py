@@ -256,13 +256,13 @@ class CheckRun(Work[CheckClients]):
         out = [node for node in on if node.state.has(NodeFlag.DRAIN) and is_faulty(node, self.drain_reason)]
         more = [node for node in failing if not node.state.has(NodeFlag.DRAIN)]
         limit = number_or_share("max_drained", self.max_drained, len(on))
-        if more and len(out) + len(more) > limit:
+        if failing and len(out) + len(more) > limit:
             drained = f", and {hostlist.fold(node.name for node in out)} drained for faults already" if out else ""
             raise WorkFailed(
-                f"{self.check} has failed on {hostlist.fold(node.name for node in more)}{drained}: that is more than "
-                f"max_drained={self.max_drained} of the {len(on)} nodes that are on, so none was drained. See whether "
-                "something that all share is to blame, such as the jail or the check itself; else drain them, or raise "
-                "max_drained"
+                f"{self.check} has failed on {hostlist.fold(node.name for node in failing)}{drained}: that is more "
+                f"than max_drained={self.max_drained} of the {len(on)} nodes that are on, so none was drained. See "
+                "whether something that all share is to blame, such as the jail or the check itself; else drain them, "
+                "or raise max_drained"
             )
 
 

@@ -184,6 +184,9 @@ def test_what_is_drained_for_a_fault_already_counts(reason: str) -> None:
         drains(before, ["worker-3"])
     # Its own drain is no new one.
     assert drains(before, ["worker-18"]) == []
+    # Soperator has drained them all, as the check asks it to.
+    with pytest.raises(WorkFailed, match=r"failed on worker-\[0-19\], and worker-\[0-19\] drained for faults already"):
+        drains([node(number, "IDLE+DRAIN", reason) for number in range(20)], [one.name for one in TWENTY])
 
 
 def test_a_node_that_a_person_has_drained_or_that_is_off_does_not_count() -> None:
