@@ -131,6 +131,8 @@ class CheckRun(Work[CheckClients]):
             why = f"{last.name} began after it, and a check cancels what its earlier runs have in Slurm"
             outcome = replace(outcome, why=why)
         self._log.info("%s: %s", run.name, outcome)
+        # Nothing of it is left to end.
+        self.has_begun = False
         drained = await self._drain(clients.slurm, outcome) if clients.slurm and self.drain_reason else []
         figures: dict[str, dict[str, float]] = {}
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from airflow_provider_soperator.slurm.states import JobState, NodeState
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, LastRun, RunSeen, find
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
 from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
+from airflow_provider_soperator.triggers.work import WorkTrigger
 from airflow_provider_soperator.work.checks import CheckClients, CheckRun, CheckWatch
 from airflow_provider_soperator.work.protocols import Look, Work, WorkFailed
 from tests.unit.soperator.active_checks import NOW, active_check, ago, job
@@ -93,9 +95,7 @@ def work_of(keys: tuple[str, ...] = KEYS, **fields: Any) -> CheckRun:
         check="gpu-checks",
         keys=keys,
         task="a/task",
-        since=BEGAN,
-        deadline=BEGAN + timedelta(days=1),
-        **fields,
+        **{"since": BEGAN, "deadline": BEGAN + timedelta(days=1), **fields},
     )
 
 
@@ -187,6 +187,29 @@ def test_what_is_drained_for_a_fault_already_counts(reason: str) -> None:
     # Soperator has drained them all, as the check asks it to.
     with pytest.raises(WorkFailed, match=r"failed on worker-\[0-19\], and worker-\[0-19\] drained for faults already"):
         drains([node(number, "IDLE+DRAIN", reason) for number in range(20)], [one.name for one in TWENTY])
+
+
+def test_the_run_of_a_check_that_fails_everywhere_is_over_and_not_deleted(
+    checks: MadeUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckRun, "_drain", AsyncMock(side_effect=WorkFailed("that is more than max_drained=10%")))
+
+    @asynccontextmanager
+    async def clients(*_: Any) -> AsyncIterator[Any]:
+        yield SimpleNamespace(checks=checks, slurm=object(), outcome=CheckClients(made_up).outcome)
+
+    async def start(check: CheckSeen, name: str, owner: str) -> RunSeen:
+        checks.add(name)
+        checks.ends(name, RunState.FAILED)
+        return checks.seen[name]
+
+    made_up: Any = checks
+    monkeypatch.setattr(CheckRun, "open", clients)
+    monkeypatch.setattr(checks, "start", start)
+    span = {"deadline": datetime.now(timezone.utc) + timedelta(hours=1), "poll_interval": 0.0}
+    work = run_of(drain_reason="airflow:night: gpu-checks failed", **span)
+    event = asyncio.run(WorkTrigger(work.write()).event())
+    assert (event["message"], list(checks.seen)) == ("that is more than max_drained=10%", [SECOND])
 
 
 def test_a_node_that_a_person_has_drained_or_that_is_off_does_not_count() -> None:
