@@ -42,8 +42,8 @@ class NodeSnapshot:
     machine: Host | None = None
     #: The action on its machine, worded to follow the node's name; empty if none.
     acted: str = ""
-    #: The machine is newer than the drain, so the reason is not about it.
-    is_after_drain: bool = False
+    #: When it was drained, where it is known how old machines are: one that is newer has come for the drain.
+    drained: datetime | None = None
     #: Its slurmd runs on the machine. slurmctld notices late that one is gone.
     is_there: bool = True
 
@@ -53,9 +53,8 @@ def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
     host = pod.host if pod else None
     machine = host if host and not host.is_gone else None
     drained = node.reason_since if node.state.has(NodeFlag.DRAIN) else None
-    is_after_drain = _is_older(drained, machine.created if machine else None)
     is_there = pod is not None and pod.is_ready
-    return NodeSnapshot(node, machine, acted_upon(pod) or _is_away(node), is_after_drain, is_there)
+    return NodeSnapshot(node, machine, acted_upon(pod) or _is_away(node), drained, is_there)
 
 
 def by_slurm(node: Node) -> NodeSnapshot:
@@ -99,6 +98,8 @@ class Replacement:
     ended: datetime | None = None
     _former: str = ""
     _was_drained: bool = False
+    #: The drain of a replacement that others have begun.
+    _since: datetime | None = None
     #: The time since which Soperator is expected to act.
     _its_turn: datetime | None = None
 
@@ -164,9 +165,9 @@ class Replacement:
 
     def _started(self, snapshot: NodeSnapshot, now: datetime) -> None:
         self.began = now
-        if snapshot.machine and snapshot.is_after_drain:
-            self.new = snapshot.machine.name
-        elif snapshot.machine and not self._is_new(snapshot.machine):
+        if _is_for_replacement(snapshot.node):
+            self._since = snapshot.drained
+        if snapshot.machine and not self._is_new(snapshot.machine):
             self.old = snapshot.machine.name
 
     def _leave(self, snapshot: NodeSnapshot, now: datetime) -> NodeStep:
@@ -224,11 +225,11 @@ class Replacement:
         if machine is None:
             return False
         if self.old is None:
-            return machine.name == self.new or self._is_new(machine)
+            return self._is_new(machine)
         return machine.name != self.old
 
     def _is_new(self, machine: Host | None) -> bool:
-        return bool(machine and _is_older(self.options.since, machine.created))
+        return bool(machine and _is_older(self._since or self.options.since, machine.created))
 
     def _drain(self, node: Node) -> Drain:
         had_one = node.state.has(NodeFlag.DRAIN) and node.reason

@@ -255,20 +255,44 @@ def test_what_is_not_taken_back(seen: NodeSnapshot) -> None:
     assert story.replacement.undo(seen) == ()
 
 
+def on(machine: Host, state: str, reason: str = "", since: datetime | None = NOON) -> NodeSnapshot:
+    return by_kubernetes(node(state, reason, since), Pod("Running", True, machine))
+
+
+NEXT = Host("computeinstance-next", NOON + timedelta(hours=3))
+
+
 @pytest.mark.parametrize("reason", ["[hardware_problem] gpu_health_check: XID 79", OURS, SOPERATORS])
 def test_a_drain_of_the_new_machine_is_not_undone(reason: str) -> None:
-    """Its own health check drains it; or a try before has replaced the machine, and jobs have run on the new one."""
-    late = node("MIXED+CLOUD+DRAIN", reason, NOON + timedelta(hours=2))
-    seen = by_kubernetes(late, Pod("Running", True, Host(NEW.name, NEW.created)))
     story = Story()
-    step = story.see(seen)
+    story.see(on(OLD, "IDLE+CLOUD"))
+    ill = on(NEW, "IDLE+CLOUD+DRAIN", reason, NOON + timedelta(hours=2))
+    step = story.see(ill)
     assert step.waits.startswith(f"is on computeinstance-new, and is drained: {reason} (")
-    assert story.see(seen, after=60) == step
-    # The next machine is another new one.
-    story.see(
-        by_kubernetes(node("IDLE+CLOUD"), Pod("Running", True, Host("computeinstance-3", NOON + timedelta(hours=3))))
-    )
-    assert (story.replacement.is_over, story.replacement.new) == (True, "computeinstance-3")
+    assert story.see(ill, after=60) == step
+    story.see(on(NEXT, "IDLE+CLOUD"))
+    assert (story.replacement.is_over, story.replacement.new) == (True, NEXT.name)
+
+
+def test_another_try_waits_for_the_replacement_of_a_new_machine_that_is_drained_as_well() -> None:
+    story = Story()
+    drained = "[hardware_problem] gpu_health_check: XID 79", NOON + timedelta(hours=2)
+    assert story.see(on(NEW, "MIXED+CLOUD+DRAIN", *drained)).waits == "has jobs"
+    assert story.see(on(NEW, "IDLE+CLOUD+DRAIN", *drained)).waits == "is drained, waiting for Soperator"
+    story.see(on(NEXT, "IDLE+CLOUD"))
+    assert (story.replacement.is_over, story.replacement.old) == (True, NEW.name)
+
+
+def test_a_machine_that_has_come_for_the_drain_before_this_began_is_the_new_one() -> None:
+    """Its Pod starts some minutes later."""
+    story = Story()
+    hour = timedelta(hours=1)
+    assert story.see(by_kubernetes(node("DOWN+CLOUD+DRAIN", SOPERATORS, NOON - hour), None)).waits == "has no Pod"
+    come = Host(NEW.name, NOON - timedelta(minutes=1))
+    waits = story.see(on(come, "IDLE+CLOUD+DRAIN", SOPERATORS, NOON - hour)).waits
+    assert waits == "is on computeinstance-new, waiting for Soperator to undrain it"
+    story.see(on(come, "IDLE+CLOUD"))
+    assert (story.replacement.is_over, story.replacement.new) == (True, NEW.name)
 
 
 def test_an_order_that_did_not_arrive_is_repeated_for_a_node_that_was_drained_before() -> None:
