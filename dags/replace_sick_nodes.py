@@ -160,7 +160,8 @@ def replace_sick_nodes() -> None:
         kubernetes_conn_id="kubernetes_default",
         timeout=timedelta(hours=6),
     )
-    power_down = PowerDownNodesOperator(task_id="power_down", nodes=judged["stuck"], mode="force")
+    # One that has come up after all may have jobs by now, which are waited for.
+    power_down = PowerDownNodesOperator(task_id="power_down", nodes=judged["stuck"], mode="asap")
     power_up = PowerUpNodesOperator(task_id="power_up", nodes=judged["stuck"], timeout=timedelta(hours=1))
     healed = NodeHealthSensor(
         task_id="healed",

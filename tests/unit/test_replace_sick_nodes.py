@@ -72,3 +72,6 @@ def test_nothing_is_touched_before_the_answer(dag: DAG) -> None:
     # It is skipped with both branches, after a refusal, too.
     assert dag.get_task("healed").upstream_task_ids == {"replace", "power_up"}
     assert dag.get_task("ask").get_flat_relative_ids(upstream=False) >= {"reserve", "replace", "power_down", "trial"}
+    # The answer may take hours, in which a node may have come up.
+    power_down: Any = dag.get_task("power_down")
+    assert power_down.mode == "asap"
