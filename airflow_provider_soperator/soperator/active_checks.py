@@ -226,34 +226,34 @@ class ActiveChecks:
     """The active checks of a namespace."""
 
     def __init__(self, objects: Objects) -> None:
-        self._objects = objects
+        self.objects = objects
 
     async def list_all(self) -> tuple[CheckSeen, ...]:
-        return tuple(map(CheckSeen.read, await self._objects.list_all(ACTIVE_CHECK)))
+        return tuple(map(CheckSeen.read, await self.objects.list_all(ACTIVE_CHECK)))
 
     async def find(self, said: str) -> CheckSeen:
-        return find(await self.list_all(), said, self._objects.namespace)
+        return find(await self.list_all(), said, self.objects.namespace)
 
     async def runs(self) -> tuple[RunSeen, ...]:
         """Runs of all checks, except old ones that Kubernetes has deleted."""
-        return tuple(map(RunSeen.read, await self._objects.list_all(JOB)))
+        return tuple(map(RunSeen.read, await self.objects.list_all(JOB)))
 
     async def start(self, check: CheckSeen, name: str, owner: str) -> RunSeen:
         """Start a run, or return the existing one of this name."""
         try:
-            cron_job = await self._objects.read(CRON_JOB, check.name)
+            cron_job = await self.objects.read(CRON_JOB, check.name)
         except ObjectMissing as error:
             others = f", and {', '.join(check.depends_on)} have completed" if check.depends_on else ""
             raise ConnectRefused(
                 f"the check {check.name} has no CronJob yet",
                 f"Soperator creates it once the cluster is available{others}",
             ) from error
-        return RunSeen.read(await self._objects.create_once(JOB, job_of(cron_job, name, owner)))
+        return RunSeen.read(await self.objects.create_once(JOB, job_of(cron_job, name, owner)))
 
     async def end(self, run: str) -> None:
         """Delete a run's Job; its Slurm jobs continue."""
         with suppress(ObjectMissing):
-            await self._objects.delete(JOB, run)
+            await self.objects.delete(JOB, run)
 
 
 def job_name(check: str, key: str) -> str:

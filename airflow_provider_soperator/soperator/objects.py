@@ -57,7 +57,7 @@ class Objects:
         self, client: Any, namespace: str, rights: str, answers: SharedAnswers | None = None, max_age: float = 0
     ) -> None:
         self.client, self.namespace, self._rights = client, namespace, rights
-        self._answers, self._max_age = answers, max_age
+        self._answers, self.max_age = answers, max_age
 
     async def read(self, resource: Resource, name: str) -> Object:
         return await self._one("GET", "get", resource, name)
@@ -216,7 +216,7 @@ class Objects:
             return list((await ask())["items"])
         # Concurrent callers share an answer.
         question = (resource, where, *selectors.items())
-        return list((await self._answers.get(question, ask, self._max_age))["items"])
+        return list((await self._answers.get(question, ask, self.max_age))["items"])
 
     async def _one(self, method: str, verb: str, resource: Resource, name: str, *below: str, **request: Any) -> Object:
         what = f"{verb} {resource.kind} {name} in namespace {self.namespace}"

@@ -71,7 +71,7 @@ class WatchTrigger(TaskTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
-            event = succeeded(await reached(Watch.read(self.watch), self.log))
+            event = succeeded(await reached(Watch.read(self.watch), self.log, self.made or 0.0))
         except (WorkFailed, *FAILURES) as error:
             event = event_of(error)
         async for end in self.conclude(event):

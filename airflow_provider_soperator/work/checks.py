@@ -289,6 +289,7 @@ class CheckWatch(Watch[CheckClients]):
         return check_clients(self.where, self.poll_interval / 2)
 
     async def look(self, client: CheckClients, max_age: float) -> Look:
+        client.checks.objects.max_age = max_age
         check = await client.checks.find(self.check)
         job, outcome = newest_result(check, await client.checks.runs(), self.since, datetime.now(timezone.utc))
         if outcome is None:

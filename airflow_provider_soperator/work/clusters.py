@@ -85,6 +85,7 @@ class ClusterWatch(Watch[ClusterSides]):
         return self.where.open(self.poll_interval / 2)
 
     async def look(self, client: ClusterSides, max_age: float) -> Look:
+        client.kubernetes.objects.max_age = max_age
         seen, found = await look(client, self.nodesets, max_age, Wanted(self.version))
         if found.broken:
             raise WorkRefused(str(found))
@@ -162,7 +163,7 @@ class ClusterStart(Work[ClusterClients]):
 
     async def _is_ready(self, sides: ClusterSides) -> bool:
         # Flux checks only every few minutes whether to create NodeSets.
-        found = (await look(sides, tuple(self.wanted.replicas), self.poll_interval / 2, self.wanted, may_come=True))[1]
+        found = (await look(sides, tuple(self.wanted.replicas), self.max_age, self.wanted, may_come=True))[1]
         self._reach("ready" if found.is_ready else f"not ready yet: {found}", _LINE)
         self._broken_since = (self._broken_since or time.monotonic()) if found.broken else None
         if self._broken_since and time.monotonic() - self._broken_since > _FALSE_ALARM:

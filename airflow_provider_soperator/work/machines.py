@@ -60,7 +60,7 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         as none is begun any more when one is lost.
         """
         first = not self._replacements
-        sights = await self._look(client, self.poll_interval / 2)
+        sights = await self._look(client, self.max_age)
         if first:
             self._replacements = {name: Replacement(self) for name in self.nodes}
         move = self._decide(sights)

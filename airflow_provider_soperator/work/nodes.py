@@ -92,7 +92,7 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         Raises ``WorkFailed`` once nothing is left to wait for; at the first look before any order.
         """
         # A look as old as the interval would give an order twice.
-        nodes = await client.ask_shared(ListNodes(), self.poll_interval / 2)
+        nodes = await client.ask_shared(ListNodes(), self.max_age)
         known = {node.name: node for node in nodes}
         refuse_unknown(self.nodes, known)
         first = self._static is None

@@ -54,7 +54,7 @@ class NodeSetResize(Work[ClusterSides]):
         }
 
     async def step(self, sides: ClusterSides) -> dict[str, Any] | None:
-        nodeset, slurm = await self._look(sides, self.poll_interval / 2)
+        nodeset, slurm = await self._look(sides, self.max_age)
         if not self.has_begun:
             await self._check(sides, nodeset)
             # From here on there may be drains to undo, also if this step fails.

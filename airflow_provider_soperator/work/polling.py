@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from airflow_provider_soperator.slurm.errors import InvalidStateTransition, Slur
 from airflow_provider_soperator.soperator.objects import ObjectMissing
 from airflow_provider_soperator.transports.transport_errors import FAILURES as FAILURES
 from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported, is_forbidden
-from airflow_provider_soperator.work.protocols import Watch, Work, WorkRefused, failed, refused
+from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkRefused, failed, refused
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -111,12 +112,14 @@ async def completed(work: Work[C], log: Logger) -> dict[str, Any]:
     raise AssertionError("polling has no end")
 
 
-async def reached(watch: Watch[Any], log: Logger) -> Any:
-    """The result of a watch, once a look has reached it."""
+async def reached(watch: Watch[Any], log: Logger, since: float = 0.0) -> Any:
+    """The result of a watch, once a look has reached it. None is older than ``since``, in seconds since 1970."""
     told: tuple[str, ...] = ()
-    max_age = watch.poll_interval / 2
-    looks = polled(watch.open, lambda client: watch.look(client, max_age), watch.pause, log, is_borne=may_pass)
-    async for look in looks:
+
+    def look_now(client: Any) -> Awaitable[Look]:
+        return watch.look(client, min(watch.poll_interval / 2, max(0.0, time.time() - since)))
+
+    async for look in polled(watch.open, look_now, watch.pause, log, is_borne=may_pass):
         told = look.tell(log, told)
         if look.is_reached:
             return look.result

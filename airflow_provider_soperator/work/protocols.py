@@ -81,6 +81,11 @@ class Work(Stored, ABC, Generic[C]):
         """Seconds since it began."""
         return round((datetime.now(timezone.utc) - self.since).total_seconds(), 1)
 
+    @property
+    def max_age(self) -> float:
+        """Seconds that a shared answer may be old: none is from before the work began, and lacks what was done then."""
+        return min(self.poll_interval / 2, self.seconds)
+
     def _reach(self, place: str, line: str = "%s") -> None:
         """Log the place of the work, if it is a new one."""
         if place != self.place:

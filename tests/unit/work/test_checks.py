@@ -47,6 +47,7 @@ class MadeUp:
         self.started: list[str] = []
         #: Begun by somebody else in the same moment.
         self.rival = ""
+        self.objects = SimpleNamespace(max_age=30.0)
 
     def add(self, name: str, *, minutes: int = 0, **fields: Any) -> RunSeen:
         at = BEGAN + timedelta(minutes=minutes)
@@ -378,6 +379,12 @@ def look(*runs: RunSeen, **awaited: Any) -> Look:
 )
 def test_the_newest_run_counts(runs: list[Any], awaited: str, reached: bool) -> None:
     assert look(*runs, state=awaited).is_reached is reached
+
+
+def test_a_look_may_ask_for_runs_anew(checks: MadeUp) -> None:
+    made_up: Any = checks
+    asyncio.run(CheckWatch(where=WHERE, check="gpu-checks").look(CheckClients(made_up), 2.0))
+    assert checks.objects.max_age == 2.0
 
 
 def test_runs_before_a_time_do_not_count() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class Script:
     def __init__(self) -> None:
         self.acts: list[Any] = []
         self.opened = 0
+        self.max_ages: list[float] = []
         self.undone: list[str] = []
 
     def next(self) -> Any:
@@ -87,6 +89,7 @@ class Played(Watch[Script]):
 
     async def look(self, client: Script, max_age: float) -> Look:
         act = client.next()
+        client.max_ages.append(max_age)
         return Look(act == "there", act, (str(act),))
 
 
@@ -119,6 +122,22 @@ def test_what_a_watch_comes_to(play: Callable[..., None], acts: tuple[Any, ...],
     play(*acts)
     assert watched() == event
     assert SCRIPT.acts == []
+
+
+def test_no_answer_from_before_the_wait_counts(play: Callable[..., None]) -> None:
+    play("there", "there")
+    for seconds in (0, 600):
+        trigger = WatchTrigger(Played(poll_interval=600.0).write(), made=time.time() - seconds)
+        asyncio.run(anext(trigger.run()))
+    assert SCRIPT.max_ages[0] < 60
+    assert SCRIPT.max_ages[1] == 300
+
+
+def test_no_answer_from_before_the_work_counts() -> None:
+    now = datetime.now(timezone.utc)
+    since, deadline = now - timedelta(seconds=10), now + timedelta(hours=1)
+    assert PlayedWork(since=now, deadline=deadline, poll_interval=600.0).max_age < 60
+    assert PlayedWork(since=since, deadline=deadline, poll_interval=5.0).max_age == 2.5
 
 
 def test_after_a_failure_the_connection_is_opened_anew(play: Callable[..., None]) -> None:
