@@ -129,11 +129,12 @@ class CreateReservationOperator(StrictOperator):
         wanted = self._wanted(names or self._choose(known, others))
         try:
             slurm.ask(wanted)
-        except ReservationConflict:
+        except ReservationConflict as error:
             # The answer to the first time may have been lost on its way.
             there = _find(slurm, self.name)
             if there is None:
-                raise
+                # Such as nodes that are busy: another try may help.
+                raise AirflowException(str(error)) from error
             self._compare(there, wanted)
         made = there or _find(slurm, self.name)
         if made is None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator
+from airflow_provider_soperator.operators.work import final_errors
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
-from airflow_provider_soperator.slurm.errors import InvalidRequest
+from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict
 from airflow_provider_soperator.slurm.requests import CreateReservation, ListNodes
 from airflow_provider_soperator.slurm.states import NodeState
 
@@ -35,6 +38,10 @@ def make(*there: Reservation, **options: Any) -> tuple[Reservation, bool]:
             known.append(reservation(request.name, ",".join(request.nodes)))
         return known
 
+    return made_in(ask, **options)
+
+
+def made_in(ask: Callable[[Any], Any], **options: Any) -> tuple[Reservation, bool]:
     slurm: Any = SimpleNamespace(ask=ask)
     return CreateReservationOperator(task_id="reserve", name="night", users=["root"], **options)._make(slurm)
 
@@ -73,3 +80,14 @@ def test_nodes_that_others_have_reserved_at_that_time_are_not_chosen() -> None:
     assert made.nodelist == "worker-0,worker-1"
     with pytest.raises(InvalidRequest, match="3 nodes are wanted, and 4 are usable, 2 of which others have reserved"):
         make(*others, count=3, start=START, end=END)
+
+
+def test_nodes_that_are_busy_may_be_free_at_another_try() -> None:
+    def ask(request: Any) -> Any:
+        if isinstance(request, CreateReservation):
+            raise ReservationConflict("Error creating the reservation: Requested nodes are busy")
+        return NODES if isinstance(request, ListNodes) else []
+
+    with pytest.raises(AirflowException, match="Requested nodes are busy") as refused, final_errors():
+        made_in(ask, nodes="worker-0", flags=["MAINT"])
+    assert not isinstance(refused.value, AirflowFailException)
