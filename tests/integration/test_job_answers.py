@@ -98,6 +98,11 @@ def test_parts_of_a_heterogeneous_job(cluster: Cluster) -> None:
     assert parts[1].raw_id == whole.job + 1
     with pytest.raises(errors.WholeJobOnly):
         ask(cluster, CancelJobs(ids=(parts[1].id,)))
+    for part in parts:
+        with pytest.raises(errors.UnknownJob):
+            ask(cluster, RequeueJobs((part.id,)))
+    with pytest.raises(errors.InvalidStateTransition):
+        ask(cluster, RequeueJobs((whole,)))
     ask(cluster, CancelJobs(ids=(whole,)))
     ended = cluster.wait("both are cancelled", lambda: _all_finished(ask(cluster, ListJobs(ids=(whole,)))))
     assert len(ended) == 2
