@@ -214,6 +214,12 @@ class CapacitySchedule:
                     f"{whose} needs {needed} GPUs ({terms}), but the block has {limit}", "give fewer units to a target"
                 )
 
+    def refuse_late(self, transfer: timedelta) -> None:
+        """Raise ``CapacityMistake`` if a machine needs longer than the lead: each handover would be late."""
+        if timedelta(0) < self.lead_time < transfer:
+            said = f"the transfer of a machine takes {transfer}, but the schedule's lead is {self.lead_time}"
+            raise CapacityMistake(said, "make the lead longer, or each handover is late")
+
     def describe(self) -> dict[str, Any]:
         """Plain values, which JSON can carry."""
         return {name: list(said) if isinstance(said, tuple) else said for name, said in asdict(self).items()}

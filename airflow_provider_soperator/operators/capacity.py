@@ -217,13 +217,8 @@ class ShiftCapacityOperator(WaitingOperator):
         if mode == "force":
             after, has_window = max(transfer + force_after, grace), bool(schedule) and rollback == "none"
             _refuse_force_too_late(after, timeouts, has_window=has_window)
-        if schedule and timedelta(0) < schedule.lead_time < transfer:
-            raise CapacityMistake(
-                f"the transfer of a machine takes {transfer}, but the schedule's lead is {schedule.lead_time}",
-                "make the lead longer, or each handover is late",
-            )
         self.targets = tuple(targets)
-        _check_targets(self.targets, schedule)
+        _refuse_impossible(self.targets, schedule, transfer)
         if isinstance(desired, Mapping):
             refuse_unknown_targets(desired, [target.name for target in self.targets])
         self.block, self.nebius_conn_id = block, nebius_conn_id
@@ -370,15 +365,14 @@ class ShiftCapacityOperator(WaitingOperator):
         from airflow_provider_soperator.capacity.reconciliation import approved
 
         now, run = datetime.now(timezone.utc), context["dag_run"]
-        zone = self.schedule.zone if self.schedule else None
+        zone = schedule.zone if (schedule := self.schedule) else None
         try:
             at, until = (moment_by_clocks(zone, name, getattr(self, name)) for name in ("at", "until"))
         except ValueError as error:
             raise CapacityMistake(str(error)) from None
-        if self.schedule is None:
+        if schedule is None:
             wanted = requested_allocation(self.desired, self.targets, limit, max(now, at or now))
             return replace(wanted, until=until, stops_at=until)
-        schedule = self.schedule
         try:
             kept = schedule.as_kept(self.overrides_variable, now)
             if is_requested(self.desired):
@@ -406,12 +400,13 @@ class ShiftCapacityOperator(WaitingOperator):
             raise AirflowSkipException(str(error)) from None
 
 
-def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None) -> None:
+def _refuse_impossible(targets: Sequence[Target], schedule: CapacitySchedule | None, transfer: timedelta) -> None:
     """Refuse what could never be carried out as soon as the DAG is read."""
     refuse_strangers(targets)
     refuse_common(targets)
     if schedule is None:
         return
+    schedule.refuse_late(transfer)
     names = [target.name for target in targets]
     if missing := sorted({*names} ^ {*schedule.targets}):
         raise CapacityMistake(
