@@ -197,6 +197,8 @@ class _Run:
                 raise self._error("this asks the one who runs the script", "set the variable instead")
             case "loop", _:
                 self._refuse_patterns(command)
+            case "words", [value, head] if standins.is_mark(value) and _is_split(head):
+                raise ShellChainError(self._line, self._marks.cause(value))
             case "process", _ if _OF_A_PROCESS.search(_expanded(command)):
                 raise self._error("numbers of processes and users are known only where it is run", "write one down")
             case "beside", _:
@@ -264,6 +266,11 @@ class _Run:
             # --nodelist=worker-[0-3] and afterok:1?afterok:2 are not file patterns.
             if _PATTERN.search(word) and not word.startswith(("-", "after")):
                 raise self._error(f"{word!r} is a pattern for files on the cluster", "name them, or quote it")
+
+
+def _is_split(head: str) -> bool:
+    """True if an expansion in the head of a loop can make several words."""
+    return bool(re.search("[$`@]", _QUOTED.sub(lambda found: "@" if "@" in found[0] else "", head)))
 
 
 def _expanded(command: str) -> str:

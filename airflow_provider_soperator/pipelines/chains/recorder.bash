@@ -171,7 +171,7 @@ _soperator_filter() {
 # What a program makes of a text that is not known is not known, for the same reason.
 _soperator_pass() {
   local _soperator_said=''
-  printf '%s\n' "$2"
+  printf '%s\n' "${2//[!$_soperator_marks]/}"
   [[ $1 != *grep ]] || _soperator_ask decide "$1"
 }
 
@@ -191,6 +191,13 @@ _soperator_look() {
   [[ $_soperator_now != *'$$'* && $_soperator_now != *UID* && $_soperator_now != *PPID* ]] || _soperator_ask process
   # The words of a loop have been looked at by now.
   [[ $_soperator_now != for\ *[*?[]* ]] || _soperator_ask loop
+  # Where a word is not known, nor is the number of words.
+  if [[ $_soperator_before == for\ * ]]; then
+    _soperator_name=${_soperator_before#for }
+    _soperator_name=${_soperator_name%% *}
+    [[ ${!_soperator_name-} != *[$_soperator_marks]* ]] ||
+      _soperator_ask words "${!_soperator_name}" "$_soperator_before"
+  fi
   case $_soperator_now in
     *sbatch*) shopt -u failglob ;; # options such as --nodelist=worker-[0-3] are no patterns
     *) shopt -s failglob ;;
@@ -240,11 +247,11 @@ _soperator_look_at_expansions() {
   while [[ $_soperator_rest == *\$* ]]; do
     _soperator_rest=${_soperator_rest#*\$}
     _soperator_name=${_soperator_rest#\{}
-    _soperator_name=${_soperator_name#\#}
+    _soperator_name=${_soperator_name#[\#!]}
     _soperator_name=${_soperator_name%%[!A-Za-z0-9_]*}
     if [[ $_soperator_name == [A-Za-z_]* && ${!_soperator_name-} == *[$_soperator_marks]* ]]; then
       case ${_soperator_loses:-$_soperator_rest} in
-        always | \{\#* | \{"$_soperator_name"/* | \{"$_soperator_name":[!-+=?]*)
+        always | \{[\#!]* | \{"$_soperator_name"/* | \{"$_soperator_name":[!-+=?]*)
           _soperator_ask lost "${!_soperator_name}" "$_soperator_name"
           ;;
       esac

@@ -56,7 +56,7 @@ _SETS = re.compile(
     r"|\b(?:read|readarray|mapfile|getopts|local|declare|typeset|export|readonly|printf\s+-v)\b([^\n;|&<>]*)",
     re.MULTILINE,
 )
-_ARGUMENT = re.compile(r"\$([0-9@*])|\$\{([0-9]+|[@*])(?!:?[-=+?])")
+_ARGUMENT = re.compile(rf"\$([0-9@*])|\$\{{([0-9]+|[@*])(?!:?[-=+?])|\bfor\s+{_NAME}\s*;?\s*(do)\b")
 _SBATCH_BY_PATH = re.compile(r"(?<![\w./~-])[\w./~-]*/sbatch(?![\w./-])")
 #: Redirections that are replaced by ones to file descriptors, from _FIRST_AWAY on.
 _AWAY = re.compile(r"(?P<both>&)?(?P<from>\d*)>>?\|?[ \t]*/dev/(?P<to>null|stderr|tty)(?![\w./-])")
@@ -170,10 +170,10 @@ class Script:
         if "@" in self.variables:
             return self.variables["@"].split()
         used = {name for found in _ARGUMENT.findall(self.text) for name in found if name}
-        numbers = {int(name) for name in used.union(self.variables) if name.isdecimal()}
-        if not numbers and used:
-            numbers = {1}
-        last = max(numbers, default=0)
+        last = max((int(name) for name in used.union(self.variables) if name.isdecimal()), default=0)
+        if not (all(map(str.isdecimal, used)) or any(map(str.isdecimal, self.variables))):
+            # One that only "$@" has, as after a shift.
+            last += 1
         return [self.variables.get(str(number), marks.of(_unset(str(number)))) for number in range(1, last + 1)]
 
     def _beginning(self, line: int) -> int:

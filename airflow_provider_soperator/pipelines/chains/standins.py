@@ -70,6 +70,11 @@ class Marks:
         return self._causes[number] if number < len(self._causes) else unknown
 
 
+def is_mark(text: str) -> bool:
+    """True if nothing of a text is known."""
+    return not _MARKED.sub("", text).strip()
+
+
 def is_marked(text: str) -> bool:
     return _MARKED.search(text) is not None
 

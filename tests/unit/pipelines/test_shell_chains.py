@@ -259,6 +259,8 @@ def test_what_the_script_takes_from_its_surroundings() -> None:
         "[ -d logs ] && echo there\nJ=$(sbatch --parsable a.sh)\nsbatch -d afterok:$J b.sh",
         "[[ -f config ]] || exit 1\n[ ! -e x ] && exit 2\nJ=$(sbatch --parsable a.sh)\nsbatch -d afterok:$J b.sh",
         "[ -f x ] && exit 3\n[ -e y ] && exit 1\nls || exit\nsbatch -d afterok:$(sbatch --parsable a.sh) b.sh",
+        'for d in "$DATA" "$HOME"; do ls "$d"; done\nfor d in $DATA/x; do ls $d; done\n'
+        "sbatch -d afterok:$(sbatch --parsable a.sh) b.sh",
     ],
 )
 def test_what_bash_follows_is_read(script: str) -> None:
@@ -360,6 +362,17 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok:$((J + 1)) b.sh", 2, "is reckoned from the id of a job"),
         ("for f in a b; do sbatch $f; done\nfor f in /etc/*; do sbatch $f; done", 2, "is a pattern for files"),
         ("sbatch a.sh *.csv", 1, "is a pattern for files"),
+        # How many jobs there are is not known either.
+        ("for i in $(seq 1 $N); do sbatch a.sh; done", 1, r"\$N is not set"),
+        ("for i in `seq ${N}0`; do\n  (sbatch a.sh)\ndone", 2, r"\$N is not set"),
+        ("for f in $(cat list); do sbatch a.sh; done", 1, "what cat says"),
+        ("n=0\nfor f in $(ls data); do n=$((n + 1)); done\nsbatch -a 1-$n a.sh", 2, "what ls says"),
+        ("for x in $(echo $A,b | tr , ' '); do sbatch a.sh; done", 1, r"\$A is not set"),
+        ("mapfile -t A < list\nfor i in ${!A[@]}; do sbatch -J x$i a.sh; done", 2, "what is in list"),
+        ('mapfile -t A < list\nfor x in "${A[@]}"; do sbatch a.sh; done', 2, "what is in list"),
+        ('P=$1; shift\nfor s in "$@"; do sbatch a.sh; done\nsbatch b.sh', 2, r"\$2 is an argument"),
+        ('echo "$0"\nfor s in "$@"; do sbatch a.sh; done\nsbatch b.sh', 2, r"\$1 is an argument"),
+        ("for s; do sbatch a.sh; done\nsbatch b.sh", 1, r"\$1 is an argument"),
         ("sbatch a.sh\r\n", 1, "its line ends"),
     ],
 )
