@@ -16,6 +16,7 @@ from typing import Any
 from airflow_provider_soperator.pipelines.chains import standins
 from airflow_provider_soperator.pipelines.chains.recording import (
     OF_THE_MACHINE,
+    TYPED,
     FileWanted,
     Script,
     not_readable,
@@ -194,7 +195,7 @@ class _Run:
             case "read", [value]:
                 raise ShellChainError(self._line, self._marks.cause(value))
             case "typed", _:
-                raise self._error("this asks the one who runs the script", "set the variable instead")
+                raise ShellChainError(self._line, TYPED)
             case "loop", _:
                 self._refuse_patterns(command)
             case "words", [value, head] if standins.is_mark(value) and _is_split(head):
@@ -238,6 +239,8 @@ class _Run:
     ) -> str:
         if len(self.calls) == MOST_CALLS:
             raise self._error(f"the script submits more than {MOST_CALLS} jobs", "use an array (--array)")
+        if stdin and self._marks.cause(stdin) == TYPED:
+            stdin = ""
         path = None if stdin is None else next((file for file, said in self._files.items() if said == stdin), None)
         if path is None and standins.is_marked(stdin or ""):
             raise ShellChainError(line, self._marks.cause(stdin or ""))

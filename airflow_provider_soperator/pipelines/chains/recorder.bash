@@ -155,7 +155,8 @@ _soperator_filter() {
     return
     ;;
   esac
-  IFS= builtin read -r -d '' _soperator_text || :
+  # Of a loop's input only what reads it takes anything.
+  if _soperator_reads_input "$@"; then IFS= builtin read -r -d '' _soperator_text || :; fi
   if [[ $_soperator_text == *[$_soperator_marks]* ]]; then
     _soperator_pass "$1" "$_soperator_text"
     return
@@ -166,6 +167,11 @@ _soperator_filter() {
   else
     return "$_soperator_status"
   fi
+}
+
+# True if a program takes the letter that it is given.
+_soperator_reads_input() {
+  printf x | { builtin command "$@" >&195 2>&195; ! builtin read -r -N 1 _; }
 }
 
 # What a program makes of a text that is not known is not known, for the same reason.
@@ -189,6 +195,7 @@ _soperator_look() {
   _soperator_look_at_assignment "$_soperator_before"
   _soperator_look_at_expansions "$@"
   [[ $_soperator_now != *'$$'* && $_soperator_now != *UID* && $_soperator_now != *PPID* ]] || _soperator_ask process
+  [[ $_soperator_now != select\ * ]] || _soperator_ask typed
   # The words of a loop have been looked at by now.
   [[ $_soperator_now != for\ *[*?[]* ]] || _soperator_ask loop
   # Where a word is not known, nor is the number of words.

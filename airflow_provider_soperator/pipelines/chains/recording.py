@@ -48,6 +48,9 @@ OF_THE_MACHINE = (
 #: Other variables of bash's own, whose values are right.
 _OF_BASH = ("BASH", "EUID", "FUNCNAME", "IFS", "LINENO", "OPTARG", "OPTIND", "PIPESTATUS", "PPID", "REPLY", "UID")
 
+#: Why the input of the script is not known.
+TYPED = "this asks the one who runs the script: set the variable instead"
+
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _USED = re.compile(rf"\$\{{?[!#]?({_NAME})")
 _WITH_DEFAULT = re.compile(rf"\$\{{({_NAME}):?[-=+?]")
@@ -110,13 +113,14 @@ class Script:
             for number, redirection in enumerate(away, start=_FIRST_AWAY):
                 opened.append(f"exec {number}>{'/dev/null' if redirection.endswith('null') else '&2'}")
             prelude.write_text("\n".join([*opened, *self._prelude(marks)]) + "\n")
-            errors = Path(folder, "errors")
+            errors, typed = Path(folder, "errors"), Path(folder, "typed")
+            typed.write_text(marks.of(TYPED) + "\n")
             process = subprocess.Popen(
                 [bash, "--restricted", name, *self._arguments(marks)],
                 cwd=here,
                 env={"PATH": str(programs), "BASH_ENV": str(prelude), "LC_ALL": "C.UTF-8"},
                 pass_fds=theirs,
-                stdin=subprocess.DEVNULL,
+                stdin=stack.enter_context(typed.open("rb")),
                 stdout=subprocess.DEVNULL,
                 stderr=stack.enter_context(errors.open("wb")),
                 start_new_session=True,

@@ -267,6 +267,14 @@ def test_what_bash_follows_is_read(script: str) -> None:
     assert graph(script) == CHAIN
 
 
+def test_programs_that_read_no_input_leave_it_to_the_loop() -> None:
+    loop = "while read -r n; do {}; sbatch $n.sh; done <<< $'a\\nb\\nc'"
+    for command in ("x=$(awk 'BEGIN {print 3 / 2}')", "echo $(wc -l $n.txt)", "grep -q x $n.txt || :"):
+        assert list(graph(loop.format(command))) == ["a", "b", "c"], command
+    # What reads it takes all of it.
+    assert list(graph(loop.format("x=$(tail -1)"))) == ["a"]
+
+
 def test_a_script_of_a_job_is_as_it_was_written() -> None:
     text = "#!/bin/bash\nmodule load cuda > /dev/null 2>&1\npython x.py &>/dev/null\n"
     assert one(f"sbatch <<'EOF' > /dev/null\n{text}EOF\n").stdin_script == text
@@ -358,6 +366,11 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("export PATH=/opt/bin:$PATH", 1, "PATH is set, which the jobs would not get"),
         ("sbatch -J x$$ a.sh", 1, "numbers of processes"),
         ("read -p 'sure?' x", 1, "this asks the one who runs the script"),
+        ("while read -r x; do sbatch a.sh; done\nsbatch b.sh", 1, "this asks the one who runs the script"),
+        ('readarray -t A\nfor x in "${A[@]}"; do sbatch a.sh; done', 2, "this asks the one who runs the script"),
+        ("select x in a b; do sbatch $x.sh; break; done", 1, "this asks the one who runs the script"),
+        ("sbatch -n $(grep -c .) a.sh", 1, "what grep says"),
+        ("cat | sbatch", 1, "sbatch is given no script"),
         ("D=$(date)\nY=${D//[!0-9]/}", 2, "what date says"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok:$((J + 1)) b.sh", 2, "is reckoned from the id of a job"),
         ("for f in a b; do sbatch $f; done\nfor f in /etc/*; do sbatch $f; done", 2, "is a pattern for files"),
