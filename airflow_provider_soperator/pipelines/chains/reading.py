@@ -62,11 +62,17 @@ def read(text: str, *, variables: Mapping[str, str] | None = None, ignored: Coll
         run = _Run(script, [*run.outcomes[: len(run.decisions) - 1], False])
     if run.failed:
         raise run.failed
-    for at, line in enumerate(run.decisions):
-        # The way of the script if the cluster decides otherwise.
-        other = _Run(script, [*run.outcomes[:at], not run.outcomes[at]])
-        if not other.failed and other.calls != run.calls:
-            raise ShellChainError(line, _UNDECIDED)
+    # The ways of the script if the cluster decides otherwise, which may lead to other decisions.
+    ways, seen = [run], set[tuple[int, str]]()
+    for way in ways:
+        for at, decision in enumerate(way.decisions):
+            if decision in seen:
+                continue
+            other = _Run(script, [*way.outcomes[:at], not way.outcomes[at]])
+            if not other.failed and other.calls != run.calls:
+                raise ShellChainError(decision[0], _UNDECIDED)
+            ways.append(other)
+        seen.update(way.decisions)
     return staged(run.calls)
 
 
@@ -124,8 +130,8 @@ class _Run:
     def __init__(self, script: Script, outcomes: Sequence[bool]) -> None:
         self.outcomes: list[bool] = []
         self.calls: list[Call] = []
-        #: The lines of the cluster's decisions.
-        self.decisions: list[int] = []
+        #: The cluster's decisions: their lines and commands.
+        self.decisions: list[tuple[int, str]] = []
         #: The reason if the script has given up.
         self.failed: ShellChainError | None = None
         self._variables, self._ignored = script.variables, script.ignored
@@ -219,7 +225,7 @@ class _Run:
         is_here = command.startswith("[[ ") and any(map(exists, _WHOLE_PATH.findall(command)))
         if len(self.decisions) == _MOST_DECISIONS or is_here:
             raise ShellChainError(self._line, _UNDECIDED)
-        self.decisions.append(self._line)
+        self.decisions.append((self._line, command))
         if len(self.decisions) > len(self.outcomes):
             self.outcomes.append(True)
         return self.outcomes[len(self.decisions) - 1]

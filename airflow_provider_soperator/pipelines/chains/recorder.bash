@@ -171,7 +171,7 @@ _soperator_filter() {
 
 # True if a program takes the letter that it is given.
 _soperator_reads_input() {
-  printf x | { builtin command "$@" >&195 2>&195; ! builtin read -r -N 1 _; }
+  printf x | { builtin command "$@" >&195 2>&195; ! builtin read -r -N 1; }
 }
 
 # What a program makes of a text that is not known is not known, for the same reason.

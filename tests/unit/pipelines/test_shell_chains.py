@@ -353,6 +353,8 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("if X=$(cat config); then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
         ("ls a.sh\nif [ $? -eq 0 ]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
         ("ls a.sh && sbatch a.sh", 1, "whether this runs is known only on the cluster"),
+        ("[ -f x ] || [ -f y ] || sbatch a.sh\nsbatch b.sh", 1, "whether this runs is known only on the cluster"),
+        ("if ls x; then :; else\n[ -f y ] && exit 1\nsbatch a.sh; fi", 2, "whether this runs is known only on the"),
         ("X=$([ -f x ] && echo y)\nsbatch a.sh $X", 1, "whether this runs is known only on the cluster"),
         ("X=$(if [ -f x ]; then echo y; fi)\nsbatch a.sh $X", 1, "whether this runs is known only on the cluster"),
         ("[ -f x ] || echo y > a.sh", 1, "the file that is written here, a.sh, would be missing"),
