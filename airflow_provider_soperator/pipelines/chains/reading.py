@@ -25,11 +25,12 @@ from airflow_provider_soperator.pipelines.chains.recording import (
 from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWanted, staged
 from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellChainError
 from airflow_provider_soperator.pipelines.graph import PipelineError
+from airflow_provider_soperator.slurm.sbatch_arguments import RESERVED_PREFIX
 from airflow_provider_soperator.values import SCRIPTS, has_template
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
 #: Variables that jobs do not get from the script.
-_NOT_EXPORTED = {*OF_THE_MACHINE, "BASH_ENV", "LC_ALL", "PATH", "SHLVL", "_"}
+_NOT_EXPORTED = {*OF_THE_MACHINE, "BASH_ENV", "IFS", "LC_ALL", "PATH", "SHLVL", "_"}
 
 _OWN = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]*)=")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
@@ -208,6 +209,8 @@ class _Run:
                 raise ShellChainError(self._line, self._marks.cause(value))
             case "process", _ if _OF_A_PROCESS.search(_expanded(command)):
                 raise self._error("numbers of processes and users are known only where it is run", "write one down")
+            case "function", _:
+                raise self._error("a function is exported, which jobs would not get", "write it into their scripts")
             case "beside", _:
                 raise self._error("`&` starts a command beside the script", "leave it out, as sbatch waits for no job")
         return 0, ""
@@ -260,8 +263,10 @@ class _Run:
         found = {}
         for pair in exported:
             name, _, value = pair.partition("=")
+            # After set -a the recorder's own are exported, too.
+            is_recorders = name.startswith(RESERVED_PREFIX)
             # Scripts export ids out of habit: they are left out of the environment of jobs.
-            if name not in own and (name in _NOT_EXPORTED or standins.jobs_in(value)):
+            if is_recorders or (name not in own and (name in _NOT_EXPORTED or standins.jobs_in(value))):
                 continue
             if name.startswith("SBATCH_") or name in ("SLURM_CONF", "SLURM_CLUSTERS"):
                 raise self._error(f"{name} changes what sbatch does", "write it as an option of sbatch")

@@ -47,6 +47,7 @@ command_not_found_handle() { _soperator_tell unknown "$@"; }
 
 _soperator_sbatch() {
   local _soperator_name _soperator_said='' _soperator_text='' _soperator_exported=() IFS=$'\n'
+  [[ -z $(declare -Fx) ]] || _soperator_ask function
   for _soperator_name in $(compgen -e); do
     _soperator_exported+=("$_soperator_name=${!_soperator_name-}")
   done
