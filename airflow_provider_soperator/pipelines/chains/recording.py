@@ -59,6 +59,8 @@ _SETS = re.compile(
     r"|\b(?:read|readarray|mapfile|getopts|local|declare|typeset|export|readonly|printf\s+-v)\b([^\n;|&<>]*)",
     re.MULTILINE,
 )
+#: A variable of jobs that is made of what it was before.
+_EXTENDED = re.compile(rf"\bexport\s+({_NAME})=\S*\$\{{?\1\b")
 _ARGUMENT = re.compile(rf"\$([0-9@*])|\$\{{([0-9]+|[@*])(?!:?[-=+?])|\bfor\s+{_NAME}\s*;?\s*(do)\b")
 _SBATCH_BY_PATH = re.compile(r"(?<![\w./~-])[\w./~-]*/sbatch(?![\w./-])")
 #: Redirections that are replaced by ones to file descriptors, from _FIRST_AWAY on.
@@ -163,8 +165,10 @@ class Script:
 
         Variables that it sets itself, or has a default for, are left unset.
         """
-        set_by_it = {name for found in _SETS.findall(self.text) for said in found for name in re.findall(_NAME, said)}
-        known = set_by_it.union(_WITH_DEFAULT.findall(self.text), _OF_BASH)
+        known = _set_in(self.text)
+        for extended in _EXTENDED.finditer(self.text):
+            known -= {extended[1]} - _set_in(self.text[: extended.start()])
+        known = known.union(_WITH_DEFAULT.findall(self.text), _OF_BASH)
         unknown = {name for name in _USED.findall(self.text) if name not in known and not name.startswith("BASH_")}
         found = {name: marks.of(_unset(name)) for name in sorted(unknown.union(OF_THE_MACHINE))}
         return found | {name: value for name, value in self.variables.items() if re.fullmatch(_NAME, name)}
@@ -205,6 +209,10 @@ class Script:
                 if problem == "No such file or directory" and not subject.startswith("/"):
                     raise FileWanted(subject)
                 raise ShellChainError(line, _explained(subject, problem))
+
+
+def _set_in(text: str) -> set[str]:
+    return {name for found in _SETS.findall(text) for said in found for name in re.findall(_NAME, said)}
 
 
 @cache

@@ -221,6 +221,8 @@ def test_the_environment_of_jobs() -> None:
     assert one(script.format("--export=A,HOME")).fields == {"export": "HOME", "env": {"A": "x y"}}
     assert one(script.format("--export=A")).fields == {"export": "NONE", "env": {"A": "x y"}}
     assert one(script.format("--export=NONE")).fields == {"export": "NONE"}
+    for before in ("LIBS=/x", "export LIBS=/x${LIBS:+:$LIBS}"):
+        assert one(f"{before}\nexport LIBS=/y:$LIBS\nsbatch x.sh").fields == {"env": {"LIBS": "/y:/x"}}
     assert one("set -a\nA=1\nsbatch x.sh").fields == {"env": {"A": "1"}}
 
 
@@ -323,6 +325,7 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("X=$(sbatch $UNKNOWN)", 1, r"\$UNKNOWN is not set"),
         ('cd "$(dirname "$0")"', 1, r"ignored=\['cd'\]"),
         ("cd -", 1, "where this cd leads to is known only on the cluster"),
+        ("export LIBS=/x:$LIBS\nsbatch a.sh", 2, r"the job would get LIBS: \$LIBS is not set"),
         ("f() { hostname; }\nexport -f f\nsbatch a.sh", 3, "a function is exported"),
         ("export SBATCH_PARTITION=main\nsbatch a.sh", 2, "SBATCH_PARTITION changes what sbatch does"),
         ("cat > a.sh <<EOF\n#!/bin/sh\nEOF\nsbatch a.sh", 1, "the file that is written here, a.sh, would be missing"),
