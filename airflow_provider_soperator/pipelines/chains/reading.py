@@ -25,6 +25,8 @@ from airflow_provider_soperator.pipelines.chains.recording import (
 from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWanted, staged
 from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellChainError
 from airflow_provider_soperator.pipelines.graph import PipelineError
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.requests.submission import asked_for
 from airflow_provider_soperator.slurm.sbatch_arguments import RESERVED_PREFIX
 from airflow_provider_soperator.values import SCRIPTS, has_template
 
@@ -101,17 +103,23 @@ def _options(stage: Call, here: Path, *, by_name: bool) -> dict[str, Any]:
         options["sbatch_args"] = others
     if stage.args:
         options["args"] = _raw(list(stage.args))
+    file = here / (stage.script or "")
+    text = file.read_text() if file.is_file() else stage.stdin_script
+    if "singleton" in (stage.dependency or "") and not (stage.fields.get("name") or _names_itself(text)):
+        # sbatch's own, as other jobs of the script may have it, too.
+        reads = stage.stdin is not None or stage.stdin_path is not None
+        options["name"] = "wrap" if stage.command is not None else "sbatch" if reads else file.name
     if stage.command is not None:
         return {**options, "command": _raw(stage.command)}
-    if stage.stdin_script is not None:
-        return {**options, "script": _raw(stage.stdin_script)}
-    assert stage.script is not None, "a stage has one of the three"
-    file = here / stage.script
-    if file.is_file():
-        text = _raw(file.read_text())
-        is_named = by_name and stage.script.endswith(SCRIPTS) and not has_template(text)
-        return {**options, "script": stage.script if is_named else text}
-    return {**options, "remote_script": _raw(stage.script)}
+    if text is None:
+        return {**options, "remote_script": _raw(stage.script)}
+    script = _raw(text)
+    is_named = by_name and file.is_file() and file.suffix in SCRIPTS and not has_template(script)
+    return {**options, "script": stage.script if is_named else script}
+
+
+def _names_itself(script: str | None) -> bool:
+    return script is not None and bool(asked_for(BatchJob(script=script)).name)
 
 
 def _raw(value: Any) -> Any:

@@ -31,6 +31,15 @@ def test_stages(tmp_path: Path) -> None:
     assert third["dependency"] == "afterany:train,after:preprocess+5,singleton"
 
 
+def test_a_job_that_waits_for_its_name_has_the_name_that_sbatch_gives_it(tmp_path: Path) -> None:
+    (tmp_path / "own.sh").write_text("#!/bin/sh\n#SBATCH -J own\nhostname\n")
+    (tmp_path / "x.sh").write_text("#!/bin/sh\nhostname\n")
+    calls = ("x.sh", "x.sh", "y/x.sh", "own.sh", "-J z x.sh", "--wrap hostname", "< x.sh", "<<< '#!/bin/sh'")
+    found = task_parameters("".join(f"sbatch -d singleton {call}\n" for call in calls), tmp_path, {}, ())
+    assert [one.get("name") for one in found.values()] == ["x.sh"] * 3 + [None, "z", "wrap", "sbatch", "sbatch"]
+    assert not any("name" in one for one in task_parameters("sbatch x.sh\nsbatch x.sh\n", tmp_path, {}, ()).values())
+
+
 def test_a_pipeline() -> None:
     with DAG("of_shell", schedule=None) as dag:
         SbatchPipeline.from_shell("model", SCRIPT, variables={"1": "x"})
