@@ -220,7 +220,8 @@ class _Run:
             case "function", _:
                 raise self._error("a function is exported, which jobs would not get", "write it into their scripts")
             case "beside", _:
-                raise self._error("`&` starts a command beside the script", "leave it out, as sbatch waits for no job")
+                remedy = "leave `&` out, as sbatch waits for no job, and write $(…), with <<< where it is read"
+                raise self._error("`&` starts a command beside the script, and so does <(…)", remedy)
         return 0, ""
 
     def _error(self, problem: str, remedy: str) -> ShellChainError:

@@ -313,6 +313,7 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("A=(a b)\nsbatch ${A[2]}", 2, "sbatch is given no script"),
         ("set -u\nA=(a b)\nsbatch ${A[2]}", 3, r"\$A\[2\] is not set"),
         ("sbatch a.sh &\nsbatch b.sh", 2, "`&` starts a command beside"),
+        ("read -r _ _ _ J < <(sbatch a.sh)\nsbatch -d afterok:$J b.sh", 2, r"and so does <\(…\): .* write \$\(…\)"),
         ("sbatch ~/a.sh", 1, r"\$HOME is not set in the script"),
         ("if [ -f x ]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
         ("if [ -f x ]; then echo y; else sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
