@@ -66,7 +66,7 @@ def read(text: str, *, variables: Mapping[str, str] | None = None, ignored: Coll
     if run.failed:
         raise run.failed
     # The ways of the script if the cluster decides otherwise, which may lead to other decisions.
-    ways, seen = [run], set[tuple[int, str]]()
+    ways, seen = [run], set[tuple[int, str, int]]()
     for way in ways:
         for at, decision in enumerate(way.decisions):
             if decision in seen:
@@ -139,8 +139,8 @@ class _Run:
     def __init__(self, script: Script, outcomes: Sequence[bool]) -> None:
         self.outcomes: list[bool] = []
         self.calls: list[Call] = []
-        #: The cluster's decisions: their lines and commands.
-        self.decisions: list[tuple[int, str]] = []
+        #: The cluster's decisions: their lines and commands, and how often they have come up before.
+        self.decisions: list[tuple[int, str, int]] = []
         #: The reason if the script has given up.
         self.failed: ShellChainError | None = None
         self._variables, self._ignored = script.variables, script.ignored
@@ -237,7 +237,8 @@ class _Run:
         is_here = command.startswith("[[ ") and any(map(exists, _WHOLE_PATH.findall(command)))
         if len(self.decisions) == _MOST_DECISIONS or is_here:
             raise ShellChainError(self._line, _UNDECIDED)
-        self.decisions.append((self._line, command))
+        place = (self._line, command)
+        self.decisions.append((*place, sum(one[:2] == place for one in self.decisions)))
         if len(self.decisions) > len(self.outcomes):
             self.outcomes.append(True)
         return self.outcomes[len(self.decisions) - 1]

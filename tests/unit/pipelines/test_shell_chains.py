@@ -356,6 +356,7 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("J=$(sbatch --parsable a.sh)\nJ=$J sbatch b.sh", 2, "the id of a job is used for something else"),
         ("J=$(sbatch --parsable a.sh)\nsbatch --export=J=$J b.sh", 2, "the id of a job is used for something else"),
         ("if grep -q x config; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
+        ("until [ -f x ]; do sleep 9; done\nsbatch a.sh", 1, "whether this runs is known only on the cluster"),
         ("if X=$(cat config); then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
         ("ls a.sh\nif [ $? -eq 0 ]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
         ("ls a.sh && sbatch a.sh", 1, "whether this runs is known only on the cluster"),
