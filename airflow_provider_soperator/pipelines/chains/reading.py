@@ -105,10 +105,15 @@ def _options(stage: Call, here: Path, *, by_name: bool) -> dict[str, Any]:
         options["args"] = _raw(list(stage.args))
     file = here / (stage.script or "")
     text = file.read_text() if file.is_file() else stage.stdin_script
-    if "singleton" in (stage.dependency or "") and not (stage.fields.get("name") or _names_itself(text)):
-        # sbatch's own, as other jobs of the script may have it, too.
-        reads = stage.stdin is not None or stage.stdin_path is not None
-        options["name"] = "wrap" if stage.command is not None else "sbatch" if reads else file.name
+    if stage.dependency:
+        own = asked_for(BatchJob(script=text)) if text else BatchJob()
+        if own.dependency:
+            problem = "its script has a --dependency of its own, which sbatch ignores beside this: take it out there"
+            raise ShellChainError(stage.line, problem)
+        if "singleton" in stage.dependency and not (own.name or stage.fields.get("name")):
+            # sbatch's own, as other jobs of the script may have it, too.
+            reads = stage.stdin is not None or stage.stdin_path is not None
+            options["name"] = "wrap" if stage.command is not None else "sbatch" if reads else file.name
     if stage.command is not None:
         return {**options, "command": _raw(stage.command)}
     if text is None:
@@ -116,10 +121,6 @@ def _options(stage: Call, here: Path, *, by_name: bool) -> dict[str, Any]:
     script = _raw(text)
     is_named = by_name and file.is_file() and file.suffix in SCRIPTS and not has_template(script)
     return {**options, "script": stage.script if is_named else script}
-
-
-def _names_itself(script: str | None) -> bool:
-    return script is not None and bool(asked_for(BatchJob(script=script)).name)
 
 
 def _raw(value: Any) -> Any:

@@ -9,6 +9,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_soperator.operators.pipeline import PipelineError, SbatchPipeline
 from airflow_provider_soperator.pipelines.chains.reading import task_parameters
+from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
 
 SCRIPT = """#!/bin/bash
 DATA=/data/$1
@@ -55,5 +56,8 @@ def test_a_pipeline() -> None:
 def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"there is no script run_all\.sh in"):
         task_parameters("run_all.sh", tmp_path, {}, ())
+    (tmp_path / "b.sh").write_text("#!/bin/sh\n#SBATCH --dependency=afterok:7\n")
+    with pytest.raises(ShellChainError, match="line 2: its script has a --dependency of its own"):
+        task_parameters("A=$(sbatch --parsable a.sh)\nsbatch -d afterok:$A b.sh\n", tmp_path, {}, ())
     with DAG("of_shell", schedule=None), pytest.raises(PipelineError, match="b: unknown kind of dependency expand"):
         SbatchPipeline.from_shell("model", "A=$(sbatch --parsable a.sh)\nsbatch -d expand:$A b.sh\n")
