@@ -5,7 +5,7 @@ A change is repeated until all selected jobs have it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
@@ -156,9 +156,12 @@ def relink(jobs: Iterable[JobId], old: JobId, new: JobId) -> Steps[tuple[JobId, 
     return (yield from _change(jobs, lambda unmet: unmet.relinked(old, new)))
 
 
-def let_go(job: JobId) -> Steps[bool]:
-    """Drop the dependencies of a job that can never be satisfied, so that it runs; False if it has none."""
-    return bool((yield from _change([job], lambda unmet: unmet.possible if unmet.is_vain else unmet)))
+def let_go(job: JobId, kept: Collection[int] = ()) -> Steps[bool]:
+    """Drop the dependencies of a job that can never be satisfied, so that it runs; False if it has none.
+
+    Those on ``kept`` jobs stay.
+    """
+    return bool((yield from _change([job], lambda unmet: unmet.possible(kept) if unmet.is_vain else unmet)))
 
 
 def _change(ids: Iterable[JobId], change: Callable[[Unmet], Unmet]) -> Steps[tuple[JobId, ...]]:

@@ -6,7 +6,7 @@ Satisfied terms are no longer shown, and those that can never be satisfied are m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_soperator.errors import name_remedy
@@ -108,6 +108,9 @@ class UnmetTerm:
     delay: str
     is_failed: bool
 
+    def is_on(self, jobs: Collection[int]) -> bool:
+        return self.job is not None and self.job.job in jobs
+
     def __str__(self) -> str:
         return self.kind if self.job is None else f"{self.kind}:{self.job}{self.delay}"
 
@@ -145,9 +148,9 @@ class Unmet:
         failed = [term.is_failed for term in self.terms]
         return bool(failed) and (all(failed) if self.is_any else any(failed))
 
-    @property
-    def possible(self) -> Unmet:
-        return replace(self, terms=tuple(term for term in self.terms if not term.is_failed))
+    def possible(self, kept: Collection[int] = ()) -> Unmet:
+        """Drop the terms that can never be satisfied, except those on ``kept`` jobs."""
+        return replace(self, terms=tuple(term for term in self.terms if not term.is_failed or term.is_on(kept)))
 
 
 def _term(text: str) -> UnmetTerm:

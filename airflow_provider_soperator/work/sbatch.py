@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,13 +20,14 @@ from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met, region_of
 from airflow_provider_soperator.slurm import links, sbatch_arguments
+from airflow_provider_soperator.slurm.dependencies import Unmet
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
 from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
+from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for, dependency_of
 from airflow_provider_soperator.slurm.submission_keys import (
     ELEMENTS,
     Keys,
@@ -294,10 +295,14 @@ class Chain:
             assert run.submitted.key is not None
             if not await client.unfinished({job: run.submitted.key}):
                 return
-            if not is_due:
-                await client.cancel_many([job], waiting=True)
+            # What the task's own dependency asks for, Airflow cannot go past.
+            own = dependency_of(run.job).numbers
+            parts = await client.ask(ListJobs(ids=(job,))) if own else ()
+            vain = [part.id for part in parts if part.state.is_pending and _never(part, own)] if is_due else [job]
+            if vain:
+                await client.cancel_many(vain, waiting=True)
                 log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
-            elif await client.let_go(job):
+            if is_due and await client.let_go(job, own):
                 log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
         except ClusterError as error:
             log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
@@ -305,6 +310,10 @@ class Chain:
     async def give_up(self, client: AsyncSlurmClient) -> None:
         """Cancel the jobs that can never run."""
         await _cancel_waiting(client, self.doomed)
+
+
+def _never(part: Job, own: Collection[int]) -> bool:
+    return Unmet.parse(part.dependency).possible(own).is_vain
 
 
 async def _cancel_waiting(client: AsyncSlurmClient, jobs: Mapping[str, str]) -> Sequence[JobId]:

@@ -273,7 +273,7 @@ def _encoded(*values: Any) -> Iterator[bytes]:
             yield ("yes" if value is True else "no" if value is False else str(value)).encode()
 
 
-_REFERENCE = re.compile(r"(?<=:)[a-z2-7]{12}(?![a-z0-9])")
+_REFERENCE, _NUMBER = (re.compile(rf"(?<=:){job}(?![a-z0-9])") for job in ("[a-z2-7]{12}", r"\d+"))
 
 #: The id of the job that a key stands for.
 IdOf = Callable[[SubmissionKey], int]
@@ -290,6 +290,11 @@ class KeyedDependency:
     @cached_property
     def keys(self) -> tuple[SubmissionKey, ...]:
         return tuple(dict.fromkeys(map(SubmissionKey, _REFERENCE.findall(self.rest))))
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of the jobs that it names by their ids."""
+        return frozenset(map(int, _NUMBER.findall(self.rest)))
 
     @property
     def is_plain(self) -> bool:

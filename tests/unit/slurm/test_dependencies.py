@@ -58,4 +58,4 @@ def test_one_job_takes_the_place_of_another(shown: str, relinked: str) -> None:
 def test_what_can_never_come_can_be_left_out(shown: str, is_vain: bool, possible: str) -> None:
     unmet = Unmet.parse(shown)
     assert unmet.is_vain is is_vain
-    assert str(unmet.possible) == possible
+    assert str(unmet.possible()) == possible
