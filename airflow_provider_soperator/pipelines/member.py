@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.pipelines.graph import is_met, states_of
@@ -89,7 +89,8 @@ class Member:
         except AirflowSkipException:
             self._give_up("skipped")
             raise
-        except Exception as error:
+        # The latter is no Exception.
+        except (Exception, AirflowTaskTimeout) as error:
             if isinstance(error, AirflowFailException) or self._ti.try_number > self._ti.max_tries:
                 self._give_up("failed")
             raise

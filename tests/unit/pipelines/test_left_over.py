@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.pace import Pace
@@ -65,14 +66,15 @@ def test_what_is_left_is_cancelled_by_its_number_and_key(slurm: Slurm, cancel_on
     assert slurm.orders == [CancelJobs(ids=(JobId(8),), waiting=not cancel_on_kill)]
 
 
-def test_what_can_never_run_is_cancelled_by_its_number_and_key(slurm: Slurm) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, AirflowTaskTimeout])
+def test_what_can_never_run_is_cancelled_by_its_number_and_key(slurm: Slurm, error: type[BaseException]) -> None:
     graph = Graph({"prepare": Stage("prepare", "c"), "fit": Stage("fit", "c", (Link("prepare"),))})
     pipeline: Any = SimpleNamespace(submits={"submit": "cluster"}, graph=graph, followed={})
     task = SimpleNamespace(task_id="prepare", slurm_conn_id="cluster", log=logging.getLogger(__name__))
     ti = SimpleNamespace(xcom_pull=lambda **_: [AHEAD.write()], try_number=1, max_tries=0)
     context: Any = {"ti": ti}
-    with pytest.raises(RuntimeError), Member(pipeline, task, context).ending():
-        raise RuntimeError("it failed")
+    with pytest.raises(error), Member(pipeline, task, context).ending():
+        raise error("it failed")
     assert slurm.orders == [CancelJobs(ids=(JobId(8),), waiting=True)]
 
 
