@@ -145,13 +145,16 @@ def test_what_only_airflow_can_start_is_a_task_like_any_other() -> None:
 
 @pytest.mark.parametrize("edge", [afterany, afternotok])
 def test_what_follows_an_end_that_another_try_may_change_is_started_by_airflow(edge: Callable[[], Any]) -> None:
-    with taken(), SbatchPipeline("p", default_args={"retries": 1}) as p:
+    with taken() as dag, SbatchPipeline("p", default_args={"retries": 1}) as p:
         a, b, c, d = map(job, "abcd")
         a >> edge() >> b
         a >> c
         a >> after() >> d
     assert segments(p) == [["a", "c", "d"]]
     assert upstream(p, "b") == {"a"}
+    # Airflow's scope of a setup: b does not run if nothing could be submitted.
+    assert upstream(p, "cancel_rest") == {"submit", "b", "c", "d"}
+    assert [setup.task_id for setup in dag.get_task("p.b").get_upstreams_only_setups()] == ["p.submit"]
 
 
 def test_a_result_of_another_stage_cuts_it() -> None:
