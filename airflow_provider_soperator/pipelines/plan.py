@@ -53,6 +53,8 @@ class Plan:
 
     submitted: list[PlannedJob] = field(default_factory=list)
     running: list[tuple[str, int]] = field(default_factory=list)
+    #: Jobs that are left to their tasks, as what they follow is not known yet, or not met.
+    later: list[PlannedJob] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -81,6 +83,7 @@ def plan(
         ]
         if reason := next((one for one in found if isinstance(one, str)), ""):
             made.left_out[name] = reason
+            made.later += [PlannedJob(name, index) for index in to_run]
             continue
         indices[name] = to_run
         terms = tuple(one for one in found if isinstance(one, Term))

@@ -79,7 +79,7 @@ class SubmitAheadOperator(BaseOperator):
                 script = as_shell({str(one): job for one, job in jobs.items()})
                 self.log.info("These stages would be submitted by\n%s", script)
                 raise AirflowSkipException("nothing was submitted: plan_only is set")
-            return self._submit(context, jobs, made.running, stages.stale(jobs))
+            return self._submit(context, jobs, made.running, stages.stale([*jobs, *made.later]))
         except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
 

@@ -125,6 +125,20 @@ def test_what_was_submitted_before_a_clear_is_cancelled_and_submitted_again(pipe
     assert not third & pipeline.cluster.cancelled
 
 
+def test_what_waits_for_an_earlier_job_is_cancelled_where_its_task_submits_it_again(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another branch was cleared, and with it the task that submits."""
+    run = TaskRun("p.submit")
+    pipeline.submit(run)
+    ahead = {stage: jobs["-1"]["key"] for stage, jobs in json.loads(json.dumps(run.xcoms[AHEAD]))["jobs"].items()}
+    run.clear()
+    states = {"scheduled__1": {"p.a": "up_for_retry", "p.b": None}}
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+    assert pipeline.submit(run) == set()
+    assert pipeline.cluster.cancelled == {ahead["p.b"]}
+
+
 def test_a_stage_goes_on_with_its_job_unless_it_is_cleared_while_it_runs(pipeline: Pipeline) -> None:
     submitting, stage = TaskRun("p.submit"), TaskRun("p.a", retries=1, airflow="3.4")
     pipeline.submit(submitting)
