@@ -42,7 +42,8 @@ class Member:
             for state in states[link.upstream].values():
                 if not is_met(link.kind, state):
                     said = f"{link.upstream}, which this was to follow ({link.kind}), is {state}"
-                    raise (AirflowSkipException if link.kind == "afternotok" else AirflowFailException)(said)
+                    skips = state == "skipped" or link.kind == "afternotok"
+                    raise (AirflowSkipException if skips else AirflowFailException)(said)
 
     def job(self) -> AheadJob | None:
         """The job that was submitted ahead for this task."""

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.sync import SlurmClient
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.pipelines import submit
+from airflow_provider_soperator.pipelines import member, submit
 from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, Stage
 from airflow_provider_soperator.pipelines.member import Member
 from airflow_provider_soperator.pipelines.plan import AHEAD as AHEAD_KEY
@@ -28,6 +29,7 @@ from airflow_provider_soperator.slurm.requests import CancelJobs
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import Unreachable
 from tests.unit.client.tracking import Slurm, queued
+from tests.unit.operators.dags import job, taken
 
 OURS, THEIRS = (SubmissionKey(letter * 12) for letter in "az")
 AHEAD = Ahead(0, {"fit": {index: AheadJob(str(8 + index), OURS.text) for index in range(4)}})
@@ -76,6 +78,20 @@ def test_what_can_never_run_is_cancelled_by_its_number_and_key(slurm: Slurm, err
     with pytest.raises(error), Member(pipeline, task, context).ending():
         raise error("it failed")
     assert slurm.orders == [CancelJobs(ids=(JobId(8),), waiting=True)]
+
+
+@pytest.mark.parametrize("state", ["skipped", "failed"])
+def test_what_follows_a_skipped_stage_is_skipped(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with taken() as dag, SbatchPipeline("p") as p:
+        prepare, other, fit = map(job, ("prepare", "other", "fit"))
+        prepare >> fit
+        other >> afterany() >> fit
+    states = {"p.prepare": {-1: state}, "p.other": {-1: "failed"}}
+    monkeypatch.setattr(member, "states_of", lambda ti, names: {name: states[name] for name in names})
+    context: Any = {"ti": SimpleNamespace(xcom_pull=lambda **_: [])}
+    ends = AirflowSkipException if state == "skipped" else AirflowFailException
+    with pytest.raises(ends, match=rf"p\.prepare, which this was to follow \(afterok\), is {state}"):
+        Member(p, dag.get_task("p.fit"), context).check()
 
 
 @pytest.fixture
