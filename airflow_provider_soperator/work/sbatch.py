@@ -277,14 +277,14 @@ class Chain:
         those are cancelled. The job itself is released, or cancelled where its dependency was not met.
         """
         names = [name for name, _ in self.follows]
-        # Only those may still run when the task begins, and another try of theirs may succeed.
-        early = [(name, kind) for name, kind in self.follows if kind in EARLY]
+        # Of a task that begins early all may still run, and another try of theirs may succeed.
+        awaited = self.follows if any(kind in EARLY for _, kind in self.follows) else ()
         states = await states_of(names)
-        while not all(_has_ended(states[name]) for name, _ in early):
+        while not all(_has_ended(states[name]) for name, _ in awaited):
             await asyncio.sleep(_LOOK)
             states = await states_of(names)
         left = {id: key for name, jobs in self.before.items() if _has_ended(states[name]) for id, key in jobs.items()}
-        is_due = all(is_met(kind, state) for name, kind in early for state in states[name].values())
+        is_due = all(is_met(kind, state) for name, kind in awaited for state in states[name].values())
         # One that waits while the cluster is away.
         client = run.client.patient(log)
         try:

@@ -68,6 +68,22 @@ def test_a_job_that_waits_in_vain_is_freed_by_its_number_and_key(
     assert slurm.orders == [expected] * (key is OURS)
 
 
+@pytest.mark.parametrize("end", ["success", "failed"])
+def test_a_task_that_begins_early_waits_for_what_its_job_follows(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(accounting=[])
+    course = iter(["deferred", "up_for_retry", "running", end])
+
+    async def states(names: Any) -> dict[str, dict[int, str | None]]:
+        assert not slurm.orders
+        slurm.queue = [pending("7", OURS, "afterok:5(failed)")]
+        return {"prepare": {-1: "success"}, "fit": {-1: next(course)}}
+
+    chain = Chain(ahead="7", follows=[["prepare", "after"], ["fit", "afterok"]])
+    run_without_waiting(free(chain, slurm, states), monkeypatch)
+    freed, cancelled = UpdateJob(JobId(7), {"Dependency": ""}), CancelJobs(ids=(JobId(7),), waiting=True)
+    assert slurm.orders == [freed if end == "success" else cancelled]
+
+
 @pytest.mark.parametrize("failed", ["5", "6"])
 def test_a_job_never_runs_without_what_its_own_dependency_asks_for(
     failed: str, monkeypatch: pytest.MonkeyPatch
