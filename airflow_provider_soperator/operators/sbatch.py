@@ -298,12 +298,12 @@ class SbatchOperator(WaitingOperator):
         job = job_for(context["ti"], asked.pop("script"), self._changed(context, keys[:-1]))
         since, limit = submitted_since(context["dag_run"].start_date), self.execution_timeout
         return SbatchTrigger(
-            **asked | {"job": fields_of(job)},
+            **asked | {"job": fields_of(self._member.waiting(job, keys) if self._member else job)},
             keys=[key.text for key in keys],
             replaced=[key.text for key in replaced] if self.cancel_on_kill else [],
             since=since.isoformat() if since else None,
             deadline=time.time() + limit.total_seconds() if limit else None,
-            chain=self._member.chain() if self._member else None,
+            chain=self._member.chain(job) if self._member else None,
         )
 
     def _changed(self, context: Context, earlier: Sequence[SubmissionKey]) -> dict[str, Any]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TriggerRule
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.errors import ClusterError
-from airflow_provider_soperator.pipelines.graph import is_met, states_of
+from airflow_provider_soperator.pipelines.graph import EARLY, Link, is_ended, is_met, states_of
 from airflow_provider_soperator.pipelines.group import PipelineGroup
-from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
+from airflow_provider_soperator.pipelines.plan import AHEAD, HAS_JOB, Ahead, AheadJob
+from airflow_provider_soperator.pipelines.submit import job_of_task, waiting
+from airflow_provider_soperator.slurm.dependencies import Dependency
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.requests.submission import dependency_of
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, read_keys
 
 if TYPE_CHECKING:
@@ -40,18 +44,38 @@ class Member:
         states = states_of(self._ti, [link.upstream for link in links])
         for link in links:
             for state in states[link.upstream].values():
-                if not is_met(link.kind, state):
-                    said = f"{link.upstream}, which this was to follow ({link.kind}), is {state}"
-                    skips = state == "skipped" or link.kind == "afternotok"
-                    raise (AirflowSkipException if skips else AirflowFailException)(said)
+                _refuse_unmet(link, state)
+
+    def waiting(self, job: BatchJob, keys: Sequence[SubmissionKey]) -> BatchJob:
+        """The job for a try with these keys: it follows what has not ended, as of a task that begins early."""
+        stage, ahead = self._pipeline.graph.stages.get(self._task.task_id), self.job()
+        if stage is None or stage.kinds.isdisjoint(EARLY) or (ahead and [ahead.key] == [key.text for key in keys]):
+            return job
+        states = states_of(self._ti, [link.upstream for link in stage.links])
+        terms = []
+        for link in stage.links:
+            ids = []
+            for index, state in states[link.upstream].items():
+                if is_ended(state):
+                    _refuse_unmet(link, state)
+                    continue
+                known = job_of_task(self._context, link.upstream, index) if state in HAS_JOB else None
+                if known is None and (other := self._ahead_of(link.upstream, index)):
+                    known = other.job
+                if known is None:
+                    raise AirflowException(f"{link.upstream}, which this is to follow ({link.kind}), has no job yet")
+                ids.append(known)
+            if ids:
+                terms.append(Dependency(link.kind, *ids, minutes=link.minutes))
+        return waiting(job, terms)
 
     def job(self) -> AheadJob | None:
         """The job that was submitted ahead for this task."""
-        index = -1 if self._ti.map_index is None else int(self._ti.map_index)
-        for ahead in self._ahead:
-            if job := ahead.jobs.get(self._task.task_id, {}).get(index):
-                return job
-        return None
+        return self._ahead_of(self._task.task_id, -1 if self._ti.map_index is None else int(self._ti.map_index))
+
+    def _ahead_of(self, stage: str, index: int) -> AheadJob | None:
+        found = (ahead.jobs.get(stage, {}).get(index) for ahead in self._ahead)
+        return next(filter(None, found), None)
 
     def keys(
         self, replaced: list[SubmissionKey], own: list[SubmissionKey]
@@ -70,12 +94,13 @@ class Member:
         # Something has been cleared, but not the task that submits.
         return ([*replaced, ahead], own) if replaced else (replaced, [ahead, *own])
 
-    def chain(self) -> dict[str, Any]:
-        """The jobs around this one, for the trigger: the fields of a ``Chain``."""
-        graph, name, job = self._pipeline.graph, self._task.task_id, self.job()
+    def chain(self, job: BatchJob) -> dict[str, Any]:
+        """The jobs around the task's own, for the trigger: the fields of a ``Chain``."""
+        graph, name, ahead = self._pipeline.graph, self._task.task_id, self.job()
         links = self._pipeline.followed[name]
         return {
-            "ahead": job.job if job else "",
+            "ahead": ahead.job if ahead else "",
+            "own": sorted(dependency_of(job).numbers),
             "waiting": self._jobs(graph.after(name)),
             "doomed": self._jobs(graph.doomed_by(name)),
             "follows": [[link.upstream, link.kind] for link in links],
@@ -117,3 +142,11 @@ class Member:
         """The keys of these stages' jobs, by job id."""
         stages = list(stages)
         return {one.job: one.key for ahead in self._ahead for one in ahead.of(stages)}
+
+
+def _refuse_unmet(link: Link, state: str | None) -> None:
+    """End the task if one that it follows has ended otherwise than it needs."""
+    if not is_met(link.kind, state):
+        said = f"{link.upstream}, which this was to follow ({link.kind}), is {state}"
+        skips = state == "skipped" or link.kind == "afternotok"
+        raise (AirflowSkipException if skips else AirflowFailException)(said)

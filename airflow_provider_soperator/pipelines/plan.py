@@ -13,7 +13,7 @@ from airflow_provider_soperator.values import Plain
 #: States of tasks that have yet to run. One that was cleared as it ran is restarting.
 _TO_RUN = frozenset({None, "scheduled", "restarting"})
 #: States of tasks that have a job. A task that is queued or up for retry knows an earlier job only.
-_HAS_JOB = frozenset({"running", "deferred"})
+HAS_JOB = frozenset({"running", "deferred"})
 
 #: States of a task's instances, by map index.
 States = Mapping[int, str | None]
@@ -74,7 +74,7 @@ def plan(
     for name in segment.stages:
         of_stage = states(name)
         to_run = tuple(index for index, state in of_stage.items() if state in _TO_RUN)
-        made.running += [(name, index) for index, state in of_stage.items() if state in _HAS_JOB]
+        made.running += [(name, index) for index, state in of_stage.items() if state in HAS_JOB]
         if not to_run:
             made.left_out[name] = f"it is {', '.join(sorted(set(map(str, of_stage.values()))))}"
             continue
@@ -103,7 +103,7 @@ def _term(
         elif is_ended(state):
             if not is_met(link.kind, state):
                 return f"{link.upstream}, which it was to follow ({link.kind}), is {state}"
-        elif state in _HAS_JOB and (job := job_of(link.upstream, index)):
+        elif state in HAS_JOB and (job := job_of(link.upstream, index)):
             old.append(job)
         else:
             return f"the job of {link.upstream} is not known yet"

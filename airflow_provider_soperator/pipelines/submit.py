@@ -87,7 +87,10 @@ class SubmitAheadOperator(BaseOperator):
         names = {link.upstream for name in self.segment.stages for link in self.graph[name].links}
         known = states_of(context["ti"], sorted(names.union(self.segment.stages)))
         made = plan(
-            self.graph, self.segment, lambda name: stages.states(name, known[name]), lambda *of: _job_of(context, *of)
+            self.graph,
+            self.segment,
+            lambda name: stages.states(name, known[name]),
+            lambda *of: job_of_task(context, *of),
         )
         for name, reason in {**made.left_out, **self._for_airflow()}.items():
             self.log.info("%s is not submitted ahead: %s", name, reason)
@@ -123,7 +126,7 @@ class SubmitAheadOperator(BaseOperator):
             except TogetherRefused as refused:
                 culprit = list(jobs)[refused.number]
                 raise AirflowFailException(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
-            known = {(name, index): _job_of(context, name, index) for name, index in running}
+            known = {(name, index): job_of_task(context, name, index) for name, index in running}
             keys = _keys(client, known.values())
         for place, job in known.items():
             if job in keys:
@@ -188,7 +191,7 @@ class CancelRestOperator(BaseOperator):
         return left
 
 
-def _job_of(context: Context, stage: str, index: int) -> str | None:
+def job_of_task(context: Context, stage: str, index: int) -> str | None:
     """The job of a running task, from its XCom."""
     job = context["ti"].xcom_pull(task_ids=stage, map_indexes=index, key="job_id")
     return str(job) if job else None
@@ -236,7 +239,7 @@ class RenderedStages:
             Dependency(term.kind, *(self._key(*place) for place in term.new), *term.old, minutes=term.minutes)
             for term in planned.terms
         ]
-        return _waiting(job, waits).replace(name=key.name(job.name or "job"))
+        return waiting(job, waits).replace(name=key.name(job.name or "job"))
 
     def stale(self, jobs: Iterable[PlannedJob]) -> list[SubmissionKey]:
         """The keys under which jobs may have been submitted before something of the run was cleared."""
@@ -296,7 +299,7 @@ def _resolved(value: Any, context: Mapping[str, Any]) -> Any:
     return value.resolve(context) if hasattr(value, "resolve") else value
 
 
-def _waiting(job: BatchJob, terms: list[Dependency]) -> BatchJob:
+def waiting(job: BatchJob, terms: list[Dependency]) -> BatchJob:
     """The job with the pipeline's dependencies added to its own."""
     if not terms:
         return job

@@ -27,7 +27,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
 from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for, dependency_of
+from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
 from airflow_provider_soperator.slurm.submission_keys import (
     ELEMENTS,
     Keys,
@@ -236,6 +236,8 @@ class Chain:
 
     #: The job that was submitted ahead for the task itself.
     ahead: str = ""
+    #: The numbers of the jobs in the task's own dependency, which Airflow cannot go past.
+    own: Sequence[int] = ()
     #: Jobs that wait for it.
     waiting: Mapping[str, str] = field(default_factory=dict)
     #: Jobs that can never run once it has failed.
@@ -295,14 +297,12 @@ class Chain:
             assert run.submitted.key is not None
             if not await client.unfinished({job: run.submitted.key}):
                 return
-            # What the task's own dependency asks for, Airflow cannot go past.
-            own = dependency_of(run.job).numbers
-            parts = await client.ask(ListJobs(ids=(job,))) if own else ()
-            vain = [part.id for part in parts if part.state.is_pending and _never(part, own)] if is_due else [job]
+            parts = await client.ask(ListJobs(ids=(job,))) if self.own else ()
+            vain = [part.id for part in parts if part.state.is_pending and _never(part, self.own)] if is_due else [job]
             if vain:
                 await client.cancel_many(vain, waiting=True)
                 log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
-            if is_due and await client.let_go(job, own):
+            if is_due and await client.let_go(job, self.own):
                 log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
         except ClusterError as error:
             log.warning("Job %s waits in vain, and could not be let go: %s", job, error)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.sdk import DAG
@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, A
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.sync import SlurmClient
-from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany, aftercorr
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines import member, submit
 from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, Stage
@@ -23,6 +23,7 @@ from airflow_provider_soperator.pipelines.member import Member
 from airflow_provider_soperator.pipelines.plan import AHEAD as AHEAD_KEY
 from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob, PlannedJob
 from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator
+from airflow_provider_soperator.slurm.dependencies import dependency_text
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import CancelJobs
@@ -92,6 +93,30 @@ def test_what_follows_a_skipped_stage_is_skipped(state: str, monkeypatch: pytest
     ends = AirflowSkipException if state == "skipped" else AirflowFailException
     with pytest.raises(ends, match=rf"p\.prepare, which this was to follow \(afterok\), is {state}"):
         Member(p, dag.get_task("p.fit"), context).check()
+
+
+@pytest.mark.parametrize(
+    ("state", "waits"), [("deferred", "aftercorr:12"), (None, "aftercorr:7"), ("success", ""), ("failed", None)]
+)
+def test_a_task_that_begins_early_and_submits_its_job_says_what_it_follows(
+    state: str | None, waits: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with taken() as dag, SbatchPipeline("p") as p:
+        job("sweep", array="0-3") >> aftercorr() >> job("fit", array="0-3")
+    ahead = Ahead(0, {"p.sweep": {-1: AheadJob("7", THEIRS.text)}, "p.fit": {-1: AheadJob("8", OURS.text)}})
+    monkeypatch.setattr(member, "states_of", lambda ti, names: {"p.sweep": {-1: state}})
+    pulled = {AHEAD_KEY: [ahead.write()], "job_id": "12"}
+    ti = SimpleNamespace(xcom_pull=lambda key, **_: pulled[key], map_index=-1)
+    fit, one = (
+        BatchJob(command="fit", dependency="singleton"),
+        Member(p, dag.get_task("p.fit"), cast("Any", {"ti": ti})),
+    )
+    # The first try goes on with what was submitted ahead.
+    assert one.waiting(fit, [OURS]) == fit
+    for keys in ([SubmissionKey("b" * 12)], [OURS, SubmissionKey("b" * 12)]):
+        with pytest.raises(AirflowFailException) if waits is None else contextlib.nullcontext():
+            found = one.waiting(fit, keys)
+            assert dependency_text(found.dependency or "") == ",".join(filter(None, ["singleton", waits]))
 
 
 @pytest.fixture

@@ -47,6 +47,11 @@ def test_nothing_is_waited_for_where_no_job_has_the_name() -> None:
     assert dependency_of(BatchJob(command="true", dependency="afterok:7,singleton")).resolve(ids) == "afterok:7"
 
 
+def test_the_numbers_of_jobs_are_told_from_keys() -> None:
+    job = BatchJob(command="true", dependency=f"afterok:7:234567,after:9+5,aftercorr:{KEY}:12_3,afterany:2345672345ab")
+    assert dependency_of(job).numbers == {7, 234567, 9, 12}
+
+
 def test_what_slurm_itself_understands_is_left_to_it() -> None:
     assert dependency_of(BatchJob(command="true", dependency="afterok:234567,after:9+5")).is_plain
     assert dependency_of(BatchJob(command="true")).is_plain

@@ -27,9 +27,9 @@ def pending(job: str, key: SubmissionKey, after: str = "") -> Any:
     return queued(job, "PENDING", name=key.name("fit"), raw_id=int(job), dependency=after)
 
 
-async def free(chain: Chain, slurm: Slurm, states: Any, dependency: str | None = None) -> None:
+async def free(chain: Chain, slurm: Slurm, states: Any) -> None:
     """End the wait of the task's job, job 7."""
-    run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="fit", name="fit", dependency=dependency), [OURS])
+    run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="fit", name="fit"), [OURS])
     await run.submit()
     await chain.free(run, JobId(7), states, LOG)
 
@@ -95,8 +95,8 @@ def test_a_job_never_runs_without_what_its_own_dependency_asks_for(
         slurm.queue = [pending("7", OURS, waits)]
         return {"prepare": {-1: "success"}}
 
-    chain = Chain(ahead="7", follows=[["prepare", "afterok"]])
-    run_without_waiting(free(chain, slurm, states, "afterok:6,after:9+5"), monkeypatch)
+    chain = Chain(ahead="7", own=[6, 9], follows=[["prepare", "afterok"]])
+    run_without_waiting(free(chain, slurm, states), monkeypatch)
     # The task has gone past job 5, of a stage.
     freed, cancelled = UpdateJob(JobId(7), {"Dependency": "afterok:6"}), CancelJobs(ids=(JobId(7),), waiting=True)
     assert slurm.orders == [cancelled if failed == "6" else freed]
