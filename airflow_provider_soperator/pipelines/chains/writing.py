@@ -14,8 +14,8 @@ from airflow_provider_soperator.slurm.submission_keys import key_of, strip_key
 _HEAD = "#!/bin/bash\nset -euo pipefail\n"
 _KEY = re.compile(r"(?<=:)[a-z2-7]{12}(?=(_?))(?![a-z0-9])")
 _WIDTH = 100
-#: Read-only variables of bash's own, and one that is read-only in restricted bash: `env` can set them.
-_SET_BY_ENV = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PATH", "PPID", "SHELLOPTS", "UID"})
+#: Variables of bash's own that it does not let be set, and one of restricted bash: `env` can set them.
+_SET_BY_ENV = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "FUNCNAME", "GROUPS", "PATH", "PPID", "SHELLOPTS", "UID"})
 
 
 def as_shell(jobs: Mapping[str, BatchJob]) -> str:

@@ -121,6 +121,8 @@ def test_what_is_written_is_read(fields: dict[str, Any], args: list[str], lines:
 
 BODIES = [
     BatchJob(script=SCRIPT),
+    BatchJob(command="true", env={"GROUPS": "2"}),
+    BatchJob(command="true", env={"FUNCNAME": "f"}),
     BatchJob(script="#!/bin/sh\nEOF\nEOF_\n", env={"UID": "1", "PATH": "/x", "A": "'\"\n$`"}),
     BatchJob(script_file=ScriptFile("jobs/a b.sh", SCRIPT), args=["x", "", "$(y)"]),
     BatchJob(remote_script="/a b.sh", args=["--nodes=9", "it's"], clusters="c1"),
