@@ -218,6 +218,8 @@ class _Run:
                 raise ShellChainError(self._line, self._marks.cause(value))
             case "process", _ if _OF_A_PROCESS.search(_expanded(command)):
                 raise self._error("numbers of processes and users are known only where it is run", "write one down")
+            case "written", _:
+                raise self._error("a command is passed over, and with it the job that it submits", "submit it before")
             case "function", _:
                 raise self._error("a function is exported, which jobs would not get", "write it into their scripts")
             case "beside", _:

@@ -218,7 +218,9 @@ _soperator_look() {
   # A file that is written by a command that is passed over is passed over with it.
   if [[ $_soperator_now == *\>* ]]; then
     for _soperator_name in "${_soperator_ignored[@]}"; do
-      [[ $_soperator_now != "$_soperator_name "* ]] || return 1
+      [[ $_soperator_now == "$_soperator_name "* ]] || continue
+      [[ $_soperator_now != *sbatch* ]] || _soperator_ask written
+      return 1
     done
   fi
   return 0

@@ -411,6 +411,11 @@ def test_what_is_not_understood_is_refused(
     assert not standins.is_marked(str(refused.value))
 
 
+def test_no_job_is_passed_over_with_the_command_that_writes_its_id() -> None:
+    with pytest.raises(ShellChainError, match="line 1: a command is passed over, and with it the job"):
+        read("echo $(sbatch --parsable a.sh) >> ids\nsbatch b.sh", ignored=["echo"])
+
+
 def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("kept")
     (tmp_path / "run.sh").write_text(f"#!/bin/sh\n: > {tmp_path}/made\n")
