@@ -115,6 +115,11 @@ class Cluster:
 
         self.wait(f"{name} has a new Pod that runs", replaced)
 
+    @property
+    def node_check(self) -> str:
+        """A check that comes with this Soperator, and drains the nodes that fail it."""
+        return "gpu-fryer" if self.settings.soperator == "4.1" else "gpu-checks"
+
     def set_active_nodes(self, ordinals: list[int]) -> None:
         """Change the power state behind the back of slurmctld and its power manager."""
         body = {"spec": {"activeNodes": ordinals}}

@@ -211,10 +211,6 @@ def test_who_is_killed_leaves_nothing_behind(checks: Checks, busy: Callable[[], 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (
-            {"check": "gpu-check"},
-            "there is no check gpu-check: did you mean 'gpu-checks'? There are dcgmi-diag-r3, gpu",
-        ),
         ({"namespace": "elsewhere"}, f"there is no check {QUIET}, and no other check: the namespace is elsewhere"),
         ({"kubernetes_conn_id": "no_such_id"}, "there is no connection no_such_id: add it"),
     ],
@@ -223,6 +219,13 @@ def test_what_can_never_be_is_not_tried_again(checks: Checks, options: dict[str,
     with pytest.raises(AirflowException) as refused:
         checks.perform(**{"check": QUIET, **options})
     assert says in str(refused.value)
+
+
+def test_an_unknown_check_is_refused_with_the_nearest_name(checks: Checks) -> None:
+    known = checks.cluster.node_check
+    wrong = known[:-1]
+    with pytest.raises(AirflowException, match=f"there is no check {wrong}: did you mean '{known}'. There are "):
+        checks.perform(check=wrong)
 
 
 def test_who_may_only_read_is_told_what_is_missing(checks: Checks, connections: Connections) -> None:

@@ -19,12 +19,12 @@ from tests.integration.cluster import Cluster
 pytestmark = pytest.mark.usefixtures("connections")
 
 
-def test_a_connection_with_kubernetes_has_pods_and_the_results_of_checks() -> None:
+def test_a_connection_with_kubernetes_has_pods_and_the_results_of_checks(cluster: Cluster) -> None:
     seen = asyncio.run(look_at_health("soperator_kubernetes"))
     # Figures are in Airflow's database, which there is none of here.
     assert seen.failures.keys() <= {"figures of checks"}
     assert "worker-0" in (seen.observations.kubernetes or {})
-    assert "gpu-checks" in {check.name.removeprefix("soperator-") for check in seen.checks}
+    assert cluster.node_check in {check.name.removeprefix("soperator-") for check in seen.checks}
     assert asyncio.run(look_at_health("soperator_default")).observations.kubernetes is None
 
 

@@ -16,8 +16,6 @@ from tests.integration.outside import accounted, command_line, fault
 
 pytestmark = pytest.mark.leaves("drains")
 
-CHECK = "gpu-checks"
-
 
 @pytest.mark.each_slurm
 def test_checks_replace_a_broken_machine(cluster: Cluster) -> None:
@@ -38,13 +36,15 @@ def test_checks_replace_a_broken_machine(cluster: Cluster) -> None:
 
 
 def active_check(cluster: Cluster) -> dict[str, Any]:
-    status: dict[str, Any] = cluster.custom("activechecks", CHECK).get("status", {}).get("slurmJobsStatus", {})
+    status: dict[str, Any] = (
+        cluster.custom("activechecks", cluster.node_check).get("status", {}).get("slurmJobsStatus", {})
+    )
     return status
 
 
 def run_check(cluster: Cluster, name: str) -> dict[str, Any]:
     """Start a run as people do, and wait for its end."""
-    cluster.kubectl("create", "job", f"--from=cronjob/{CHECK}", name)
+    cluster.kubectl("create", "job", f"--from=cronjob/{cluster.node_check}", name)
     annotation = "-o=jsonpath={.metadata.annotations.slurm-job-id}"
     ids = cluster.wait(f"{name} has Slurm jobs", lambda: cluster.kubectl("get", "job", name, annotation))
 
@@ -58,12 +58,12 @@ def run_check(cluster: Cluster, name: str) -> dict[str, Any]:
 
 def test_check_fails_and_drains_the_node(cluster: Cluster) -> None:
     assert run_check(cluster, "check-well")["lastRunStatus"] == "Complete"
-    fault(cluster, "check-fails", CHECK, "worker-0")
+    fault(cluster, "check-fails", cluster.node_check, "worker-0")
     status = run_check(cluster, "check-ill")
     assert status["lastRunStatus"] == "Failed"
     [failed] = status["lastRunFailJobsAndReasons"]
     # Nobody acts on it: the check controllers are off here.
-    assert cluster.node("worker-0").reason == f"[node_problem] {CHECK}: job {failed['jobID']} [slurm_job]"
+    assert cluster.node("worker-0").reason == f"[node_problem] {cluster.node_check}: job {failed['jobID']} [slurm_job]"
     assert "DRAIN" in cluster.node("worker-0").state
     assert accounted(cluster, failed["jobID"])["ExitCode"] == "1:0"
 

@@ -31,7 +31,7 @@ def index(tmp_path: Path) -> Iterator[str]:
         context = ensure_certificates(tmp_path).server_context()
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"https://127.0.0.1:{server.server_port}/simple/"
+        yield f"https://localhost:{server.server_port}/simple/"
         server.shutdown()
 
 
