@@ -102,14 +102,21 @@ class RecipeProvisioner(Provisioner):
 
     def _planned_end(self, values: Variables, there: TerraformPlan, keep_data: bool) -> TerraformPlan:
         """The plan of a destruction, of all that is there, or of all but the data."""
-        found = {one.address: one.type for one in there.changes if one.action not in ("create", "read")}
-        kept = [address for address, kind in found.items() if keep_data and kind in _HOLD_DATA]
+        found = [one for one in there.changes if one.action not in ("create", "read")]
+        kept = [one.address for one in found if keep_data and one.type in _HOLD_DATA]
         if not kept:
             return self._workspace.plan(values, destroy=True)
         self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
-        # What a target depends on stays, and data depends on nothing.
-        targets = [address for address in found if address not in kept]
-        return self._workspace.plan(values, destroy=True, targets=targets) if targets else TerraformPlan(())
+        # With a target goes all that depends on it: in the recipe, file systems depend on the check of the variables.
+        targets = [one.address for one in found if one.address not in kept and not one.holds_nothing]
+        plan = self._workspace.plan(values, destroy=True, targets=targets) if targets else TerraformPlan(())
+        if lost := [one.address for one in plan.changes if one.is_loss and one.address in kept]:
+            raise SpecMistake(
+                f"nothing was changed: Terraform destroys {', '.join(lost)} with what it depends on: set "
+                f"keep_data=False, or keep it by `terraform state rm '{lost[0]}'` in {self._workspace.root}, which "
+                "leaves it out of the state of the next cluster"
+            )
+        return plan
 
     def guard(self, allowed: Sequence[str]) -> None:
         assert self._plan is not None, "it was planned"

@@ -77,9 +77,13 @@ class ResourceChange:
         return self.reason == _REASONS["replace_because_tainted"]
 
     @property
+    def holds_nothing(self) -> bool:
+        return _HOLD_NOTHING.fullmatch(self.type) is not None
+
+    @property
     def is_loss(self) -> bool:
         """True if what it holds is lost: data, nodes with their jobs, a release with all it has installed."""
-        return self.action in ("delete", "replace") and not _HOLD_NOTHING.fullmatch(self.type)
+        return self.action in ("delete", "replace") and not self.holds_nothing
 
     def is_among(self, patterns: Iterable[str]) -> bool:
         """True if its address matches a pattern: ``*`` stands for any text; without an index it matches all instances.

@@ -24,10 +24,16 @@ locals {
   kind = lookup({ jail = "filesystem", cluster = "cluster", slurm = "release" }, var.name, "group")
 }
 
+# As in the published recipe, whose file systems wait for the check of its variables.
+resource "terraform_data" "check_variables" {
+  count = local.kind == "filesystem" ? 1 : 0
+}
+
 resource "nebius_compute_v1_filesystem" "this" {
-  count     = local.kind == "filesystem" ? 1 : 0
-  name      = var.name
-  parent_id = "project"
+  count      = local.kind == "filesystem" ? 1 : 0
+  depends_on = [terraform_data.check_variables]
+  name       = var.name
+  parent_id  = "project"
 }
 
 resource "nebius_mk8s_v1_cluster" "this" {

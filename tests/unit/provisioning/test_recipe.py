@@ -198,6 +198,22 @@ def test_a_state_of_another_cluster_is_left_alone() -> None:
     planned(change(kind, "create", after="soperator-other"), name="other")
 
 
+def test_data_stays_if_a_cluster_is_destroyed_or_the_task_fails() -> None:
+    jail, bucket = change("nebius_compute_v1_filesystem", "no-op"), change("nebius_storage_v1_bucket", "no-op")
+    rest = [change(kind, "no-op") for kind in ("nebius_mk8s_v1_cluster", "terraform_data")]
+    provisioner, _ = planned(jail, bucket, *rest)
+    look = provisioner._workspace.plan
+    there, ends = look.return_value, [change("nebius_mk8s_v1_cluster", "delete")]
+    look.side_effect = [there, TerraformPlan.read({"resource_changes": ends})]
+    assert provisioner.plan(destroy=True).changes == {"a.nebius_mk8s_v1_cluster": "delete"}
+    # Not the check of the variables, on which file systems depend.
+    assert look.call_args.kwargs["targets"] == ["a.nebius_mk8s_v1_cluster"]
+    ends.append(change("nebius_storage_v1_bucket", "delete"))
+    look.side_effect = [there, TerraformPlan.read({"resource_changes": ends})]
+    with pytest.raises(SpecMistake, match=r"nothing was changed: Terraform destroys a\.nebius_storage_v1_bucket"):
+        provisioner.plan(destroy=True)
+
+
 #: As `nebius mk8s cluster get-credentials` adds one for each cluster.
 KUBECONFIG = """
 apiVersion: v1
