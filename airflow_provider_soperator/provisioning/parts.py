@@ -133,7 +133,7 @@ class NodeSet:
     gpu_cluster: str | None = field(default=None, kw_only=True)
     #: False: there are always ``size`` machines.
     autoscaling: Switch | None = field(default=None, kw_only=True)
-    #: The lower bound of the number of machines; "all" keeps ``size`` machines.
+    #: The lower bound of the number of machines; "all", the recipe's default, keeps ``size`` machines.
     min_size: Number | Literal["all"] | None = field(default=None, kw_only=True)
     ephemeral: Switch = field(default=False, kw_only=True)
     #: Number of ephemeral nodes that are on at first.
@@ -221,16 +221,17 @@ class NodeSet:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about combinations that are allowed, but rarely intended."""
-        keeps = self.autoscaling is False or self.min_size == "all" or self.min_size == self.size
+        # For the recipe no minimum is that of all.
+        keeps = self.autoscaling is False or self.min_size in (None, "all", self.size)
         if self.ephemeral is True and keeps:
             return (
                 f"node set {self.name}: its nodes are ephemeral, but its machines are not: when Slurm powers nodes "
-                "down, the machines stay and hold their GPUs. Leave autoscaling on, with min_size below size",
+                "down, the machines stay and hold their GPUs. Leave autoscaling on, and set min_size below size",
             )
-        if self.ephemeral is False and self.min_size is None and self.autoscaling is not False:
+        if self.ephemeral is False and not keeps:
             return (
-                f"node set {self.name}: its nodes are static, but the recipe may scale its machines down to 0; set "
-                'min_size="all" once they exist',
+                f"node set {self.name}: its nodes are static, but its machines may be scaled down to {self.min_size}; "
+                "omit min_size",
             )
         return ()
 

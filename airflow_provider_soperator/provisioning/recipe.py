@@ -273,7 +273,7 @@ def _workers(one: NodeSet) -> Variables:
         local_nvme={"enabled": True, **_renamed(one.local_nvme)} if one.local_nvme else None,
     )
     if one.min_size == "all":
-        # For the recipe, null is not the same as an omitted value.
+        # The recipe's word for it.
         rendered["autoscaling"] = {"enabled": True, "min_size": None}
     return {**always, **_merged(rendered, one.extra, f"node set {one.name}")}
 

@@ -107,11 +107,13 @@ def test_blocks_are_never_left_for_what_can_be_bought() -> None:
     assert workers(blocks=("capacityblockgroup-a",), reservation="AUTO").policy == "AUTO"
 
 
-@pytest.mark.parametrize("keeps", [{"autoscaling": False}, {"min_size": "all"}, {"min_size": 2}])
+@pytest.mark.parametrize("keeps", [{}, {"autoscaling": False}, {"min_size": "all"}, {"min_size": 2}])
 def test_machines_that_stay_behind_ephemeral_nodes_are_warned_of(keeps: dict[str, Any]) -> None:
     (warning,) = cluster(nodesets=(workers(ephemeral=True, **keeps),)).warnings
     assert "the machines stay and hold their GPUs" in warning
     assert cluster(nodesets=(workers(ephemeral=True, min_size=0),)).warnings == ()
+    assert cluster(nodesets=(workers(**keeps),)).warnings == ()
+    assert "may be scaled down to 1" in cluster(nodesets=(workers(min_size=1),)).warnings[0]
 
 
 def test_a_cluster_on_which_checks_or_changes_would_not_work_is_warned_of() -> None:
