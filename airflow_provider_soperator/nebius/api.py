@@ -27,7 +27,7 @@ class NebiusError(TransportError):
 
 
 class NebiusUnreachable(NebiusError):
-    """No answer, or none in time. The call may have taken effect."""
+    """No answer, none in time, or an internal error of the API. The call may have taken effect."""
 
     retryable = True
     unsettled = True
@@ -127,6 +127,7 @@ _REFUSALS: tuple[tuple[set[str], type[NebiusError], str], ...] = (
         NebiusConflict,
         "read it again and retry",
     ),
+    ({"internal_error", "INTERNAL", "UNKNOWN"}, NebiusUnreachable, "retry, and give Nebius' support the request's id"),
     ({"UNAVAILABLE", "DEADLINE_EXCEEDED"}, NebiusUnreachable, _IS_IT_THERE),
     # Without details, the exhausted resource may be anything: public addresses, disks, calls per second.
     ({"RESOURCE_EXHAUSTED"}, NebiusBusy, "check the project's quotas and the rate of calls"),

@@ -186,6 +186,7 @@ BAD = BadRequest(violations=[BadRequest.Violation(field="spec.size", message="is
         (refusal(StatusCode.INVALID_ARGUMENT, detail(bad_request=BAD)), NebiusError, ["spec.size is required"]),
         (refusal(StatusCode.UNAVAILABLE), NebiusUnreachable, ["check host and port"]),
         (refusal(StatusCode.DEADLINE_EXCEEDED), NebiusUnreachable, ["check host and port"]),
+        (refusal(StatusCode.INTERNAL), NebiusUnreachable, ["retry"]),
         (TimeoutError("The request timed out."), NebiusUnreachable, [f"could not resize {GROUP}: no answer in time"]),
         (SDKError("empty token file provided"), NebiusError, ["empty token file provided"]),
         (FileNotFoundError(2, "No such file", "/token"), NebiusUnauthenticated, ["/token", "check the credentials"]),
