@@ -205,7 +205,9 @@ def explain(found: Sequence[Diagnostic], command: str) -> TerraformError:
     more = f"; and {len(wrong) - _TOLD} more errors" if len(wrong) > _TOLD else ""
     what = f"terraform {command}: {told}{more}"
     text = "\n".join(one.words for one in wrong)
-    cause = next((one for one in _IN_MESSAGES if one.is_in(text)), TERRAFORM_FAILED)
+    causes = [one for one in _IN_MESSAGES if one.is_in(text)] or [TERRAFORM_FAILED]
+    # A lock that is not described may be refused for another reason, such as the backend's keys.
+    cause = causes[0] if Lock.read(wrong) else next((one for one in causes if one is not STATE_LOCKED), STATE_LOCKED)
     if cause is CLOUD_QUOTA_EXCEEDED and (names := [name for name in _QUOTA.findall(text) if not _HOST.search(name)]):
         what = f"the quota {', '.join(dict.fromkeys(names))} is exceeded ({what})"
     return cause.error(what, diagnostics=found)

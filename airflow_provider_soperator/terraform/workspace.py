@@ -256,11 +256,13 @@ class Workspace:
                 elif seconds < self.lock_timeout:
                     seconds = self.lock_timeout
                     self.log.info("%s: waiting for at most %.0f s", lock or error.what, seconds)
+                elif lock is None:
+                    raise
                 else:
                     raise STATE_LOCKED.error(
-                        f"{lock or error.what}, still after {self.lock_timeout:.0f} s",
+                        f"{lock}, still after {self.lock_timeout:.0f} s",
                         "wait for it to end; if that process has certainly died, run "
-                        f"`terraform force-unlock {lock.id if lock else 'ID'}` in the workspace's folder",
+                        f"`terraform force-unlock {lock.id}` in the workspace's folder",
                         error.diagnostics,
                     ) from None
 

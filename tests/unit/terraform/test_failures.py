@@ -27,6 +27,8 @@ MADE = 1795312535.496482762
     ("summary", "detail", "cause"),
     [
         ("Error acquiring the state lock", LOCKED, failures.STATE_LOCKED),
+        ("Error acquiring the state lock", "Error message: S3: PutObject, StatusCode: 403", failures.DENIED),
+        ("Error acquiring the state lock", "Error message: resource temporarily unavailable", failures.STATE_LOCKED),
         ("Saved plan is stale", "The given plan file can no longer be applied", failures.PLAN_OUTDATED),
         ("Backend configuration changed", 'use "terraform init -reconfigure".', failures.BACKEND_CHANGED),
         ('Backend initialization required, please run "terraform init"', "", failures.BACKEND_CHANGED),
