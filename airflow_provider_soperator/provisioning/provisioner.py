@@ -9,10 +9,13 @@ from typing import Any
 
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake, given
 from airflow_provider_soperator.provisioning.spec import Connections
+from airflow_provider_soperator.terraform.plan import DEPOSED
 
 #: Actions that may be left of an approved action that was interrupted: an unfinished resource is replaced, and a
 #: replacement may already have deleted the old one.
 _LEFT = {"create": ("create", "replace"), "replace": ("replace", "create")}
+#: Before the name of an output, which holds nothing.
+OUTPUT = "output "
 
 
 @dataclass(frozen=True)
@@ -37,16 +40,22 @@ class ProvisioningPlan:
         """
         if not isinstance(agreed, Mapping) or "changes" not in agreed:
             raise SpecMistake(f"approved_plan must be the result of a task with plan_only=True, got {agreed!r}")
-        known = agreed["changes"]
+        known: Mapping[str, str] = agreed["changes"]
         news = [
-            f"{address} ({action})"
-            for address, action in self.changes.items()
-            if action not in _LEFT.get(known.get(address), (known.get(address),))
+            f"{address} ({action})" for address, action in self.changes.items() if not _is_left(address, action, known)
         ]
         if news:
             raise SpecMistake(
                 f"the plan has changed since it was approved: {', '.join(news)}; plan again, and have that approved"
             )
+
+
+def _is_left(address: str, action: str, agreed: Mapping[str, str]) -> bool:
+    """True for an approved change, and for what an interrupted one has left: its old object, and outputs."""
+    said = agreed.get(address, "")
+    if action in _LEFT.get(said, (said,)) or address.startswith(OUTPUT):
+        return True
+    return agreed.get(address.rpartition(DEPOSED)[0]) == "replace"
 
 
 @dataclass(frozen=True)

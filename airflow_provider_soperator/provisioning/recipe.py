@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake, given
 from airflow_provider_soperator.provisioning.parts import RACKED, Filesystem, NodeSet, PartitionSpec, ServiceNodes
-from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
+from airflow_provider_soperator.provisioning.provisioner import OUTPUT, Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.recipe_needs import RecipeNeeds
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
 from airflow_provider_soperator.terraform.failures import UNPREPARED
@@ -68,13 +68,13 @@ class RecipeProvisioner(Provisioner):
         if destroy:
             plan = self._planned_end(values, plan, keep_data)
         self._plan = plan
-        changes = {one.address: one.action for one in plan.news if one.action not in ("no-op", "read")}
+        changes = {one.label: one.action for one in plan.news if one.action not in ("no-op", "read")}
         exists = any(one.action not in ("create", "read") for one in plan.changes)
         if plan.is_empty:
             return ProvisioningPlan(plan.summary, changes, exists)
         recipe = workspace.recipe
         notes = UNLOCKED * (not recipe.is_locked) + NO_BUCKET * recipe.is_without_bucket
-        outputs = {f"output {name}": "update" for name in plan.outputs}
+        outputs = {f"{OUTPUT}{name}": "update" for name in plan.outputs}
         return ProvisioningPlan(plan.summary + notes, changes or outputs, exists)
 
     def _check_needs(self) -> None:

@@ -25,6 +25,7 @@ _REASONS = {
     "delete_because_each_key": "its key is no longer in for_each of the recipe",
     "delete_because_no_move_target": "it was moved to an address that does not exist",
 }
+DEPOSED = " (deposed object "
 #: Types of resources that hold nothing: a replacement runs their provisioners again, or writes a file on the worker.
 _HOLD_NOTHING = re.compile(r"terraform_data|null_resource|(local|random|time)_\w+")
 _ON_WORKER = "local_"
@@ -42,6 +43,8 @@ class ResourceChange:
     #: The attributes that force a replacement.
     replace_paths: tuple[str, ...] = ()
     previous_address: str = ""
+    #: The key of an object that an interrupted replacement has left beside the one at this address.
+    deposed: str = ""
     is_import: bool = False
     #: Each plan has this change: it is forced by a value that Terraform knows only when it applies, such as the time,
     #: or it writes a file on the worker. The cluster stays as it is.
@@ -64,12 +67,18 @@ class ResourceChange:
             reason=_REASONS.get(said, said.replace("_", " ")),
             replace_paths=tuple(map(_path, forcing)),
             previous_address=document.get("previous_address", ""),
+            deposed=document.get("deposed", ""),
             is_import="importing" in change,
             is_repeated=_HOLD_NOTHING.fullmatch(kind) is not None
             and ((action == "replace" and is_untold) or (kind.startswith(_ON_WORKER) and action != "delete")),
             before=change.get("before") or {},
             after=change.get("after") or {},
         )
+
+    @property
+    def label(self) -> str:
+        """Its address, in Terraform's words for what is no longer there by that address."""
+        return f"{self.address}{DEPOSED}{self.deposed})" if self.deposed else self.address
 
     @property
     def is_tainted(self) -> bool:
@@ -102,7 +111,7 @@ class ResourceChange:
     def __str__(self) -> str:
         was = f"it was {self.previous_address}" * bool(self.previous_address)
         told = "; ".join(filter(None, (self.why, "imported" * self.is_import, was)))
-        return f"{_SIGNS.get(self.action, self.action):>3} {self.address}" + (f"   {told}" if told else "")
+        return f"{_SIGNS.get(self.action, self.action):>3} {self.label}" + (f"   {told}" if told else "")
 
 
 @dataclass(frozen=True)
@@ -178,7 +187,7 @@ class TerraformPlan:
         if not refused:
             return
         ends = {"replace": "replaced", "delete": "destroyed"}
-        told = (f"{one.address} would be {ends[one.action]}{one.why and f' because {one.why}'}" for one in refused)
+        told = (f"{one.label} would be {ends[one.action]}{one.why and f' because {one.why}'}" for one in refused)
         remedy = DESTRUCTION_REFUSED.remedy
         if tainted := [one.address for one in refused if one.is_tainted]:
             remedy = f"{remedy}; one that is in use is kept by `terraform untaint {tainted[0]}` in its workspace"

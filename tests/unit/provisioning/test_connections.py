@@ -82,7 +82,16 @@ AGREED = {"changes": {"a": "create", "b": "update", "r": "replace"}}
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"a": "create"}, {"a": "replace"}, {"a": "create", "b": "update"}, {"r": "replace"}, {"r": "create"}],
+    [
+        {},
+        {"a": "create"},
+        {"a": "replace"},
+        {"a": "create", "b": "update"},
+        {"r": "replace"},
+        {"r": "create"},
+        {"r (deposed object 1f)": "delete"},
+        {"output address": "update"},
+    ],
 )
 def test_no_more_than_was_agreed_to(changes: dict[str, str]) -> None:
     ProvisioningPlan("", changes).check_agreed(AGREED)
@@ -95,6 +104,7 @@ def test_no_more_than_was_agreed_to(changes: dict[str, str]) -> None:
         ({"b": "replace"}, r"b \(replace\)"),
         ({"a": "delete"}, r"a \(delete\)"),
         ({"r": "delete"}, r"r \(delete\)"),
+        ({"b (deposed object 1f)": "delete"}, r"b \(deposed object 1f\) \(delete\)"),
     ],
 )
 def test_more_than_was_agreed_to(changes: dict[str, str], more: str) -> None:

@@ -198,6 +198,15 @@ def test_a_state_of_another_cluster_is_left_alone() -> None:
     planned(change(kind, "create", after="soperator-other"), name="other")
 
 
+def test_what_a_replacement_has_left_is_not_what_is_there() -> None:
+    left = {**change("a", "delete"), "deposed": "1f"}
+    provisioner, _ = planned(change("a", "update"), left)
+    assert provisioner.plan().changes == {"a.a": "update", "a.a (deposed object 1f)": "delete"}
+    with fails(DESTRUCTION_REFUSED, match=r"a\.a \(deposed object 1f\) would be destroyed"):
+        provisioner.guard(())
+    provisioner.guard(["a.a"])
+
+
 def test_data_stays_if_a_cluster_is_destroyed_or_the_task_fails() -> None:
     jail, bucket = change("nebius_compute_v1_filesystem", "no-op"), change("nebius_storage_v1_bucket", "no-op")
     rest = [change(kind, "no-op") for kind in ("nebius_mk8s_v1_cluster", "terraform_data")]
