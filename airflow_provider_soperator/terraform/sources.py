@@ -67,7 +67,7 @@ class Source:
         return {"source": package + (f"//{within}" if within else "") + (f"?{query}" if query else ""), **module}
 
 
-def bring(terraform: Terraform, source: Source, into: Path) -> Path:
+def bring(terraform: Terraform, source: Source, into: Path, workspace: str | None = None) -> Path:
     """Copy the present recipe from its source into a folder, and return the path of its root module.
 
     Other files stay: a local state, installed providers, output of scripts. A recipe with a ``ref`` is copied once.
@@ -82,7 +82,7 @@ def bring(terraform: Terraform, source: Source, into: Path) -> Path:
     if folder:
         tree = reach(folder)
         root = os.path.relpath(folder.absolute(), tree)
-        _refuse_to_forget(folder, into / root)
+        _refuse_to_forget(folder, into / root, workspace)
         # The tree may contain workspaces, including this one.
         files = _mirror(tree, root, into, known.get("files", []), but=into.parent.parent)
     else:
@@ -104,14 +104,16 @@ def _download(terraform: Terraform, source: Source, staging: Path) -> tuple[Path
     return modules / _MODULE, os.path.relpath(root, modules / _MODULE)
 
 
-def _refuse_to_forget(folder: Path, root: Path) -> None:
-    state = folder / _STATE
-    has_state = state.exists() and json.loads(state.read_text()).get("resources")
-    if has_state and not (root / _STATE).exists() and RootModule.read(folder).backend == "local":
-        raise STATE_ELSEWHERE.error(
-            f"{state} contains a cluster, which a copy of the recipe would create a second time",
-            f"give the recipe a shared backend, or copy the state to {root / _STATE} and use it only there",
-        )
+def _refuse_to_forget(folder: Path, root: Path, workspace: str | None) -> None:
+    """Raise if a local state of the recipe's folder has a cluster that is not in the one that is used here."""
+    used = _STATE if workspace in (None, "default") else f"{_STATE}.d/{workspace}/{_STATE}"
+    for state in {folder / _STATE, folder / used} if not (root / used).exists() else ():
+        has_cluster = state.exists() and json.loads(state.read_text()).get("resources")
+        if has_cluster and RootModule.read(folder).backend == "local":
+            raise STATE_ELSEWHERE.error(
+                f"{state} contains a cluster, which a copy of the recipe would create a second time",
+                f"give the recipe a shared backend, or copy the state to {root / used} and use it only there",
+            )
 
 
 def _mirror(tree: Path, root: str, into: Path, earlier: list[str], but: Path | None = None) -> list[str]:

@@ -96,7 +96,7 @@ class Workspace:
         version = self.terraform.run("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")
         self.log.info("%s, in %s", version, self.folder)
         with self._alone():
-            root = bring(self.terraform, self.source, self.folder / "recipe")
+            root = bring(self.terraform, self.source, self.folder / "recipe", self.terraform_workspace)
             backend = root / _BACKEND
             backend.unlink(missing_ok=True)
             if self.backend:
