@@ -92,6 +92,7 @@ class ObjectsProvisioner(Provisioner):
             for label, (resource, name) in objects_of(self._spec).items():
                 with suppress(ObjectMissing):
                     before[label] = await objects.read(resource, name)
+                    self._refuse_another(label, before[label])
             cluster = before.get(f"{SLURM_CLUSTER.kind}/{self._spec.name}")
             if cluster:
                 self._begun_by = cluster["metadata"].get("annotations", {}).get(_BEGUN_BY, "")
@@ -106,6 +107,14 @@ class ObjectsProvisioner(Provisioner):
             changes = {label: action for label in after if (action := self._told(label, before.get(label), after))}
             self._shrunk = await self._lost(objects, before, after)
         return _plan_of(changes, cluster is not None)
+
+    def _refuse_another(self, label: str, there: Object) -> None:
+        """Raise for a node set of another cluster, which would be taken from it, or destroyed."""
+        if (owner := cluster_of(there)) not in ("", self._spec.name):
+            raise SpecMistake(
+                f"{label} is of the cluster {owner}, and not of {self._spec.name}: nothing was changed; choose another "
+                "name for the node set, or correct that of the cluster"
+            )
 
     async def _tell_left(self, objects: Objects, before: Mapping[str, Object]) -> None:
         for label in before:

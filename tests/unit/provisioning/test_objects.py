@@ -408,6 +408,14 @@ def test_a_node_set_that_was_ephemeral_before_starts_with_the_nodes_of_then() ->
         provision(ephemeral, there)
 
 
+@pytest.mark.parametrize("destroy", [True, False])
+def test_a_node_set_of_another_cluster_is_left_alone(destroy: bool) -> None:
+    there = Namespace()
+    provision(cluster(), there)
+    with pytest.raises(SpecMistake, match="NodeSet/worker is of the cluster research, and not of other: nothing was"):
+        provisioner(cluster(name="other"), there).plan(destroy=destroy)
+
+
 def test_a_destroyed_cluster_leaves_other_node_sets_which_is_told(caplog: pytest.LogCaptureFixture) -> None:
     there = Namespace()
     provision(cluster(nodesets=(workers(), workers("other"))), there)
