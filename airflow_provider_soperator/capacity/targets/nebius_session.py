@@ -321,8 +321,9 @@ def refuse_to_buy(group: NodeGroup, block_id: str) -> None:
             f"`{_SET_POLICY} --template-reservation-policy-reservation-ids {block_id} --id {group_id}`, which replaces "
             "its nodes one after the other",
         )
-    if policy.reservation_ids and block_id not in policy.reservation_ids:
+    if others := [one for one in policy.reservation_ids if one != block_id]:
         said = f"takes its machines from {', '.join(policy.reservation_ids)}, not from {block_id}"
+        said += " alone" * (len(others) < len(policy.reservation_ids))
         raise CapacityMistake(f"node group {group_id} {said}", "use that block, or another node group")
     kind = group.spec.template.WhichOneof("pricing_model")
     if group.spec.template.HasField("preemptible") or kind not in (None, "on_demand"):

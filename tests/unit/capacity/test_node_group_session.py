@@ -66,6 +66,16 @@ class Group:
         asyncio.run(session.grow(to))
 
 
+def test_a_group_that_may_take_machines_of_another_block_does_not_grow() -> None:
+    group = Group()
+    group.group.spec.template.reservation_policy.reservation_ids = ["block-1", "block-2"]
+    with pytest.raises(CapacityMistake, match="from block-1, block-2, not from block-1 alone"):
+        group.grow(3)
+    group.group.spec.template.reservation_policy.reservation_ids = ["block-1"]
+    group.grow(3)
+    assert group.sizes == [GroupSize(3)]
+
+
 def test_a_growth_does_not_wait_for_the_one_before() -> None:
     group = Group()
     group.grow(3)
