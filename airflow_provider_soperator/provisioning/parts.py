@@ -191,6 +191,10 @@ class NodeSet:
         for block in self.blocks:
             if not is_template(block) and not block.startswith("capacityblockgroup-"):
                 raise SpecMistake(f"{where}: ids in blocks must begin with capacityblockgroup-, got {block!r}")
+        if self.preemptible is True and self.blocks:
+            raise SpecMistake(
+                f"{where}: preemptible machines are never of a block, but blocks is set; omit one of them"
+            )
         if policy == "STRICT" and not self.blocks:
             raise SpecMistake(f"{where}: reservation STRICT takes machines only from blocks: set blocks")
         if policy == "FORBID" and self.blocks:

@@ -59,7 +59,6 @@ def test_all_that_can_be_said_of_workers() -> None:
                     min_size=0,
                     auto_resume=False,
                     blocks=("capacityblockgroup-a",),
-                    preemptible=True,
                     features=("h100",),
                     drain_timeout="2h",
                     max_pods=16,
@@ -75,7 +74,6 @@ def test_all_that_can_be_said_of_workers() -> None:
         "size": 2,
         "autoscaling": {"min_size": 0},
         "gpu_cluster": {"infiniband_fabric": "fabric-3"},
-        "preemptible": {},
         "reservation_policy": {"policy": "STRICT", "reservation_ids": ["capacityblockgroup-a"]},
         "features": ["h100"],
         "ephemeral_nodes": True,
@@ -93,6 +91,8 @@ def test_all_that_can_be_said_of_workers() -> None:
         "node_local_jail_submounts": [],
         "extra_labels": {"team": "a"},
     }
+    (found,) = variables(cluster(nodesets=(workers(preemptible=True),)))["slurm_nodeset_workers"]
+    assert found["preemptible"] == {}
 
 
 def test_the_rest_of_a_cluster() -> None:

@@ -63,6 +63,7 @@ def test_a_cluster_that_is_refused(changed: dict[str, Any], said: str) -> None:
         ({"reservation": "strict"}, "must be one of AUTO, FORBID, STRICT"),
         ({"reservation": "STRICT"}, "only from blocks: set blocks"),
         ({"reservation": "FORBID", "blocks": ("capacityblockgroup-a",)}, "omit one of them"),
+        ({"preemptible": True, "blocks": ("capacityblockgroup-a",)}, "preemptible machines are never of a block"),
         ({"blocks": ("mk8snodegroup-e00",)}, "must begin with capacityblockgroup-"),
     ],
 )
