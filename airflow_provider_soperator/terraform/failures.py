@@ -135,6 +135,9 @@ BACKEND_CHANGED = Cause(
     pattern=r"backend (configuration|type) changed|backend initialization required|-migrate-state"
     r"|unsetting the previous",
 )
+NO_WORKSPACES = Cause(
+    'use the workspace "default", and a state of its own for each cluster', pattern=r"workspaces not supported"
+)
 TERRAFORM_TOO_OLD = Cause(
     "install a Terraform that the recipe's required_version allows, or set the path of one",
     pattern=r"unsupported (terraform|opentofu) core version",
@@ -192,9 +195,9 @@ NOT_ENOUGH_RESOURCES = Cause(
 TERRAFORM_FAILED = Cause(retryable=True)
 #: What Terraform's messages can be about: failures of Terraform itself come before errors of the cloud.
 _IN_MESSAGES = (
-    STATE_LOCKED, STATE_NOT_SAVED, PLAN_OUTDATED, BACKEND_CHANGED, TERRAFORM_TOO_OLD, NOT_A_RECIPE, RECIPE_MISSING,
-    PROVIDER_MISSING, INVALID_VARIABLE, UNKNOWN_VARIABLE, RECIPE_INVALID, CLOUD_QUOTA_EXCEEDED, UNAUTHENTICATED,
-    DENIED, ALREADY_THERE, NOT_ENOUGH_RESOURCES,
+    STATE_LOCKED, STATE_NOT_SAVED, PLAN_OUTDATED, BACKEND_CHANGED, NO_WORKSPACES, TERRAFORM_TOO_OLD, NOT_A_RECIPE,
+    RECIPE_MISSING, PROVIDER_MISSING, INVALID_VARIABLE, UNKNOWN_VARIABLE, RECIPE_INVALID, CLOUD_QUOTA_EXCEEDED,
+    UNAUTHENTICATED, DENIED, ALREADY_THERE, NOT_ENOUGH_RESOURCES,
 )  # fmt: skip
 
 

@@ -104,7 +104,9 @@ class Workspace:
             self._recipe = RootModule.read(root)
         check()
         self.terraform.run("init", "-input=false", "-no-color", cwd=self.root)
-        if name := self.terraform_workspace:
+        name = self.terraform_workspace
+        # A backend without workspaces, such as http, has the default one, and lets none be selected.
+        if name and name != self.terraform.run("workspace", "show", cwd=self.root).strip():
             self.terraform.run("workspace", "select", "-or-create", name, cwd=self.root)
         if self.recipe.backend == "local":
             self.log.warning(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_soperator.terraform.failures import UNKNOWN_VARIABLE, TerraformError
+from airflow_provider_soperator.terraform.failures import NO_WORKSPACES, UNKNOWN_VARIABLE, TerraformError
 from airflow_provider_soperator.terraform.runs import Terraform
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
+from tests.terraform_errors import fails
 
 #: What Terraform has to say of a value in a file of values that no variable takes.
 TERRAFORM = r"""#!/bin/sh
@@ -18,19 +19,31 @@ case $1 in
 version) echo "Terraform v1.9.0" ;;
 plan) echo '{"type":"diagnostic","diagnostic":{"severity":"warning","summary":"Value for undeclared variable"}}' ;;
 show) echo '{}' ;;
+workspace) [ "$2" = show ] && echo default || { echo "workspaces not supported" >&2; exit 1; } ;;
 esac
 """
 
 
-def test_a_value_that_terraform_ignores_is_refused_also_if_the_recipe_cannot_be_parsed_here(tmp_path: Path) -> None:
-    recipe, binary = tmp_path / "recipe", tmp_path / "terraform"
-    recipe.mkdir()
+def workspace_in(folder: Path, name: str | None = None) -> Workspace:
+    recipe, binary = folder / "recipe", folder / "terraform"
+    recipe.mkdir(exist_ok=True)
     (recipe / "main.tf").write_text('variable "size" {}\n')
     (recipe / "new.tf").write_text("of a newer { language\n")
     binary.write_text(TERRAFORM)
     binary.chmod(0o755)
     terraform, log = Terraform(str(binary), {"PATH": "/usr/bin:/bin"}), logging.getLogger(__name__)
-    workspace = Workspace(tmp_path / "workspace", Source(str(recipe)), terraform, log, lambda text: None)
+    source = Source(str(recipe))
+    return Workspace(folder / "workspace", source, terraform, log, lambda text: None, terraform_workspace=name)
+
+
+def test_a_backend_without_workspaces_has_the_default_one(tmp_path: Path) -> None:
+    workspace_in(tmp_path, "default").init()
+    with fails(NO_WORKSPACES, match='use the workspace "default"'):
+        workspace_in(tmp_path, "research").init()
+
+
+def test_a_value_that_terraform_ignores_is_refused_also_if_the_recipe_cannot_be_parsed_here(tmp_path: Path) -> None:
+    workspace = workspace_in(tmp_path)
     workspace.init()
     with pytest.raises(TerraformError, match="Value for undeclared variable") as refused:
         workspace.plan({"sizee": 2})
