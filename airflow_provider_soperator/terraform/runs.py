@@ -114,6 +114,8 @@ class RunRecord:
     #: The user, as Terraform writes it into a lock.
     who: str
     started: float
+    #: The process of the task that has started it.
+    starter: int = 0
 
 
 class Run:
@@ -156,6 +158,12 @@ class Run:
     def is_here(self) -> bool:
         """True if its processes are on this machine and in this container."""
         return self.record.pid_namespace == pid_namespace()
+
+    @property
+    def is_attended(self) -> bool:
+        """True while another task, that has started it, is alive."""
+        starter = self.record.starter
+        return self.is_here and starter not in (0, os.getpid()) and os.path.exists(f"/proc/{starter}/exe")
 
     @property
     def was_noticed(self) -> bool:
@@ -216,8 +224,8 @@ class Run:
                 log.warning("%s", line)
 
     def interrupt(self) -> None:
-        """Have Terraform stop in good order. May be called by a signal handler."""
-        self.was_interrupted = True
+        """Have Terraform stop in good order, unless another task waits for it. May be called by a signal handler."""
+        self.was_interrupted = not self.is_attended
         self._tell()
 
     def _number(self, name: str) -> int | None:
@@ -274,7 +282,7 @@ def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[st
     argv = [word.replace("{run}", str(folder)) for word in argv]
     for name in ("out", "err"):
         (folder / name).touch()
-    record = RunRecord(kind, argv, host, pid_namespace(), f"{_user()}@{host}", time.time())
+    record = RunRecord(kind, argv, host, pid_namespace(), f"{_user()}@{host}", time.time(), os.getpid())
     with (folder / "alive").open("w+") as alive:
         # The lock passes to the processes, and ends with the last of them.
         fcntl.flock(alive, fcntl.LOCK_EX)

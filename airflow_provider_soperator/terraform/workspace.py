@@ -197,6 +197,8 @@ class Workspace:
         if (run := self._following) is None:
             return "Terraform was not running"
         run.interrupt()
+        if run.is_attended:
+            return f"Terraform continues for the task that has started it; see {run.folder}"
         if not run.is_here:
             return f"Terraform continues on {run.record.host}, and can be interrupted only there; see {run.folder}"
         return f"Terraform finishes what it has begun, saves the state and releases its lock; see {run.folder}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -62,5 +63,19 @@ def test_a_provider_that_is_left_when_all_else_was_killed_is_no_run(tmp_path: Pa
 
         until(is_over, "what is left counts as a run")
         assert run.was_killed
+    finally:
+        os.killpg(run._process.pid, signal.SIGKILL)
+
+
+def test_a_run_of_a_task_that_lives_is_not_interrupted_by_one_that_follows_it(tmp_path: Path) -> None:
+    run = runs.start(tmp_path / "runs", "apply", ["/bin/sleep", "600"], tmp_path, {})
+    assert run._process is not None
+    record = run.folder / "record.json"
+    try:
+        for starter, is_interrupted in ((run._process.pid, False), (2**30, True), (os.getpid(), True)):
+            record.write_text(json.dumps({**json.loads(record.read_text()), "starter": starter}))
+            follower = Run(run.folder)
+            follower.interrupt()
+            assert follower.was_interrupted is is_interrupted
     finally:
         os.killpg(run._process.pid, signal.SIGKILL)
