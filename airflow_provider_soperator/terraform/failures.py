@@ -150,6 +150,8 @@ RECIPE_MISSING = Cause(
     "check its address and ref, and that this machine may read it",
     pattern=r"failed to download module|module not found|unreadable module|invalid module source",
 )
+#: The workspace has kept the providers of an earlier release of the recipe.
+PROVIDER_OUTDATED = Cause(pattern=r"does not match configured version constraint")
 PROVIDER_MISSING = Cause(
     "check that this machine reaches the registry, or set a mirror in the CLI configuration (TF_CLI_CONFIG_FILE)",
     retryable=True,
@@ -185,7 +187,7 @@ DENIED = Cause(
 ALREADY_THERE = Cause(
     "use another name, or the workspace and backend with which it was created; import manually created objects "
     "with `terraform import`",
-    pattern=r"alreadyexists|already_exists|already exists",
+    pattern=r"alreadyexists|already_exists|already exists|alreadyownedbyyou|cannot re-use a name that is still in use",
 )
 NOT_ENOUGH_RESOURCES = Cause(
     "check the limit of the capacity block, and who holds the rest of it; what was created so far is kept",
@@ -196,8 +198,8 @@ TERRAFORM_FAILED = Cause(retryable=True)
 #: What Terraform's messages can be about: failures of Terraform itself come before errors of the cloud.
 _IN_MESSAGES = (
     STATE_LOCKED, STATE_NOT_SAVED, PLAN_OUTDATED, BACKEND_CHANGED, NO_WORKSPACES, TERRAFORM_TOO_OLD, NOT_A_RECIPE,
-    RECIPE_MISSING, PROVIDER_MISSING, INVALID_VARIABLE, UNKNOWN_VARIABLE, RECIPE_INVALID, CLOUD_QUOTA_EXCEEDED,
-    UNAUTHENTICATED, DENIED, ALREADY_THERE, NOT_ENOUGH_RESOURCES,
+    RECIPE_MISSING, PROVIDER_OUTDATED, PROVIDER_MISSING, INVALID_VARIABLE, UNKNOWN_VARIABLE, RECIPE_INVALID,
+    CLOUD_QUOTA_EXCEEDED, UNAUTHENTICATED, DENIED, ALREADY_THERE, NOT_ENOUGH_RESOURCES,
 )  # fmt: skip
 
 

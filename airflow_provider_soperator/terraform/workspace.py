@@ -18,6 +18,7 @@ from airflow_provider_soperator.terraform.failures import (
     INTERRUPTED,
     NOT_A_RECIPE,
     PLAN_OUTDATED,
+    PROVIDER_OUTDATED,
     STATE_LOCKED,
     STATE_NOT_SAVED,
     TERRAFORM_FAILED,
@@ -103,7 +104,14 @@ class Workspace:
                 _write_privately(backend, {"terraform": {"backend": self.backend}})
             self._recipe = RootModule.read(root)
         check()
-        self.terraform.run("init", "-input=false", "-no-color", cwd=self.root)
+        init = ("init", "-input=false", "-no-color")
+        try:
+            self.terraform.run(*init, cwd=self.root)
+        except TerraformError as error:
+            if error.cause is not PROVIDER_OUTDATED:
+                raise
+            self.log.info("This release of the recipe needs newer providers: %s", error.what)
+            self.terraform.run(*init, "-upgrade", cwd=self.root)
         name = self.terraform_workspace
         # A backend without workspaces, such as http, has the default one, and lets none be selected.
         if name and name != self.terraform.run("workspace", "show", cwd=self.root).strip():

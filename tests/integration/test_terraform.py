@@ -241,6 +241,29 @@ def test_a_recipe_for_another_terraform(bench: Bench, tmp_path: Path) -> None:
         bench.workspace(newer).init()
 
 
+def test_a_newer_release_of_a_recipe_gets_the_newer_providers_that_it_needs(bench: Bench, tmp_path: Path) -> None:
+    needs = """terraform {
+  required_providers {
+    nebius = {
+      source  = "nebius/nebius"
+      version = "VERSION"
+    }
+  }
+}
+"""
+    for version in ("0.5.100", "0.5.200"):
+        folder = tmp_path / "mirror/registry.terraform.io/nebius/nebius" / version / "linux_amd64"
+        folder.mkdir(parents=True)
+        (folder / f"terraform-provider-nebius_v{version}").write_text(version)
+    (tmp_path / "rc").write_text(
+        f'provider_installation {{\n  filesystem_mirror {{\n    path = "{tmp_path / "mirror"}"\n  }}\n}}\n'
+    )
+    bench.env["TF_CLI_CONFIG_FILE"] = str(tmp_path / "rc")
+    for constraint in ("< 0.5.150", "> 0.5.150"):
+        bench.workspace(recipe(tmp_path / constraint, needs.replace("VERSION", constraint))).init()
+    assert "needs newer providers" in str(bench.said)
+
+
 def test_a_provider_that_is_not_to_be_had(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "mirror").mkdir()
     (tmp_path / "rc").write_text(

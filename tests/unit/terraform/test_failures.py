@@ -46,6 +46,8 @@ MADE = 1795312535.496482762
         ("error", "https response error StatusCode: 403, RequestID: x", failures.DENIED),
         ("error", "rpc error: code = ResourceExhausted desc = NotEnoughResources", failures.NOT_ENOUGH_RESOURCES),
         ("error", "rpc error: code = AlreadyExists desc = cluster acme", failures.ALREADY_THERE),
+        ("error", "api error BucketAlreadyOwnedByYou: it is yours", failures.ALREADY_THERE),
+        ("installation failed", "cannot re-use a name that is still in use", failures.ALREADY_THERE),
         ("error", "disk 401 is broken, see line 403", failures.TERRAFORM_FAILED),
     ],
 )
