@@ -111,7 +111,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except (SpecMistake, NotKnownYet, ConnectionMistake, TerraformError, ClusterError) as error:
-        may_pass = getattr(error, "retryable", False)
+        may_pass = getattr(error, "passing", getattr(error, "retryable", False))
         raise (AirflowException if may_pass else AirflowFailException)(str(error)) from error
 
 

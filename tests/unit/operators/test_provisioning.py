@@ -17,10 +17,13 @@ from airflow_provider_soperator.operators.cluster import (
     DestroyClusterOperator,
     ProvisionClusterOperator,
 )
-from airflow_provider_soperator.provisioning.fields import SpecMistake
+from airflow_provider_soperator.operators.provisioning import explained
+from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan
 from airflow_provider_soperator.provisioning.spec import Connections, KubernetesObjects, Recipe
 from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.terraform.failures import TERRAFORM_FAILED, UNAUTHENTICATED
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, Unreachable
 from tests.unit.provisioning.clusters import cluster, workers
 from tests.unit.provisioning.kubernetes import Namespace
 
@@ -49,6 +52,23 @@ def test_a_description_is_rendered_and_may_come_from_a_file() -> None:
         task = ProvisionClusterOperator(task_id="task", spec=said, source=RECIPE)
     task.render_template_fields({"params": {"name": "research", "size": 4}})  # type: ignore[arg-type,typeddict-item]
     assert (task.spec["name"], task.spec["nodesets"][0]["size"]) == ("research", "4")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Unreachable("login:22 does not answer"), AirflowException),
+        (NotKnownYet("no address yet"), AirflowException),
+        (TERRAFORM_FAILED.error("it failed"), AirflowException),
+        (ConnectFailed("login:22 refuses the key"), AirflowFailException),
+        (UNAUTHENTICATED.error("no token"), AirflowFailException),
+        (SpecMistake("no name"), AirflowFailException),
+    ],
+)
+def test_what_may_pass_is_left_to_the_retries_of_the_task(error: Exception, kind: type[Exception]) -> None:
+    with pytest.raises(AirflowException) as failed, explained():
+        raise error
+    assert type(failed.value) is kind
 
 
 def test_a_value_that_a_template_has_made_is_checked() -> None:
