@@ -202,7 +202,8 @@ class ObjectsProvisioner(Provisioner):
         try:
             return await objects.apply(one.resource, one.body, force=self._source.force, dry_run=dry_run)
         except TransportError as error:
-            if not is_conflict(error):
+            # Other conflicts are of changes at the same moment.
+            if not is_conflict(error) or "Apply failed with" not in error.what:
                 raise
             raise SpecMistake(
                 f"{one.label} is managed by others ({error.what}): change it there, or set force=True in "

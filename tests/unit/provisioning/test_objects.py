@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 import pytest
+from kubernetes_asyncio.client import ApiException
 
 from airflow_provider_soperator.operators.cluster import ProvisionClusterOperator
 from airflow_provider_soperator.provisioning.fields import SpecMistake
@@ -20,7 +22,9 @@ from airflow_provider_soperator.provisioning.parts import (
     Submount,
 )
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation, KubernetesObjects
+from airflow_provider_soperator.transports.transport_errors import ConnectRefused, kubernetes_error
 from sandbox.kube.catalogue import NODE_SET, SLURM_CLUSTER
+from sandbox.kube.errors import ApiError, apply_conflict, conflict
 from sandbox.kube.schemas import shape_of
 from sandbox.kube.structure import check, unknown
 from tests.unit.provisioning.clusters import cluster, public_key, workers
@@ -406,6 +410,27 @@ def test_a_node_set_that_was_ephemeral_before_starts_with_the_nodes_of_then() ->
     ephemeral = cluster(nodesets=(workers(size=4, ephemeral=True, initial=4),))
     with pytest.raises(SpecMistake, match=r"become ephemeral and lose worker-\[1,3\]"):
         provision(ephemeral, there)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "said"),
+    [
+        (apply_conflict("nodesets", "worker", [('"helm"', ".spec.replicas")]), SpecMistake, "is managed by others"),
+        (conflict("nodesets", "worker"), ConnectRefused, "has been modified"),
+    ],
+)
+def test_a_change_at_the_same_moment_is_no_other_owner(
+    refusal: ApiError, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, answer = Namespace(), ApiException(status=409)
+    answer.body = json.dumps(refusal.status())
+
+    async def refuse(*args: Any, **options: Any) -> Any:
+        raise kubernetes_error(answer, "apply worker") from answer
+
+    monkeypatch.setattr(there, "apply", refuse)
+    with pytest.raises(kind, match=said):
+        provisioner(cluster(), there).plan()
 
 
 @pytest.mark.parametrize("destroy", [True, False])
