@@ -180,7 +180,16 @@ def _lost(one: ResourceChange) -> str:
     before, after = size(one.before), size(one.after)
     if before is not None and after is not None and after < before:
         return f"the node group {was or one.address} would shrink from {before} to {after} machines"
+    had, gets = _kind(one.before), _kind(one.after)
+    if had and gets and had != gets:
+        return f"all machines of {was or one.address} would be replaced, {had} by {gets}"
     return ""
+
+
+def _kind(group: Mapping[str, Any]) -> str:
+    """The platform and preset of a node group's machines; empty if the plan does not say."""
+    said = (group.get("template") or {}).get("resources") or {}
+    return " ".join(filter(None, (said.get("platform"), said.get("preset"))))
 
 
 def size(group: Mapping[str, Any]) -> int | None:

@@ -22,12 +22,21 @@ def scaled(size: int) -> dict[str, Any]:
     return {"fixed_node_count": None, "autoscaling": {"min_node_count": 0, "max_node_count": size}}
 
 
+def made_of(preset: str) -> dict[str, Any]:
+    return {"template": {"resources": {"platform": "gpu-h100-sxm", "preset": preset}}}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
         ({"fixed_node_count": 128}, {"fixed_node_count": 2}, "the node group a-0 would shrink from 128 to 2 machines"),
         ({"fixed_node_count": 128}, scaled(64), "from 128 to 64"),
         (scaled(4), {"fixed_node_count": 3, "autoscaling": None}, "from 4 to 3"),
+        (
+            made_of("8gpu"),
+            made_of("1gpu"),
+            "all machines of a-0 would be replaced, gpu-h100-sxm 8gpu by gpu-h100-sxm 1gpu",
+        ),
         ({}, {"name": "b-0"}, r"turn from a-0 into b-0 in place: keep the order of nodesets"),
     ],
 )
@@ -40,7 +49,13 @@ def test_what_is_refused(before: dict[str, Any], after: dict[str, Any], said: st
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [({"fixed_node_count": 2}, {"fixed_node_count": 4}), ({"fixed_node_count": 2}, scaled(2)), ({}, {})],
+    [
+        ({"fixed_node_count": 2}, {"fixed_node_count": 4}),
+        ({"fixed_node_count": 2}, scaled(2)),
+        (made_of("8gpu"), {"fixed_node_count": 4, **made_of("8gpu")}),
+        (made_of("8gpu"), {"template": None}),
+        ({}, {}),
+    ],
 )
 def test_what_is_not(before: dict[str, Any], after: dict[str, Any]) -> None:
     refuse_lost_nodes(update(before, after), [])
