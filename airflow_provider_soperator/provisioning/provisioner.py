@@ -119,7 +119,7 @@ class Provisioner(ABC):
 
     @abstractmethod
     def begin(self, owner: str) -> None:
-        """Note that a task begins, where its next try finds it."""
+        """Note that a task begins to carry out the plan, where its next try finds it."""
 
     @abstractmethod
     def apply(self) -> str:

@@ -56,6 +56,7 @@ class RecipeProvisioner(Provisioner):
         self._spec, self._workspace, self._log = spec, workspace, log
         self._unused_programs = unused_programs
         self._plan: TerraformPlan | None = None
+        self._changes: dict[str, str] = {}
 
     def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
         workspace = self._workspace
@@ -68,7 +69,7 @@ class RecipeProvisioner(Provisioner):
         if destroy:
             plan = self._planned_end(values, plan, keep_data)
         self._plan = plan
-        changes = {one.label: one.action for one in plan.news if one.action not in ("no-op", "read")}
+        changes = self._changes = {one.label: one.action for one in plan.news if one.action not in ("no-op", "read")}
         exists = any(one.action not in ("create", "read") for one in plan.changes)
         if plan.is_empty:
             return ProvisioningPlan(plan.summary, changes, exists)
@@ -150,10 +151,13 @@ class RecipeProvisioner(Provisioner):
 
     def is_begun_by(self, owner: str) -> bool:
         note = self._workspace.folder / _NOTE
-        return note.exists() and note.read_text() == owner
+        said, _, changes = note.read_text().rpartition("\n") if note.exists() else ("", "", "")
+        # A try that has changed nothing may have been long ago.
+        return said == owner and len(self._changes) < int(changes)
 
     def begin(self, owner: str) -> None:
-        (self._workspace.folder / _NOTE).write_text(owner)
+        if not self.is_begun_by(owner):
+            (self._workspace.folder / _NOTE).write_text(f"{owner}\n{len(self._changes)}")
 
 
 def refuse_lost_nodes(plan: TerraformPlan, allowed: Sequence[str]) -> None:

@@ -198,6 +198,23 @@ def test_a_state_of_another_cluster_is_left_alone() -> None:
     planned(change(kind, "create", after="soperator-other"), name="other")
 
 
+def test_a_try_has_begun_once_it_has_changed_something(tmp_path: Path) -> None:
+    changes = change("a", "delete"), change("b", "delete")
+
+    def of_try(*left: dict[str, Any]) -> RecipeProvisioner:
+        provisioner, _ = planned(*left)
+        provisioner._workspace.folder = tmp_path
+        return provisioner
+
+    assert not of_try(*changes).is_begun_by("destroy dag/run/task")
+    of_try(*changes).begin("destroy dag/run/task")
+    assert not of_try(*changes).is_begun_by("destroy dag/run/task")
+    assert not of_try(changes[0]).is_begun_by("dag/run/task")
+    # Also after a try that has changed nothing more.
+    of_try(changes[0]).begin("destroy dag/run/task")
+    assert of_try(changes[0]).is_begun_by("destroy dag/run/task")
+
+
 def test_what_a_replacement_has_left_is_not_what_is_there() -> None:
     left = {**change("a", "delete"), "deposed": "1f"}
     provisioner, _ = planned(change("a", "update"), left)
