@@ -168,7 +168,7 @@ def _cluster(spec: ClusterSpec, installation: Installation, before: Object | Non
                 **common,
                 "enabled": accounting,
                 "slurmdbd": {"image": image("controller_slurmdbd"), "resources": first(_DAEMON)},
-                **(_database(spec) if accounting and not has_database else {}),
+                **(_database(spec) if accounting and not has_database else _volume(spec, had)),
             },
             "controller": {
                 **common,
@@ -226,6 +226,13 @@ def _database(spec: ClusterSpec) -> Object:
     size = spec.accounting_filesystem.size_gib if spec.accounting_filesystem else 64
     mariadb = {"enabled": True, "image": _MARIADB, "replicas": 1, "storage": {"ephemeral": False, "size": f"{size}Gi"}}
     return {"mariadbOperator": {**mariadb, "resources": _DAEMON}}
+
+
+def _volume(spec: ClusterSpec, had: Object) -> Object:
+    """The size of the volume of a database that is there, if it is said."""
+    if spec.accounting_filesystem is None or not (had.get("mariadbOperator") or {}).get("enabled"):
+        return {}
+    return {"mariadbOperator": {"storage": {"size": f"{spec.accounting_filesystem.size_gib}Gi"}}}
 
 
 def _nodeset(

@@ -412,6 +412,18 @@ def test_a_node_set_that_was_ephemeral_before_starts_with_the_nodes_of_then() ->
         provision(ephemeral, there)
 
 
+def test_the_volume_of_a_database_gets_the_size_that_is_said() -> None:
+    there = Namespace()
+
+    def size(said: int | None) -> str:
+        provision(cluster(accounting=True, accounting_filesystem=said and Filesystem(size_gib=said)), there)
+        found = there.spec("SlurmCluster", "research")["slurmNodes"]["accounting"]["mariadbOperator"]
+        assert found["image"]
+        return str(found["storage"]["size"])
+
+    assert [size(None), size(128), size(None)] == ["64Gi", "128Gi", "128Gi"]
+
+
 @pytest.mark.parametrize(
     ("refusal", "kind", "said"),
     [
