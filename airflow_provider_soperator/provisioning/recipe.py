@@ -108,16 +108,27 @@ class RecipeProvisioner(Provisioner):
         if not kept:
             return self._workspace.plan(values, destroy=True)
         self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
+        going = [one for one in found if one.address not in kept]
+
+        def plan(targets: list[ResourceChange], *, refresh: bool = True) -> TerraformPlan:
+            addresses = [one.address for one in targets]
+            how = {"destroy": True, "refresh": refresh}
+            return self._workspace.plan(values, targets=addresses, **how) if addresses else TerraformPlan(())
+
+        def lost(plan: TerraformPlan) -> list[str]:
+            return [one.address for one in plan.changes if one.is_loss and one.address in kept]
+
         # With a target goes all that depends on it: in the recipe, file systems depend on the check of the variables.
-        targets = [one.address for one in found if one.address not in kept and not one.holds_nothing]
-        plan = self._workspace.plan(values, destroy=True, targets=targets) if targets else TerraformPlan(())
-        if lost := [one.address for one in plan.changes if one.is_loss and one.address in kept]:
+        if lost(plan(going, refresh=False)):
+            going = [one for one in going if not one.holds_nothing]
+        end = plan(going)
+        if data := lost(end):
             raise SpecMistake(
-                f"nothing was changed: Terraform destroys {', '.join(lost)} with what it depends on: set "
-                f"keep_data=False, or keep it by `terraform state rm '{lost[0]}'` in {self._workspace.root}, which "
+                f"nothing was changed: Terraform destroys {', '.join(data)} with what it depends on: set "
+                f"keep_data=False, or keep it by `terraform state rm '{data[0]}'` in {self._workspace.root}, which "
                 "leaves it out of the state of the next cluster"
             )
-        return plan
+        return end
 
     def guard(self, allowed: Sequence[str]) -> None:
         assert self._plan is not None, "it was planned"

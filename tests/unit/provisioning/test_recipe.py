@@ -228,14 +228,18 @@ def test_data_stays_if_a_cluster_is_destroyed_or_the_task_fails() -> None:
     jail, bucket = change("nebius_compute_v1_filesystem", "no-op"), change("nebius_storage_v1_bucket", "no-op")
     rest = [change(kind, "no-op") for kind in ("nebius_mk8s_v1_cluster", "terraform_data")]
     provisioner, _ = planned(jail, bucket, *rest)
-    look = provisioner._workspace.plan
-    there, ends = look.return_value, [change("nebius_mk8s_v1_cluster", "delete")]
-    look.side_effect = [there, TerraformPlan.read({"resource_changes": ends})]
+    look: Any = provisioner._workspace.plan
+    there, all_ = look.return_value, TerraformPlan.read({"resource_changes": [change(jail["type"], "delete")]})
+    ends = [change("nebius_mk8s_v1_cluster", "delete")]
+    look.side_effect = [there, all_, TerraformPlan.read({"resource_changes": ends})]
     assert provisioner.plan(destroy=True).changes == {"a.nebius_mk8s_v1_cluster": "delete"}
     # Not the check of the variables, on which file systems depend.
     assert look.call_args.kwargs["targets"] == ["a.nebius_mk8s_v1_cluster"]
+    look.side_effect = [there, *[TerraformPlan.read({"resource_changes": ends})] * 2]
+    provisioner.plan(destroy=True)
+    assert look.call_args.kwargs["targets"] == ["a.nebius_mk8s_v1_cluster", "a.terraform_data"]
     ends.append(change("nebius_storage_v1_bucket", "delete"))
-    look.side_effect = [there, TerraformPlan.read({"resource_changes": ends})]
+    look.side_effect = [there, *[TerraformPlan.read({"resource_changes": ends})] * 2]
     with pytest.raises(SpecMistake, match=r"nothing was changed: Terraform destroys a\.nebius_storage_v1_bucket"):
         provisioner.plan(destroy=True)
 
