@@ -106,8 +106,9 @@ class RootModule:
         """The variables that must have a value and have none, as far as all files could be parsed."""
         if None in self._value_files.values():
             return []
-        needed = [name for name, attributes in self.blocks("variable") if "default" not in attributes]
-        return [name for name in needed if name not in {*given, *self.own_values}]
+        # An override file may have the default.
+        optional = {name for name, attributes in self.blocks("variable") if "default" in attributes}
+        return [name for name in dict.fromkeys(self.variables) if name not in {*given, *self.own_values, *optional}]
 
     @property
     def own_values(self) -> Mapping[str, Any]:

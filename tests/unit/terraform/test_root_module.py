@@ -127,6 +127,12 @@ def test_a_value_that_no_variable_takes(tmp_path: Path) -> None:
         found.check(["region", "filestore_jail", "nodes"])
 
 
+def test_an_override_may_give_a_variable_its_default(tmp_path: Path) -> None:
+    (tmp_path / "main.tf").write_text('variable "a" {}\nvariable "b" {}\nvariable "c" {}\n')
+    (tmp_path / "mine_override.tf").write_text('variable "a" {\n  default = 1\n}\n')
+    assert RootModule.read(tmp_path).unset(["c"]) == ["b"]
+
+
 def test_no_recipe(tmp_path: Path) -> None:
     with fails(NOT_A_RECIPE, match=r"has no \.tf files: use the folder"):
         RootModule.read(tmp_path)
