@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import TypeVar
@@ -162,7 +161,11 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     yield Withdraw(tuple(key for key in newest.values() if key), is_void=True)
     # Without accounting the queue may have forgotten one since.
     found_as = yield from statuses(wanted)
-    going_on = {which: key for which, key in newest.items() if key and _goes_on(found_as.get(known[key], jobs[key]))}
+    going_on = {
+        which: key
+        for which, key in newest.items()
+        if key and _goes_on(found_as.get(known[key], jobs[key])) and not _is_cancelled(jobs[key])
+    }
     # Slurm may have forgotten that one has failed, as of an element of an array, after another process has submitted
     # the job of this try.
     own = {one.own: one.job for which, one in batch.items() if which in going_on and one.own}
@@ -191,9 +194,13 @@ def jobs_of(wanted: Mapping[SubmissionKey, BatchJob], since: datetime) -> Steps[
     keys, found = Keys(wanted), dict[SubmissionKey, dict[JobId, dict[JobId, Job]]]()
     # The queue is more exact than accounting, and comes last here.
     for record in reversed(records):
+        part = record if isinstance(record, Job) else record.as_job()
         for key, job in keys.of(record.name, record.id):
             parts = found.setdefault(key, {}).setdefault(job, {})
-            parts[record.id] = record if isinstance(record, Job) else record.as_job()
+            if part.state.base is None and (known := parts.get(part.id)):
+                # Of a job that is completing squeue does not show how it has ended.
+                part = replace(part, state=replace(part.state, base=known.state.base))
+            parts[part.id] = part
     lowest = {key: min(jobs) for key, jobs in found.items()}
     return {
         key: JobStatus(id=job, parts=tuple(part for _, part in sorted(found[key][job].items())))
@@ -203,10 +210,14 @@ def jobs_of(wanted: Mapping[SubmissionKey, BatchJob], since: datetime) -> Steps[
 
 def _goes_on(status: JobStatus) -> bool:
     """True if another try goes on with a job."""
-    if status.is_finished:
-        return status.succeeded
-    # It may be on its way out.
-    return status.state.base is not JobBase.CANCELLED
+    return status.succeeded if status.is_finished else not _is_cancelled(status)
+
+
+def _is_cancelled(status: JobStatus) -> bool:
+    """True if a job was cancelled, also while it is completing."""
+    # Elements of an array that go on are not affected by others that were cancelled.
+    left = [part for part in status.parts if not part.state.is_finished] or status.parts
+    return bool(left) and all(part.state.base is JobBase.CANCELLED for part in left)
 
 
 def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:
@@ -228,7 +239,7 @@ def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) 
         # Slurm's own message is raised in any case.
         pass
     return tuple(
-        dataclasses.replace(answer, error=explained_refusal(answer.error, job, rights, partitions, nodes))
+        replace(answer, error=explained_refusal(answer.error, job, rights, partitions, nodes))
         if answer.error and option_of(answer.error)
         else answer
         for job, answer in zip(jobs, answers, strict=True)

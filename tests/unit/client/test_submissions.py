@@ -224,12 +224,23 @@ NAME = EARLIER.name("train")
         (None, "RUNNING", True),
         (None, "PENDING", True),
         ("CANCELLED", "RUNNING", False),
+        # squeue does not tell how a job has ended that is completing.
+        ("COMPLETING", "CANCELLED by 0", False),
+        ("CANCELLED+COMPLETING", None, False),
+        ("COMPLETING", "COMPLETED", True),
+        ("COMPLETING", "NODE_FAIL", True),
     ],
 )
 def test_a_try_goes_on_with_a_job_unless_that_has_failed(queue: str | None, accounted: str | None, found: bool) -> None:
     slurm = Remembering([queued("7", queue, NAME)] if queue else [], [past("7", accounted, NAME)] if accounted else [])
     [adopted] = run_steps(submissions.find({"": Earlier(JOB, (EARLIER,))}), slurm).values()
     assert adopted == (Submitted(JobId(7), adopted=True) if found else None)
+
+
+def test_a_try_goes_on_with_an_array_of_which_only_some_elements_are_being_cancelled() -> None:
+    slurm = Remembering([queued("7_0", "CANCELLED+COMPLETING", NAME), queued("7_1", "RUNNING", NAME)])
+    [adopted] = run_steps(submissions.find({"": Earlier(JOB, (EARLIER,))}), slurm).values()
+    assert adopted == Submitted(JobId(7), adopted=True)
 
 
 def test_nothing_is_submitted_while_the_end_of_the_job_before_is_unknown() -> None:
