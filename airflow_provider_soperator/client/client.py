@@ -245,8 +245,10 @@ class AsyncSlurmClient:
             data += piece.data
             if len(data) > most:
                 raise FileError(f"{path} has more than {most} bytes")
-            if not piece.data or len(data) >= piece.size:
+            if len(data) >= piece.size:
                 return bytes(data)
+            if not piece.data:
+                raise FileError(f"{path} cannot be read")
 
     async def close(self) -> None:
         """Close the connection; open watches get no more updates."""

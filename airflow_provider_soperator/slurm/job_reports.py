@@ -297,6 +297,11 @@ def _read(pieces: Sequence[Piece]) -> Steps[list[FilePiece]]:
             raise FileError(
                 f"result: there is no file {piece.path}", remedy="see whether the job has written it, and chdir"
             )
+        if len(one.data) < min(piece.length, one.size - piece.offset):
+            raise FileError(
+                f"result: {piece.path} cannot be read",
+                remedy="see whether it is a file, and the connection's user may read it",
+            )
     return found
 
 

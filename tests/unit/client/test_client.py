@@ -13,6 +13,7 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.pace import RetryPolicy
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.errors import TryAgain
+from airflow_provider_soperator.slurm.files import FileError, FilePiece
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests import ListJobs, Request, Submit
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, Unreachable
@@ -121,3 +122,12 @@ def test_nobody_waits_for_a_client_that_is_closed(monkeypatch: pytest.MonkeyPatc
             await waiting
 
     run_without_waiting(closed(), monkeypatch)
+
+
+def test_a_file_that_cannot_be_read_is_not_an_empty_one() -> None:
+    class Folder:
+        async def ask(self, request: Request[Any]) -> Any:
+            return [FilePiece(b"", 4096)]
+
+    with pytest.raises(FileError, match="/root/results cannot be read"):
+        asyncio.run(AsyncSlurmClient(Folder()).read_file("/root/results"))  # type: ignore[arg-type]

@@ -135,6 +135,12 @@ def test_a_file_that_is_missing_or_unknown_is_named(tmp_path: Path) -> None:
         result("json", ended(tmp_path, "7", stdout=""))
 
 
+def test_what_cannot_be_read_is_no_empty_result(tmp_path: Path) -> None:
+    (tmp_path / "metrics").mkdir()
+    with pytest.raises(FileError, match=r"/metrics cannot be read: see whether it is a file"):
+        result("file:metrics", ended(tmp_path, "7"))
+
+
 @pytest.mark.parametrize("said", ["stdout", "file:", "", 7, True])
 def test_a_result_that_means_nothing_is_refused(said: Any) -> None:
     with pytest.raises(InvalidJob, match="must be 'json', 'last_line' or 'file:PATH'"):
