@@ -351,8 +351,8 @@ class JobRun:
 
     def _paths(self, part: Job) -> list[tuple[str, bool]]:
         paths = [(expand_filename(part.stdout or self.job.output or "", part), False)]
-        if self.job.error:
-            paths.append((expand_filename(self.job.error, part), True))
+        if self.job.error and (error := expand_filename(self.job.error, part)) != paths[0][0]:
+            paths.append((error, True))
         return paths
 
     async def _rest(self) -> AsyncIterator[Printed]:

@@ -241,6 +241,14 @@ def test_of_a_long_output_the_end_is_shown(monkeypatch: pytest.MonkeyPatch) -> N
     assert said.count("\nlast") == 1
 
 
+def test_a_file_of_both_output_and_errors_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(accounting=[])
+    slurm.files["/root/fit-7_0.out"] = b"a\n"
+    job = ARRAY.replace(array="0", error="/root/fit-%A_%a.out")
+    log, _, _ = followed(slurm, [[part("7_0", "COMPLETED")]], job, monkeypatch)
+    assert [text for text in log.of("INFO") if text.startswith("7_0")] == ["7_0 is COMPLETED: a"]
+
+
 def test_an_element_that_is_requeued_after_its_end_is_shown_again_and_one_that_is_not_seen_for_a_while_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
