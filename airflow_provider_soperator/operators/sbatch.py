@@ -318,7 +318,7 @@ class SbatchOperator(WaitingOperator):
         fields, job = self.job, job_for(context["ti"], self.script, self.job)
         since = submitted_since(context["dag_run"].start_date)
         with SlurmHook(self.slurm_conn_id).client() as slurm:
-            ends = run_steps(earlier_jobs(job, earlier, since), slurm.ask)
+            ends = run_steps(earlier_jobs(job, earlier, since), slurm.patient(self.log).ask)
         for end in ends:
             if end is None:
                 self.log.warning("Slurm knows no job of an earlier try (any more): it changes nothing in this one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from airflow_provider_soperator.operators.sbatch import Policy, SbatchOperator, 
 from airflow_provider_soperator.slurm.job_failures import JobOutOfMemory
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
+from airflow_provider_soperator.transports.transport_errors import Unreachable
 from airflow_provider_soperator.work.sbatch import key_of_try
 from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
 from tests.unit.operators.dags import taken
@@ -45,10 +47,13 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
 
             @contextmanager
             def client(self) -> Iterator[Any]:
-                def ask(request: Any) -> Any:
-                    return run_without_waiting(AsyncSlurmClient(slurm).ask(request), monkeypatch)
+                def of(client: AsyncSlurmClient) -> Any:
+                    def ask(request: Any) -> Any:
+                        return run_without_waiting(client.ask(request), monkeypatch)
 
-                yield SimpleNamespace(ask=ask)
+                    return SimpleNamespace(ask=ask, patient=lambda log: of(client.patient(log)))
+
+                yield of(AsyncSlurmClient(slurm))
 
         monkeypatch.setattr(hooks, "SlurmHook", Hook)
         task = SbatchOperator(task_id="t", command="true", on_finish=policy, **fields)
@@ -94,6 +99,17 @@ def test_each_earlier_end_counts_for_what_it_was(changed: Any) -> None:
 def test_a_job_that_the_try_goes_on_with_or_that_ended_otherwise_changes_nothing(changed: Any, state: str) -> None:
     slurm = Slurm(queued("7", state, name=named(KEYS[0])), accounting=[])
     assert changed(slurm, 2, mem="8G") == {"mem": "8G"}
+
+
+def test_a_cluster_that_is_away_is_waited_for(changed: Any) -> None:
+    slurm = Slurm(*oom(KEYS[0]), accounting=[])
+
+    def away() -> None:
+        if time.monotonic() < 1000 + 3600:
+            raise Unreachable("nothing listens there")
+
+    slurm.before = away
+    assert changed(slurm, 2, mem="8G") == {"mem": 16384}
 
 
 def test_a_job_that_is_not_known_any_more_changes_nothing(changed: Any) -> None:
