@@ -256,11 +256,11 @@ class SbatchOperator(WaitingOperator):
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:
         self.shown_links = event.get("links", {})
         if event["status"] == "timeout":
-            raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
+            fate = "cancelled" if self.cancel_on_kill else "left alone"
+            raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: {fate}")
         from airflow_provider_soperator.work.sbatch import REPORT
 
-        report = result_of(event)
-        status = status_of(report)
+        status = status_of(report := result_of(event))
         folder = next((part.workdir for part in status.parts), "")
         try:
             settle(status, self.on_finish, event.get("last_lines", ()))

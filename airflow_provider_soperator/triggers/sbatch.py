@@ -113,7 +113,8 @@ class SbatchTrigger(KillableTrigger):
         except asyncio.TimeoutError:
             if left is None:
                 raise
-        await self._until_done(self._cancel_job)
+        if self.cancel_on_kill:
+            await self._until_done(self._cancel_job)
         return timed_out(self._job_ids or "the submission")
 
     async def _value(self, client: AsyncSlurmClient, status: JobStatus) -> dict[str, Any]:

@@ -7,12 +7,15 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, SubmitRefused
 from airflow_provider_soperator.slurm.requests import CancelJobs, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
@@ -251,7 +254,7 @@ def test_a_submission_that_is_under_way_as_the_task_is_killed_leaves_no_job(
 def test_a_task_whose_time_is_over_while_the_cluster_is_away_ends_with_its_job(
     is_over: bool, cluster: Cluster, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sbatch.time, "time", time.monotonic)
+    monkeypatch.setattr(sbatch.time, "time", lambda: time.monotonic())
     cluster.queue = [queued("7", "RUNNING", NAME)]
     cluster.away_until = 5 * HOUR
 
@@ -261,3 +264,20 @@ def test_a_task_whose_time_is_over_while_the_cluster_is_away_ends_with_its_job(
     event = run(ends())
     assert (event["status"], event["message"]) == ("timeout", "job 7")
     assert [str(job.state) for job in cluster.queue] == ["CANCELLED"]
+
+
+def test_a_job_that_is_not_cancelled_with_its_task_outlasts_the_tasks_time(
+    cluster: Cluster, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sbatch.time, "time", lambda: time.monotonic())
+
+    async def ends() -> dict[str, Any]:
+        return await trigger(deadline=1000 + HOUR, cancel_on_kill=False).event()
+
+    event = run(ends())
+    assert (event["status"], event["message"]) == ("timeout", "job 7")
+    assert [str(job.state) for job in cluster.queue] == ["PENDING"]
+    with pytest.raises(AirflowTaskTimeout, match="job 7 did not end within 1:00:00: left alone"):
+        SbatchOperator(
+            task_id="fit", command="fit", execution_timeout=timedelta(hours=1), cancel_on_kill=False
+        ).execute_complete({}, event)
