@@ -38,6 +38,7 @@ class Tail:
         self.left = 0
         self._tails, self._heard = tails, heard
         self._unread, self._console = bytearray(), Console()
+        self._is_at_line_end = True
 
     def lines(self) -> list[str]:
         """New lines, if there are any."""
@@ -68,10 +69,12 @@ class Tail:
 
     def feed(self, data: bytes, size: int) -> None:
         if size < self.offset:
-            # A requeued job truncates its file.
+            # A requeued job truncates its file, also in the middle of a line.
             self.offset = 0
+            self._unread += b"" if self._is_at_line_end else b"\n"
         if data:
             self._unread += data
+            self._is_at_line_end = data.endswith(b"\n")
             self.offset += len(data)
             self._heard.set()
         self.left = max(0, size - self.offset)
@@ -100,9 +103,9 @@ class Tails:
         """Read the new bytes of each file, up to ``most``."""
         pieces = tuple(Piece(tail.path, tail.offset, most) for tail in tails)
         for tail, asked, found in zip(tails, pieces, await self._ask(ReadPieces(pieces)), strict=True):
-            # Another read of the same file may have been under way.
-            if asked.offset == tail.offset:
-                tail.feed(found.data, found.size or 0)
+            # Another read of the same file may have been under way; and a file that is not seen for once has all.
+            if asked.offset == tail.offset and found.size is not None:
+                tail.feed(found.data, found.size)
 
     async def _poll(self) -> None:
         try:

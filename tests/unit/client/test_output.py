@@ -83,3 +83,33 @@ def test_a_line_that_does_not_end_is_not_kept_for_ever() -> None:
     console, dots = Console(), b"." * 100_000
     assert [len(console.feed(dots)) for _ in range(3)] == [1, 0, 0]
     assert console.feed(b"\nnext\n") == ["next"]
+
+
+def followed(*files: bytes | None) -> list[str]:
+    """The lines of a file whose content is another at each look; None if there is none then."""
+
+    async def lines() -> list[str]:
+        async def ask(request: Any) -> Any:
+            [piece], file = request.pieces, looks.pop(0) if len(looks) > 1 else looks[0]
+            data = (file or b"")[piece.offset : piece.offset + piece.length]
+            return [FilePiece(data, None if file is None else len(file))]
+
+        looks = list(files)
+        tails = Tails(ask)
+        tail = tails.follow("/fit.out", asyncio.Event())
+        found: list[str] = []
+        for _ in files:
+            await tails.look([tail], 1000)
+            found += tail.lines()
+        return found + await tail.rest(1000)
+
+    return asyncio.run(lines())
+
+
+def test_a_file_that_is_truncated_by_a_requeue_is_read_from_its_start() -> None:
+    assert followed(b"begun\nloading ...", b"", b"beg", b"begun\ndone\n") == ["begun", "loading ...", "begun", "done"]
+    assert followed(b"begun\n", b"", b"begun\ndone\n") == ["begun", "begun", "done"]
+
+
+def test_a_file_that_is_not_seen_for_once_is_not_shown_again() -> None:
+    assert followed(None, b"one\n", None, b"one\ntwo\n") == ["one", "two"]
