@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.notations import ZERO, Duration, ExitCode, NoDuration
-from airflow_provider_soperator.slurm.states import UNKNOWN_JOB, JobBase, JobState
+from airflow_provider_soperator.slurm.states import UNKNOWN_JOB, JobBase, JobFlag, JobState
 
 Json = dict[str, Any]
 
@@ -159,7 +159,8 @@ class AccountingJob(JobRecord):
 
     @property
     def restarts(self) -> int:
-        return len(self.earlier_runs)
+        # A job that is resized has a record of each size.
+        return sum(not run.state.has(JobFlag.RESIZING) for run in self.earlier_runs)
 
     def as_job(self) -> Job:
         """The job as the queue would have it."""

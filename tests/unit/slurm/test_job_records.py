@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job, JobStatus, count_gpus, sentence
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus, count_gpus, sentence
 from airflow_provider_soperator.slurm.states import JobState
 
 
@@ -63,3 +64,8 @@ def test_a_job_that_has_ended_is_told_of_though_others_of_its_array_cannot_be_as
     said = [sentence(JobStatus(id=part.id, parts=(part,), trouble="sacct: away")) for part in (ended, runs)]
     assert said[0].startswith("is TIMEOUT")
     assert said[1] == "cannot be polled at present, which does not affect it: sacct: away"
+
+
+def test_a_job_that_was_resized_was_not_requeued() -> None:
+    runs = [AccountingJob(id=JobId(7), state=JobState.parse(state)) for state in ("RESIZING", "NODE_FAIL", "COMPLETED")]
+    assert replace(runs[-1], earlier_runs=tuple(runs[:-1])).as_job().restarts == 1
