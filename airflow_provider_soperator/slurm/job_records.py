@@ -258,14 +258,19 @@ _NO_INDEX = 0xFFFFFFFE
 _MOST_PADDING = 10
 
 
+def absolute_pattern(pattern: str, job: Job) -> str:
+    """The pattern from the root on: the names of folders are no patterns."""
+    return str(PurePosixPath(job.workdir.replace("%", "%%"), pattern))
+
+
 def expand_filename(pattern: str, job: Job, keep: str = "") -> str:
     """The path that the batch script writes to; empty if it is unknown (yet). Letters to ``keep`` stay patterns."""
     if not pattern or job.id.elements:
         return ""
-    path = str(PurePosixPath(job.workdir) / pattern) if job.workdir else pattern
     if "\\" in pattern:
         # A backslash turns off the expansion.
-        return path.replace("\\", "")
+        return str(PurePosixPath(job.workdir, pattern.replace("\\", "")))
+    path = absolute_pattern(pattern, job)
     index = _NO_INDEX if job.id.element is None else job.id.element
     # The batch script of a heterogeneous job runs in the first component, which has the number of the whole.
     number = str(job.raw_id or "") if job.id.part is None else str(job.id.job)

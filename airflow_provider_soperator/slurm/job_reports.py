@@ -11,14 +11,21 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import FileError, FilePiece, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
-from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus, Json, expand_filename, resource
+from airflow_provider_soperator.slurm.job_records import (
+    AccountingJob,
+    Job,
+    JobStatus,
+    Json,
+    absolute_pattern,
+    expand_filename,
+    resource,
+)
 from airflow_provider_soperator.slurm.notations import ExitCode, parse_bytes
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.states import UNKNOWN_JOB, JobState
@@ -75,7 +82,7 @@ def _pattern(status: JobStatus) -> str:
         # The batch script runs in the first component only.
         return first.output
     # Before v0.0.43 slurmrestd has the files, and not their pattern.
-    patterns = {str(PurePosixPath(part.workdir) / part.stdout) if part.stdout else "" for part in status.parts}
+    patterns = {absolute_pattern(part.stdout, part) if part.stdout else "" for part in status.parts}
     return expand_filename(patterns.pop(), replace(first, id=status.id), _OF_ELEMENTS) if len(patterns) == 1 else ""
 
 

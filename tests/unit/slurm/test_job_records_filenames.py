@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -27,6 +29,9 @@ SECOND = Job(id=JobId.parse("12+1"), raw_id=13, name="fit", user="ann", workdir=
         ("%a", PLAIN, "/home/ann/4294967294"),
         ("as\\%j", PLAIN, "/home/ann/as%j"),
         ("%j.out", SECOND, "/home/ann/12.out"),
+        # As run ids are in links.
+        ("%j.out", replace(PLAIN, workdir="/runs/10%3A00"), "/runs/10%3A00/12.out"),
+        ("a\\%j", replace(PLAIN, workdir="/runs/10%3A00"), "/runs/10%3A00/a%j"),
     ],
 )
 def test_patterns(pattern: str, job: Job, path: str) -> None:
