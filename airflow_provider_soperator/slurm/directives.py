@@ -112,14 +112,17 @@ def _word(line: str, position: int, number: int) -> tuple[str | None, int]:
 #: Options of sbatch without a field, for `extra_args`, and whether they take an argument.
 UNTYPED: Mapping[str, str] = {
     **dict.fromkeys(("bbf", "cluster", "cluster-constraint", "context", "export-file", "extra-node-info"), "required"),
-    **dict.fromkeys(("autocomplete", "gid", "mem-bind", "ntasks-per-tres", "uid", "wrap"), "required"),
+    **dict.fromkeys(("autocomplete", "gid", "mem-bind", "nodefile", "ntasks-per-tres", "uid", "wrap"), "required"),
+    **dict.fromkeys(("container-type", "mem-update", "resources"), "required"),
     **dict.fromkeys(("get-user-env", "oom-kill-step", "propagate", "resv-ports", "x11"), "optional"),
     **dict.fromkeys(("help", "ignore-pbs", "parsable", "quiet", "stepmgr", "test-only", "usage", "verbose"), "no"),
     **dict.fromkeys(("version", "wait"), "no"),
 }
 
 _ALIASES = {"tasks-per-node": "ntasks-per-node", "jobname": "job-name"}
-_UNTYPED_SHORT = {"B": "extra-node-info", "Q": "quiet", "V": "version", "W": "wait", "h": "help", "v": "verbose"}
+_UNTYPED_SHORT = dict(
+    zip("BFQVWhv", ("extra-node-info", "nodefile", "quiet", "version", "wait", "help", "verbose"), strict=True)
+)
 
 _BY_SHORT = {option.short: option for option in OPTIONS if option.short}
 

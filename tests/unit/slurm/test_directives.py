@@ -114,8 +114,8 @@ def test_the_last_of_equal_options_holds() -> None:
 
 
 def test_options_without_a_field_are_kept() -> None:
-    part = directives.read("#!/bin/sh\n#SBATCH --bbf=/x --propagate -B 2 --of-a-plugin='a b'\n")[0]
-    assert part.extra_args == ["--bbf=/x", "--propagate", "--extra-node-info=2", "--of-a-plugin=a b"]
+    part = directives.read("#!/bin/sh\n#SBATCH --bbf=/x --propagate -B 2 -F list --of-a-plugin='a b'\n")[0]
+    assert part.extra_args == ["--bbf=/x", "--propagate", "--extra-node-info=2", "--nodefile=list", "--of-a-plugin=a b"]
 
 
 def test_values_in_export_become_the_environment() -> None:
