@@ -46,7 +46,8 @@ queue() {
     SLURM_BITSTR_LEN=0 print_to "$work/queue" \
         squeue --all --states=all --me --noheader --format="%i$mark %T$mark %j$mark %k"
 }
-unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT)'
+unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT'
+unfinished+='|EXPEDITING|REQUEUE_FED|REQUEUE_HOLD|RESV_DEL_HOLD)'
 # The process that was told to end a job may not have lived to see that done.
 cancel_withdrawn() {
     local file key ended=()

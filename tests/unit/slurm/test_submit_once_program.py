@@ -37,6 +37,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     Together,
     Withdraw,
 )
+from airflow_provider_soperator.slurm.states import JobBase, JobFlag, JobState
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from tests.submissions import after, new_jobs
 
@@ -445,6 +446,21 @@ def test_whoever_polls_cancels_what_could_not_be_cancelled(slurm: Slurm) -> None
     slurm.put("flock", "")
     slurm.take(CancelWithdrawn())
     assert slurm.calls("squeue") == looks
+
+
+def test_so_is_a_job_in_any_state_from_which_it_may_go_on(slurm: Slurm) -> None:
+    states = [JobState.parse(state.value) for state in (*JobBase, *JobFlag)]
+    jobs = dict(zip(states, new_jobs(len(states)), strict=True))
+    slurm.put_in_queue(*(f"{number} {state} {jobs[state].name}" for number, state in enumerate(states, start=1)))
+    slurm.take(Withdraw(keys_of(*jobs.values())))
+    slurm.take(CancelWithdrawn())
+    # squeue does not show that a node boots for a job.
+    left = {
+        number
+        for number, state in enumerate(states, start=1)
+        if not state.is_finished and str(state) != "POWER_UP_NODE"
+    }
+    assert set(map(int, slurm.calls("scancel").split())) == left
 
 
 def test_what_is_withdrawn_is_kept_while_slurmctld_is_away(slurm: Slurm) -> None:
