@@ -13,8 +13,15 @@ from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import ClusterError, name_remedy
 from airflow_provider_soperator.slurm import hostlist, job_description, packs
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
-from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError, SubmitRefused, TogetherRefused
+from airflow_provider_soperator.slurm.errors import (
+    AccountingDisabled,
+    InvalidRequest,
+    SlurmError,
+    SubmitRefused,
+    TogetherRefused,
+)
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.option_values import as_words
@@ -71,6 +78,22 @@ K = TypeVar("K")
 
 def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
     """Submit jobs in one request; those that it did not reach, or slurmctld did not answer about, have no answer."""
+    try:
+        return (yield from _submit(batch))
+    except (InvalidJob, InvalidRequest):
+        if len(batch) == 1:
+            raise
+    # One of them cannot be written as a request, which is no matter of the others.
+    items, half, answered = list(batch.items()), len(batch) // 2, dict[K, Submitted]()
+    for some in (items[:half], items[half:]):
+        try:
+            answered |= yield from submit(dict(some))
+        except (InvalidJob, InvalidRequest) as error:
+            answered[some[0][0]] = Submitted(None, error=SubmitRefused(str(error)))
+    return answered
+
+
+def _submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
     jobs, begun = tuple(one.job for one in batch.values()), [one.since for one in batch.values()]
     since = None if None in begun else min(filter(None, begun))
     packables = tuple(one.packable for one in batch.values())

@@ -84,8 +84,8 @@ def _boolean(no: str, yes: str) -> ValueKind:
 _TOP = 0xFFFF_FFFD
 
 
-def _priority(value: Any) -> str:
-    return "TOP" if isinstance(value, str) and value.upper() == "TOP" else str(_count(value))
+def _priority(value: Any) -> int | str:
+    return "TOP" if isinstance(value, str) and value.upper() == "TOP" else _count(value)
 
 
 def _open_mode(value: str) -> str:
@@ -123,7 +123,9 @@ MOMENT = ValueKind(option_values.moment_text, str)
 DEPENDENCY = ValueKind(dependencies.dependency_text, str)
 SIGNAL = ValueKind(lambda value: str(Signal.parse(value) if isinstance(value, str) else value), Signal.parse)
 PRIORITY = ValueKind(
-    _priority, _digits, lambda written: {"set": True, "number": _TOP if written == "TOP" else int(written)}
+    lambda value: str(_priority(value)),
+    _priority,
+    lambda written: {"set": True, "number": _TOP if written == "TOP" else int(written)},
 )
 OPEN_MODE = ValueKind(_open_mode, _open_mode)
 EXCLUSIVE = ValueKind(_exclusive, _exclusive)

@@ -81,6 +81,9 @@ def packable_of(job: BatchJob) -> Packable | None:
     if len(parts) > 1:
         return None
     full = sbatch_arguments.with_lines(job, parts[0])
+    if full.problems():
+        # Slurm is to say what it makes of such lines, to the task alone.
+        return None
     # Elements are numbered already; mail is sent of an array as a whole; and a singleton goes by its name.
     if full.array is not None or full.mail_type is not None or "singleton" in str(full.dependency).lower():
         return None

@@ -14,8 +14,9 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.client.pace import RetryPolicy
 from airflow_provider_soperator.client.submissions import Earlier
-from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotReached
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotReached, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
@@ -93,6 +94,38 @@ def test_a_request_that_fails_fails_its_own_tasks_only() -> None:
     answers = fan_out(transport, 2 * MOST + 200)
     assert [isinstance(one, ControllerUnreachable) for one in answers] == [False] * 2 * MOST + [True] * 200
     assert len({one.id for one in answers if isinstance(one, Submitted)}) == len(transport.ids) == 2 * MOST
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("--dependency=singleton?afterok:3", SubmitRefused),
+        ("--priority=high", InvalidJob),
+        # Where Slurm can say what it makes of a line, it does.
+        ("--nodes=4-2", None),
+        ("--time=2h", None),
+    ],
+)
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_job_that_cannot_be_written_fails_alone(line: str, error: type[Exception] | None, is_mapped: bool) -> None:
+    class Writing(Submitting):
+        async def ask(self, request: Request[Any]) -> Any:
+            request.command()
+            return await super().ask(request)
+
+    odd = BatchJob(script=f"#!/bin/sh\n#SBATCH {line}\ntrue\n", name="odd")
+    odd_keys = [SubmissionKey("b" * 12 + f"_{number}" * is_mapped) for number in range(1 + is_mapped)]
+
+    async def run() -> list[Submitted | BaseException]:
+        client = client_of(Writing())
+        wanted = [(JOB, key) for key in keys(9)]
+        wanted[4:4] = [(odd, key) for key in odd_keys]
+        return await asyncio.gather(*(client.submit(job, key) for job, key in wanted), return_exceptions=True)
+
+    answers = asyncio.run(run())
+    refused = [answers.pop(4) for _ in odd_keys]
+    assert [type(one) for one in refused] == [error or Submitted] * len(odd_keys)
+    assert len({one.id for one in answers if isinstance(one, Submitted)}) == 9
 
 
 def test_what_a_request_does_not_get_to_is_in_the_next() -> None:
