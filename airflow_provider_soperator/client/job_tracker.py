@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_soperator.slurm.job_ids import JobId, array_text
+from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.states import JobBase, JobState
@@ -305,5 +306,8 @@ def _elements_asked_for(job: AccountingJob) -> frozenset[int]:
     """
     if job.id.element is None and not job.id.elements:
         return frozenset()
-    found = _ARRAY_OPTION.search(job.submit_line)
-    return frozenset(JobId(job.id.job, elements=found[1]).indices()) if found else frozenset()
+    # An argument of the script may look like the option, such as -a -3.
+    with suppress(ValueError):
+        if found := _ARRAY_OPTION.search(job.submit_line):
+            return frozenset(array_indices(found[1]))
+    return frozenset()

@@ -234,9 +234,10 @@ def test_an_element_that_accounting_alone_has_as_running_keeps_the_array_from_be
     assert str(seen.status.state) == "FAILED"
 
 
-def test_words_that_look_like_the_option_are_not_taken_for_it() -> None:
+@pytest.mark.parametrize("words", ["--array=1-3", "-a -3", "-a 5-2", "-a 0-999999999"])
+def test_words_that_look_like_the_option_are_not_taken_for_it(words: str) -> None:
     seen = Seen(9)
-    seen.look([], [past("9_5", "COMPLETED", submit_line="sbatch job.sh --array=1-3")])
+    seen.look([], [past("9_5", "COMPLETED", submit_line=f"sbatch job.sh {words}")])
     assert seen.status.succeeded
 
 
