@@ -296,6 +296,8 @@ def classify(command: str, said: str) -> SlurmError:
     True
     """
     error = _first(_GENERAL, said)
+    if error is NotPermitted and command == "sbatch":
+        return error(said, command, "see whether the partition is for this user, and for jobs without a reservation")
     if error and not (command == "sbatch" and error is InvalidOption):
         return error(said, command)
     if command == "sbatch":
@@ -317,7 +319,7 @@ def command_name(argv: Sequence[str]) -> str:
 
 
 def _refused(said: str) -> SlurmError:
-    if re.search(_LIMITS, said, re.IGNORECASE) and not re.search(r"--|time limit is invalid", said):
+    if re.search(_LIMITS, said, re.IGNORECASE) and not re.search(r"--|time limit is invalid|specification", said):
         return LimitExceeded(said, "sbatch")
     named = (found[1] for pattern in _NAMED_OPTION for found in re.finditer(pattern, said) if found[1] != "--help")
     return SubmitRefused(said, option=next(named, "") or _first(_ABOUT_OPTIONS, said) or "")

@@ -19,7 +19,7 @@ from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
+from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_records import JobStatus
@@ -43,7 +43,7 @@ _RETURN = XCom.XCOM_RETURN_KEY
 #: Seconds between two tries to cancel a job over a connection that has to be corrected first.
 _PAUSE = 60.0
 #: Errors that last until the task or its connection is changed.
-_FINAL = (ConnectionMistake, InvalidJob, ResultError, SubmitRefused, LastingError)
+_FINAL = (ConnectionMistake, InvalidJob, ResultError, SubmitRefused, NotPermitted, LastingError)
 _NO_FILES = "result: the connection {} cannot read files: name an SSH or Kubernetes connection in it (files_via)"
 
 

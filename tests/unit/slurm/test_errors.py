@@ -126,6 +126,7 @@ def test_words_lead_to_their_cause(command: str, said: str, expected: type[Slurm
     ("said", "option"),
     [
         ("sbatch: error: invalid partition specified: nope", "--partition"),
+        ("Time limit specification required, but not provided", "--time"),
         (
             "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
             "--account",
@@ -170,3 +171,10 @@ def test_every_error_says_what_to_do() -> None:
     silent = {SlurmError, errors.SubmitRefused, errors.InvalidRequest, errors.TransientSlurmError}
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SlurmError)]
     assert {kind for kind in kinds if not kind.remedy} == silent
+
+
+@pytest.mark.parametrize("said", ["Access/permission denied", "User's group not permitted to use this partition"])
+def test_a_partition_that_is_not_for_the_job_is_no_matter_of_an_administrators_rights(said: str) -> None:
+    error = from_output(("sbatch",), 1, b"", f"sbatch: error: Batch job submission failed: {said}".encode())
+    assert "see whether the partition is for this user" in str(error)
+    assert "AdminLevel" not in str(error)

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.slurm.errors import ControllerUnreachable, SubmitRefused
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotPermitted, SubmitRefused
 from airflow_provider_soperator.slurm.requests import CancelJobs, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
@@ -112,7 +112,12 @@ def test_a_job_is_submitted_or_found_again_once_the_cluster_is_back(
 
 
 @pytest.mark.parametrize(
-    ("failure", "status"), [(ConnectFailed("the login was refused"), "failed"), (SubmitRefused("no"), "refused")]
+    ("failure", "status"),
+    [
+        (ConnectFailed("the login was refused"), "failed"),
+        (SubmitRefused("no"), "refused"),
+        (NotPermitted("Access/permission denied", "sbatch"), "refused"),
+    ],
 )
 def test_what_cannot_pass_by_itself_fails_the_task_at_once(
     failure: Exception, status: str, cluster: Cluster, run: Callable[..., Any]
