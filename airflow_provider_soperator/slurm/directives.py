@@ -229,7 +229,12 @@ def _keep(
 ) -> None:
     """Keep an option with its value, which may be the next of the other words."""
     if takes == "no" and value is not None:
-        raise DirectiveError(number, f"--{long} takes no value")
+        if long != "requeue":
+            raise DirectiveError(number, f"--{long} takes no value")
+        # From 25.11 on it may have one, "expedite".
+        into.extra_args.append(f"--{long}={value}")
+        into.lines[long] = number
+        return
     if takes == "required" and value is None:
         following = next(rest, None)
         if following is None:

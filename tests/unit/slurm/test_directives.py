@@ -179,3 +179,8 @@ def test_the_words_of_a_job_are_read_back(said: dict[str, Any]) -> None:
     assert again.argv() == job.argv()
     for field in said.keys() - {"array"}:
         assert getattr(again, field) == said[field]
+
+
+def test_a_requeue_may_be_expedited() -> None:
+    assert directives.read("#!/bin/sh\n#SBATCH --requeue=expedite\n")[0].extra_args == ["--requeue=expedite"]
+    assert directives.read_words(["--requeue=expedite"]).extra_args == ["--requeue=expedite"]
