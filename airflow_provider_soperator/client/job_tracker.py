@@ -306,8 +306,8 @@ def _elements_asked_for(job: AccountingJob) -> frozenset[int]:
     """
     if job.id.element is None and not job.id.elements:
         return frozenset()
-    # An argument of the script may look like the option, such as -a -3.
+    # Arguments of the script may look like the option, such as -a -3; those of ours follow /dev/stdin.
     with suppress(ValueError):
-        if found := _ARRAY_OPTION.search(job.submit_line):
+        if found := _ARRAY_OPTION.search(job.submit_line.partition(" /dev/stdin ")[0]):
             return frozenset(array_indices(found[1]))
     return frozenset()

@@ -234,7 +234,7 @@ def test_an_element_that_accounting_alone_has_as_running_keeps_the_array_from_be
     assert str(seen.status.state) == "FAILED"
 
 
-@pytest.mark.parametrize("words", ["--array=1-3", "-a -3", "-a 5-2", "-a 0-999999999"])
+@pytest.mark.parametrize("words", ["--array=1-3", "-a -3", "-a 5-2", "-a 0-999999999", "/dev/stdin -a 5-9"])
 def test_words_that_look_like_the_option_are_not_taken_for_it(words: str) -> None:
     seen = Seen(9)
     seen.look([], [past("9_5", "COMPLETED", submit_line=f"sbatch job.sh {words}")])
