@@ -210,11 +210,13 @@ def earlier_jobs(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime |
 def jobs_of(wanted: Mapping[SubmissionKey, BatchJob], since: datetime) -> Steps[dict[SubmissionKey, JobStatus]]:
     """The job of each key that Slurm knows; of several the one with the lowest id, as in the submission."""
     names = tuple(dict.fromkeys(names_of(named(job, key).name or "" for key, job in wanted.items())))
-    records: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
+    keys = Keys(wanted)
+    # The name may have the number of the try in it, or be another since; sacct finds whole names alone.
+    records: list[Job | AccountingJob] = list((yield ListJobs(mine=True, name_suffixes=keys.suffixes)))
     with contextlib.suppress(AccountingDisabled):
         for start in range(0, len(names), MOST):
             records += yield Accounting(names=names[start : start + MOST], mine=True, since=since)
-    keys, found = Keys(wanted), dict[SubmissionKey, dict[JobId, dict[JobId, Job]]]()
+    found = dict[SubmissionKey, dict[JobId, dict[JobId, Job]]]()
     # The queue is more exact than accounting, and comes last here.
     for record in reversed(records):
         part = record if isinstance(record, Job) else record.as_job()

@@ -270,6 +270,12 @@ def test_a_try_goes_on_with_a_job_unless_that_has_failed(queue: str | None, acco
     assert adopted == (Submitted(JobId(7), adopted=True) if found else None)
 
 
+def test_a_try_goes_on_with_a_job_that_had_another_name_before_its_key() -> None:
+    slurm = Remembering([queued("7", "RUNNING", EARLIER.name("train-1"))])
+    [adopted] = run_steps(submissions.find({"": Earlier(JOB.replace(name="train-2"), (EARLIER,))}), slurm).values()
+    assert adopted == Submitted(JobId(7), adopted=True)
+
+
 def test_a_try_goes_on_with_an_array_of_which_only_some_elements_are_being_cancelled() -> None:
     slurm = Remembering([queued("7_0", "CANCELLED+COMPLETING", NAME), queued("7_1", "RUNNING", NAME)])
     [adopted] = run_steps(submissions.find({"": Earlier(JOB, (EARLIER,))}), slurm).values()
