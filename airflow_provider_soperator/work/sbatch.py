@@ -56,6 +56,7 @@ def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
 
 
 def _named(job: BatchJob, ti: Any) -> BatchJob:
+    job = sbatch_arguments.with_lines(job)
     # Names in the script's own lines win over those made here.
     asked = asked_for(job)
     instance = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)

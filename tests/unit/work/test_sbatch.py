@@ -44,3 +44,10 @@ def test_the_name_of_the_output_is_never_too_long_for_the_file_system(fields: di
 def test_short_names_are_whole() -> None:
     job = job_for(task(20), "#!/bin/sh\ntrue\n", {})
     assert job.output == f"airflow/{'d' * 20}/scheduled__{'r' * 9}/{'t' * 20}.12-%j.out"
+
+
+def test_names_in_further_words_win_too() -> None:
+    words = ["--output=x.out", "-J", "x", "--of-a-plugin"]
+    job = job_for(task(20), None, {"command": "true", "extra_args": words})
+    assert job.problems() == []
+    assert (job.name, job.output, list(job.extra_args)) == ("x", "x.out", ["--of-a-plugin"])
