@@ -51,6 +51,13 @@ def test_an_old_file_is_left_over_if_no_job_in_the_queue_is_of_its_call() -> Non
     assert left_overs(picture(files=files, failures={"jobs": "away"})) == []
 
 
+def test_the_file_of_a_mapped_call_is_of_an_element_of_an_array() -> None:
+    files = tuple(f"/root/.airflow-soperator/aaaaaaaaaaaa_{element}.zip" for element in range(4))
+    jobs = tuple(Job(id=JobId.parse(text), name="x.af-aaaaaaaaaaaa") for text in ("9_0", "9_[2-3]"))
+    [left] = left_overs(picture(jobs=jobs, files=files))
+    assert left.files == (files[1],)
+
+
 def test_old_files_are_called_by_their_folder_and_one_by_one() -> None:
     folder = "/root/.airflow-soperator"
     files = tuple(f"{folder}/{key}.zip" for key in ("aaaaaaaaaaaa", "bbbbbbbbbbbb"))
