@@ -17,7 +17,6 @@ from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.files import RemoveFiles
 from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
 from airflow_provider_soperator.slurm.requests import DeleteReservation, Request, Undrain
-from airflow_provider_soperator.slurm.submission_keys import MARK, Keys, key_of
 
 #: The DAG of a shift, at the end of what it says about itself.
 _DAG = re.compile(r"\(([\w.-]+)\)$")
@@ -126,12 +125,7 @@ def left_overs(picture: Picture) -> list[LeftOver]:
         for one in picture.reservations
         if one.name.startswith(OUR_RESERVATIONS)
     ]
-    called = {file: key_of(f"{MARK}{PurePosixPath(file).stem}") for file in picture.files}
-    keys = Keys(filter(None, called.values()))
-    # Mapped calls go as an array, each as one of its elements.
-    in_queue = {key for job in picture.jobs for key, _ in keys.of(job.name, job.id)}
-    old = tuple(sorted(file for file, key in called.items() if key not in in_queue))
-    if old and "jobs" not in picture.failures:
+    if (old := picture.idle_files) and "jobs" not in picture.failures:
         found.append(LeftOver(what=_what(old), why="no job in the queue is of these calls", files=old))
     return found
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Any
 
 from airflow_provider_soperator.board.looks import PATIENCE, attempt
@@ -31,7 +32,7 @@ from airflow_provider_soperator.slurm.requests import (
     ShowConfig,
 )
 from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
-from airflow_provider_soperator.slurm.submission_keys import key_of
+from airflow_provider_soperator.slurm.submission_keys import MARK, Keys, key_of
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: Seconds for which a picture is shown before a new one is taken.
@@ -69,6 +70,15 @@ class Picture:
         for part, why in self.failures.items():
             parts.setdefault(why, []).append(part)
         return parts
+
+    @cached_property
+    def idle_files(self) -> tuple[str, ...]:
+        """Those of the files whose calls have no job in the queue."""
+        called = {file: key_of(f"{MARK}{PurePosixPath(file).stem}") for file in self.files}
+        keys = Keys(filter(None, called.values()))
+        # Mapped calls go as an array, each as one of its elements.
+        in_queue = {key for job in self.jobs for key, _ in keys.of(job.name, job.id)}
+        return tuple(sorted(file for file, key in called.items() if key not in in_queue))
 
     @cached_property
     def findings(self) -> dict[str, Sequence[Finding]]:
@@ -148,4 +158,5 @@ def without_tasks(picture: Picture, may_see: Callable[[str], bool], sees_unknown
     if not sees_unknown:
         hidden |= {job.id for job in picture.jobs if job.id not in seen and key_of(job.name)}
     jobs = tuple(replace(job, name="") if job.id in hidden else job for job in picture.jobs) if hidden else picture.jobs
-    return replace(picture, tasks=seen, jobs=jobs)
+    # Without a name no job is known to be of a call.
+    return replace(picture, tasks=seen, jobs=jobs, files=picture.idle_files)

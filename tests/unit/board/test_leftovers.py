@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_soperator.board.leftovers import left_overs
-from airflow_provider_soperator.board.picture import Picture
+from airflow_provider_soperator.board.picture import Picture, without_tasks
 from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.files import RemoveFiles
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -56,6 +56,12 @@ def test_the_file_of_a_mapped_call_is_of_an_element_of_an_array() -> None:
     jobs = tuple(Job(id=JobId.parse(text), name="x.af-aaaaaaaaaaaa") for text in ("9_0", "9_[2-3]"))
     [left] = left_overs(picture(jobs=jobs, files=files))
     assert left.files == (files[1],)
+
+
+def test_no_file_of_a_job_is_left_over_for_one_who_may_not_know_its_name() -> None:
+    job = Job(id=JobId(7), name="x.af-aaaaaaaaaaaa")
+    whole = picture(jobs=(job,), files=("/root/.airflow-soperator/aaaaaaaaaaaa.zip",))
+    assert left_overs(without_tasks(whole, lambda dag: False, sees_unknown=False)) == []
 
 
 def test_old_files_are_called_by_their_folder_and_one_by_one() -> None:
