@@ -46,6 +46,11 @@ class Books:
         if leg in self._phases:
             self._phases[leg] = phase
 
+    def put_back(self, leg: str) -> None:
+        """Note that a job waits, also if it was seen to start."""
+        if self._phases.get(leg) is Phase.STARTED:
+            self._phases[leg] = Phase.SUBMITTED
+
     def key_of(self, leg: str) -> Hashable | None:
         """The key of a task whose newest leg this is; None of all others."""
         key = self._keys.get(leg)

@@ -334,7 +334,7 @@ class JobKeeper:
         await self._follow(submitted.id, one.key, one.tasks)
 
     async def _follow(self, job: JobId, key: SubmissionKey, tasks: Sequence[QueuedTask]) -> None:
-        told: set[str] = set()
+        told: set[tuple[NewsKind, str]] = set()
         while True:
             try:
                 client, _ = await self._reach()
@@ -347,7 +347,7 @@ class JobKeeper:
                 self._log.warning("Job %s cannot be followed at present: %s", job, error)
             await asyncio.sleep(AGAIN)
 
-    def _tell_state(self, status: JobStatus, tasks: Sequence[QueuedTask], told: set[str]) -> None:
+    def _tell_state(self, status: JobStatus, tasks: Sequence[QueuedTask], told: set[tuple[NewsKind, str]]) -> None:
         part = status.telling
         if part is None or status.trouble:
             return
@@ -360,8 +360,11 @@ class JobKeeper:
             kind, said = NewsKind.WAITING, f"Job {status.id} waits: {reason_in_words(part)}"
         else:
             return
-        if said not in told:
-            told.add(said)
+        if kind is NewsKind.WAITING and any(before is NewsKind.STARTED for before, _ in told):
+            # It was put back, perhaps to wait for the same.
+            told.clear()
+        if (kind, said) not in told:
+            told.add((kind, said))
             for task in tasks:
                 self._tell(News(task.leg, kind, said))
 

@@ -184,7 +184,10 @@ class SlurmExecutor(BaseExecutor):
 
         kind, said = news.kind, news.text
         if not news.is_end:
-            if kind is not NewsKind.WAITING:
+            if kind is NewsKind.WAITING:
+                # Slurm puts back what its node could not start, and its task may be cleared meanwhile.
+                self._books.put_back(news.leg)
+            else:
                 self._books.move(news.leg, Phase.STARTED if kind is NewsKind.STARTED else Phase.SUBMITTED)
             if key := self._books.key_of(news.leg):
                 self._tell(key, kind.value, said)

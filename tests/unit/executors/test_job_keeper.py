@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -159,6 +160,21 @@ def test_a_job_whose_nodes_boot_has_not_started(slurm: ClusterOfTasks, play_out:
 
     kinds = [one.kind for one in play_out(play()).news]
     assert kinds == [NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED]
+
+
+def test_a_job_that_was_put_back_is_told_to_wait_for_the_same_once_more(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+        for state in ("PENDING", "RUNNING", "PENDING"):
+            slurm.queue = [replace(one, reason="Resources") for one in slurm.queue]
+            await asyncio.sleep(30)
+            slurm.end(slurm.jobs()[0], state)
+        await asyncio.sleep(30)
+        return keeper
+
+    kinds = [one.kind for one in play_out(play()).news]
+    assert kinds == [NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED, NewsKind.WAITING]
 
 
 def test_tasks_that_are_not_wanted_end_their_job_unless_others_share_it(slurm: ClusterOfTasks, play_out: Any) -> None:

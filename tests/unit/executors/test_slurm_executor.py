@@ -298,6 +298,10 @@ def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmE
     # A poll has seen it, after the task was through.
     tell(executor, News("started", NewsKind.STARTED))
     assert look() == ["cleared", "ended"]
+    # Its node could not start it, so that no task can tell it that it is not wanted.
+    tell(executor, News("started", NewsKind.WAITING))
+    look()
+    assert "started" in look()
 
 
 def test_tasks_that_cannot_be_handed_over_have_failed(executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
