@@ -27,25 +27,34 @@ SUBMITTED = "slurm job submitted"
 
 @dataclass(frozen=True, kw_only=True)
 class JobTasks:
-    """The task instance of a job; of an array of mapped tasks the first, and how many there are."""
+    """The task instance of a job; of several that share it the first, and the others."""
 
     dag_id: str
     run_id: str
     task_id: str
     map_index: int = -1
     try_number: int = 1
-    count: int = 1
     has_ended: bool = False
+    #: The ids of the others, each with its map index.
+    others: Sequence[tuple[str, str, str, int]] = ()
 
     def __str__(self) -> str:
         which = f"[{self.map_index}]" if self.map_index >= 0 else ""
-        more = f" and {self.count - 1} more" if self.count > 1 else ""
+        more = f" and {len(self.others)} more" if self.others else ""
         return f"{self.task_id}{which}{more}"
 
+    @property
+    def count(self) -> int:
+        return 1 + len(self.others)
+
     def covers(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> bool:
-        """True if the job is of this task instance; of mapped ones that share an array only one is named."""
-        same = (self.dag_id, self.run_id, self.task_id) == (dag_id, run_id, task_id)
-        return same and (self.map_index == map_index or (self.count > 1 and map_index >= 0))
+        """True if the job is of this task instance, too."""
+        first = (self.dag_id, self.run_id, self.task_id, self.map_index)
+        return (dag_id, run_id, task_id, map_index) in (first, *self.others)
+
+    @property
+    def dag_ids(self) -> set[str]:
+        return {self.dag_id, *(dag_id for dag_id, *_ in self.others)}
 
     @property
     def path(self) -> str:
@@ -206,16 +215,20 @@ def match(jobs: Iterable[Job], instances: Iterable[Any]) -> dict[JobId, JobTasks
     for job in jobs:
         parts = [owner for key, _ in keys.of(job.name, job.id) for owner in owners[key]]
         if parts:
-            first, number = parts[0]
+            (dag_id, run_id, task_id, index), *others = (_instance_of(row) for row, _ in parts)
             found[job.id] = JobTasks(
-                dag_id=first.dag_id,
-                run_id=first.run_id,
-                task_id=first.task_id,
-                map_index=-1 if first.map_index is None else first.map_index,
-                try_number=number,
-                count=len(parts),
+                dag_id=dag_id,
+                run_id=run_id,
+                task_id=task_id,
+                map_index=index,
+                try_number=parts[0][1],
+                others=tuple(others),
             )
     return found
+
+
+def _instance_of(row: Any) -> tuple[str, str, str, int]:
+    return row.dag_id, row.run_id, row.task_id, -1 if row.map_index is None else row.map_index
 
 
 def _keys_of(row: Any) -> Iterator[tuple[SubmissionKey, int]]:

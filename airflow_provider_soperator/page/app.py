@@ -111,10 +111,10 @@ async def output(viewer: Annotated[Viewer, Depends()], connection: str, job: str
     picture = await viewer.whole(connection) if is_known else None
     found = next((one for one in picture.jobs if str(one.id) == job), None) if picture else None
     tasks = picture.tasks.get(found.id) if picture and found else None
-    # What a job prints is as private as its task's log, and of a job without a task nothing is known.
-    owners = [tasks.dag_id] if tasks else []
+    # What a job prints is as private as its tasks' logs, and of a job without a task nothing is known.
+    owners = tasks.dag_ids if tasks else set()
     may_read = await run_in_threadpool(viewer.may, "GET", DagAccessEntity.TASK_LOGS, owners)
-    if found is None or not may_read:
+    if found is None or not owners or may_read != owners:
         why = "There is no job of this id in the queue whose task's log you may read."
         return viewer.page("output.html", 404, id=job, job=None, tasks=None, text="", why=why)
     failures: dict[str, str] = {}

@@ -24,7 +24,7 @@ JOBS = (
     job("3", "RUNNING", nodelist="worker-[0-1]", tres="gres/gpu=16", user="ann", time_limit=timedelta(hours=2)),
     job("4", "FAILED", user="bob"),
 )
-FIT = JobTasks(dag_id="train", run_id="r1", task_id="fit", map_index=0, count=4)
+FIT = JobTasks(dag_id="train", run_id="r1", task_id="fit", map_index=0, others=[("train", "r1", "fit", 1)] * 3)
 PICTURE = Picture(connection="c", taken=NOW, jobs=JOBS, tasks={JOBS[1].id: FIT})
 
 

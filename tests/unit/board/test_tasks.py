@@ -76,6 +76,8 @@ def test_an_array_is_of_all_its_mapped_tasks() -> None:
     waiting, running = found[jobs[0].id], found[jobs[1].id]
     assert (str(waiting), str(running)) == ("fit[1] and 3 more", "fit[0]")
     assert waiting.covers("train", instances[0].run_id, "fit", 3)
+    # It has a job of its own, or has ended.
+    assert not waiting.covers("train", instances[0].run_id, "fit", 0)
     assert not running.covers("train", instances[0].run_id, "fit", 3)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -238,6 +239,17 @@ def test_the_last_lines_of_a_job_are_read_for_those_who_may_read_the_log_of_its_
     assert visit("/output?connection=c&job=8", picture()).status_code == 404
     rights.dags = frozenset()
     assert visit("/output?connection=c&job=8", picture()).status_code == 404
+    assert printed == ["8"]
+
+
+def test_what_tasks_that_share_a_job_print_is_for_those_who_may_read_the_logs_of_all(
+    rights: Everything, printed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "known_connections", lambda environment: ["c"])
+    shared = replace(picture().tasks[JobId(8)], others=[("secret", "r", "fit", -1)])
+    assert visit("/output?connection=c&job=8", picture(tasks={JobId(8): shared})).status_code == 404
+    rights.dags = frozenset({"train", "secret"})
+    assert visit("/output?connection=c&job=8", picture(tasks={JobId(8): shared})).status_code == 200
     assert printed == ["8"]
 
 
