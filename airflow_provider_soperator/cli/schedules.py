@@ -49,6 +49,8 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
         return None
     schedule, now = task.schedule, datetime.now(timezone.utc)
     try:
+        if task.overrides_variable:
+            _need_database()
         schedule = schedule.as_kept(task.overrides_variable, now)
     except CapacityMistake:
         raise
@@ -65,6 +67,20 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
         wanted_at=now,
     )
     return CapacityDag(dag_id=dag.dag_id, is_paused=False, schedule=schedule, order=order)
+
+
+def _need_database() -> None:
+    """Refuse to go on without Airflow's database: to Airflow a Variable that it cannot read is none."""
+    from airflow.models.variable import Variable
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    try:
+        with create_session() as session:
+            session.scalar(select(Variable.id).limit(1))
+    except Exception as error:
+        what = f"Airflow's database cannot be read ({str(error).splitlines()[0]})"
+        raise LookupError(f"{what}: run this where Airflow's configuration is") from error
 
 
 # schedule
@@ -109,6 +125,8 @@ def shift(args: Namespace) -> None:
     dag = the_dag(args.dag)
     if (task := shift_task(dag)) is None:
         raise LookupError(f"DAG {dag.dag_id} shifts no capacity: name a DAG with a ShiftCapacityOperator")
+    if task.overrides_variable:
+        _need_database()
     sizes = _sizes(args.sizes, [target.name for target in task.targets])
     until = moment_by_clocks(task.schedule and task.schedule.zone, "until", args.until)
     asked = {**sizes, "until": until and until.isoformat(), "because": args.because or None}
@@ -168,6 +186,7 @@ def override(args: Namespace) -> None:
     task = shift_task(dag)
     if task is None or task.schedule is None or not task.overrides_variable:
         raise LookupError(f"DAG {dag.dag_id} keeps no overrides: name one of capacity_dag")
+    _need_database()
     base: CapacitySchedule = task.schedule
     key, kept, now = task.overrides_variable, kept_overrides(task.overrides_variable), datetime.now(timezone.utc)
     since, until = (moment_by_clocks(base.zone, name, getattr(args, name)) for name in ("since", "until"))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -53,11 +54,24 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     kept: dict[str, str] = {}
     monkeypatch.setattr("airflow.sdk.Variable.get", lambda key, default=None: kept.get(key, default))
     monkeypatch.setattr("airflow.models.variable.Variable.set", lambda key, value: kept.update({key: value}))
+    monkeypatch.setattr("airflow.utils.session.create_session", MagicMock())
     monkeypatch.setattr(schedules, "user", lambda: "ann")
     return kept
 
 
 AT = "2026-11-25T12:00:00+01:00"
+
+
+def test_without_airflows_database_overrides_are_unknown_and_not_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = MagicMock(side_effect=OSError("connection refused"))
+    monkeypatch.setattr("airflow.utils.session.create_session", away)
+    dag, why = written(tmp_path, "nights"), "Airflow's database cannot be read (connection refused)"
+    drawn = called(capsys, "schedule", dag, "--at", AT)
+    assert (drawn.status, drawn.err.count(f"Overrides of nights are unknown: {why}")) == (0, 1)
+    for words in (["override", dag], ["override", dag, "training=2", "inference=2", "--yes"], ["shift", dag, "--plan"]):
+        assert str(called(capsys, *words).status).startswith(why)
 
 
 def test_a_schedule_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
