@@ -19,7 +19,7 @@ from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, qu
 from airflow_provider_soperator.board.tasks import dags_at_work
 from airflow_provider_soperator.board.wall import wall
 from airflow_provider_soperator.capacity.allocation import counted
-from airflow_provider_soperator.cli.terminal import agreed, command, moment_text, show, tell
+from airflow_provider_soperator.cli.terminal import agreed, command, moment_text, show, tell, visible
 from airflow_provider_soperator.client.diagnosis import diagnose, hindrances
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import ClusterError
@@ -142,7 +142,7 @@ def _limit(row: QueueRow) -> Any:
 def why(args: Namespace) -> None:
     """Tell why a job waits, or how it ended."""
     lines = asyncio.run(_lines_about(args.conn_id, JobId.parse(args.job)))
-    show(args, ({"job": args.job, "line": line} for line in lines), "\n".join(lines))
+    show(args, ({"job": args.job, "line": line} for line in lines), "\n".join(map(visible, lines)))
 
 
 async def _lines_about(connection: str, job: JobId) -> list[str]:

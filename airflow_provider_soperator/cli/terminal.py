@@ -69,12 +69,12 @@ def show(args: Namespace, rows: Iterable[Mapping[str, Any]], text: str | None = 
     from airflow.cli.simple_table import AirflowConsole
 
     if args.output not in _ESCAPED:
-        rows = [{name: _visible(value) for name, value in row.items()} for row in rows]
+        rows = [{name: visible(value) for name, value in row.items()} for row in rows]
     # Reasons begin with [node_problem], and jobs have any name: neither is markup.
     AirflowConsole(markup=False, emoji=False).print_as(rows, args.output)
 
 
-def _visible(value: Any) -> Any:
+def visible(value: Any) -> Any:
     """A text of others without what a terminal would obey."""
     return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", "?", value) if isinstance(value, str) else value
 

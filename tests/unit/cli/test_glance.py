@@ -23,13 +23,19 @@ from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, Lis
 from airflow_provider_soperator.slurm.states import JobState, NodeState
 
 NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
+DRAINED = NodeState.parse("IDLE+DRAIN")
 PICTURE = Picture(
     connection="c",
     taken=NOW,
     nodes=(
         Node(name="worker-0", state=NodeState.parse("MIXED"), gres="gpu:8", gres_used="gpu:8"),
-        Node(name="worker-1", state=NodeState.parse("IDLE+DRAIN"), reason="[hardware_problem] gpu", reason_since=NOW),
-        Node(name="worker-2", state=NodeState.parse("IDLE+DRAIN"), reason="airflow:nightly: tested", reason_since=NOW),
+        Node(
+            name="worker-1",
+            state=NodeState.parse("IDLE+DRAIN"),
+            reason="[hardware_problem] gpu\x1b[31m",
+            reason_since=NOW,
+        ),
+        Node(name="worker-2", state=DRAINED, reason="airflow:nightly: tested", reason_since=NOW),
     ),
     jobs=(
         Job(
@@ -194,6 +200,7 @@ def test_why_names_the_nodes_that_a_job_asks_for_and_cannot_get(
     *_, last = capsys.readouterr().out.splitlines()
     assert last.startswith("  worker-1: ")
     assert "[hardware_problem] gpu" in last
+    assert "\x1b" not in last
     monkeypatch.setattr(glance, "SlurmHook", lambda connection: Hook(job, asks_for="(null)"))
     glance.why(argparse.Namespace(conn_id="c", job="8", output="table"))
     assert len(capsys.readouterr().out.splitlines()) == 2
