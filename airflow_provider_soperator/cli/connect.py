@@ -44,6 +44,8 @@ def connection(args: Namespace) -> None:
     conn_id = args.conn_id or hook.default_conn_name
     own: dict[str, Any] = {name: given.pop(name) for name in _OWN if given.get(name)}
     if "port" in own:
+        if not own["port"].isdecimal():
+            raise ValueError(f"the port is {own['port']}: give a number")
         own["port"] = int(own["port"])
     said = json.dumps({"conn_type": form.conn_type, **own, "extra": {k: v for k, v in given.items() if v}})
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"

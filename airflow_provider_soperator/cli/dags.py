@@ -49,7 +49,7 @@ def _class_of(task: Any) -> Any:
 @command
 def plan(args: Namespace) -> None:
     """Show which jobs a DAG would submit, without a run."""
-    dag, conf = the_dag(args.dag), json.loads(args.conf or "{}")
+    dag, conf = the_dag(args.dag), _conf(args.conf or "{}")
     if args.task and not dag.has_task(args.task):
         raise LookupError(f"DAG {dag.dag_id} has no task {args.task}: {name_remedy(args.task, dag.task_ids)}")
     rows = [row for row in _blocks(dag, conf) if args.task in (None, *row["tasks"])]
@@ -58,6 +58,13 @@ def plan(args: Namespace) -> None:
         raise LookupError(f"{what} submits no job itself: name another task, of SbatchOperator or @task.sbatch")
     show(args, rows, "\n".join(f"# {', '.join(row['tasks'])}{row['after']}\n{row['shell']}" for row in rows))
     sys.exit(any(row["shell"].startswith(_UNTOLD) for row in rows))
+
+
+def _conf(text: str) -> Mapping[str, Any]:
+    with suppress(ValueError):
+        if isinstance(conf := json.loads(text), dict):
+            return conf
+    raise ValueError(f"--conf is no object in JSON: {text}")
 
 
 #: The beginning of what stands in the place of jobs that cannot be told.

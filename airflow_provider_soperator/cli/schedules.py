@@ -89,6 +89,8 @@ def _need_database() -> None:
 @command
 def schedule(args: Namespace) -> None:
     """Draw schedules; ends with status 1 if two DAGs contradict each other."""
+    if args.days < 1:
+        raise ValueError(f"--days is {args.days}: draw one day or more")
     start = moment_of("at", args.at) or datetime.now(timezone.utc)
     found = [one for dag in dags_of(args.dags) if (one := _scheduled(dag))]
     if not found:
@@ -187,6 +189,8 @@ def override(args: Namespace) -> None:
     if task is None or task.schedule is None or not task.overrides_variable:
         raise LookupError(f"DAG {dag.dag_id} keeps no overrides: name one of capacity_dag")
     _need_database()
+    if args.remove and args.sizes:
+        raise ValueError("--remove takes no sizes: it removes all overrides that hold between --since and --until")
     base: CapacitySchedule = task.schedule
     key, kept, now = task.overrides_variable, kept_overrides(task.overrides_variable), datetime.now(timezone.utc)
     since, until = (moment_by_clocks(base.zone, name, getattr(args, name)) for name in ("since", "until"))

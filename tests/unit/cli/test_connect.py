@@ -44,6 +44,7 @@ def test_one_that_does_not_work_is_told(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_fields_are_known_or_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did you mean 'host'?" in str(called(capsys, "connection", "hst=a").status)
+    assert called(capsys, "connection", "port=abc").status == "The port is abc: give a number."
     assert "No field is given" in str(called(capsys, "connection").status)
     answers = iter(["kubernetes", "kubernetes_default", "", "mine"])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)

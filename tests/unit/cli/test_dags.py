@@ -67,6 +67,8 @@ def test_a_plan_of_one_task(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert one.out.startswith("# last, after wide\nlast=$(sbatch ")
     assert called(capsys, "plan", file, "lst").status == "DAG train has no task lst: did you mean 'last'?"
     assert "submits no job itself" in str(called(capsys, "plan", file, "other").status)
+    for conf in ("{", "[1]"):
+        assert called(capsys, "plan", file, "last", "--conf", conf).status == f"--conf is no object in JSON: {conf}."
 
 
 def test_a_clean_folder_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

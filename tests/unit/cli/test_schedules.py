@@ -144,8 +144,10 @@ def test_an_override_that_is_over_may_be_of_an_earlier_schedule(
         (["override", "{}", "training=9"], "but the block has 32"),
         (["override", "{}", "trainin=1"], "did you mean 'training'?"),
         (["override", "{}", "training="], "write training=2, or training='16 gpus'"),
+        (["override", "{}", "training=1", "--remove", "--yes"], "--remove takes no sizes"),
         (["shift", "{}", "trainin=1", "--plan"], "did you mean 'training'?"),
         (["schedule", "{}", "--at", "noon"], "is not a date and time"),
+        (["schedule", "{}", "--days", "-1"], "--days is -1"),
         (["schedule", "nowhere.d/"], "there is no DAG nowhere.d/"),
     ],
 )
