@@ -120,7 +120,8 @@ async def look_at_usage(connection: str, before: UsageLook | None = None) -> Usa
             days[day] = known if known and known.is_final else await asyncio.to_thread(_ask, connection, day, now)
         return UsageLook(taken=now, days=days)
     except Exception as error:
-        return UsageLook(taken=last.taken, days={**last.days, **days}, failure=in_words(error))
+        newest = sorted({**last.days, **days}.items())[-DAYS:]
+        return UsageLook(taken=last.taken, days=dict(newest), failure=in_words(error))
 
 
 def _ask(connection: str, day: datetime, now: datetime) -> UsedDay:

@@ -113,6 +113,20 @@ def test_without_accounting_the_last_figures_stay_with_the_reason(monkeypatch: p
     assert seen.failure.startswith("sacct: Slurm accounting storage is disabled")
 
 
+def test_after_midnight_figures_are_of_as_many_days_also_if_one_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
+
+    def ask(connection: str, day: datetime, now: datetime) -> UsedDay:
+        if day < today:
+            raise AccountingDisabled("Slurm accounting storage is disabled", "sacct")
+        return UsedDay(used=[])
+
+    monkeypatch.setattr(usage, "_ask", ask)
+    before = {today - ago * timedelta(days=1): UsedDay(used=[]) for ago in range(1, 8)}
+    seen = asyncio.run(look_at_usage("c", UsageLook(taken=today, days=before)))
+    assert sorted(seen.days) == [today - ago * timedelta(days=1) for ago in reversed(range(7))]
+
+
 def test_a_day_that_is_over_is_asked_for_once_and_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
