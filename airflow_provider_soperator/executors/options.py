@@ -37,6 +37,9 @@ class ExecutorOptions:
         for queue, error in rejected.items():
             option = f"executor_queues, {queue}" if queue else "executor_job"
             raise ValueError(f"[{SECTION}] {option}: {error}")
+        for name in ("executor_parallelism", "executor_token_days"):
+            if (number := conf.getint(SECTION, name, fallback=1)) < 1:
+                raise ValueError(f"[{SECTION}] {name}: {number} lets no task run: write 1 or more")
         return cls(
             said["executor_conn_id"],
             said["executor_root"],

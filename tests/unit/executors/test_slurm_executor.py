@@ -378,6 +378,8 @@ def test_a_task_that_waits_in_slurm_is_not_stuck(executor: SlurmExecutor) -> Non
         ("EXECUTOR_JOB", "[1]", "executor_job: write an object in JSON, not .1"),
         ("EXECUTOR_QUEUES", '{"q": null}', "executor_queues: write an object in JSON with one for each queue"),
         ("EXECUTOR_TOKEN_DAYS", "a week", "executor_token_days"),
+        ("EXECUTOR_TOKEN_DAYS", "0", "executor_token_days: 0 lets no task run"),
+        ("EXECUTOR_PARALLELISM", "0", "executor_parallelism: 0 lets no task run"),
     ],
 )
 def test_options_that_no_job_could_ask_for_are_refused_at_start(
