@@ -87,7 +87,7 @@ class Picture:
 
 
 _FIND = """\
-[ ! -d "$PWD/$1" ] || find "$PWD/$1" -maxdepth 1 -type f -mmin "+$2" -printf '%p\\0'
+[ ! -d "$PWD/$1" ] || find "$PWD/$1" -maxdepth 1 -ignore_readdir_race -type f -mmin "+$2" -printf '%p\\0'
 """
 
 

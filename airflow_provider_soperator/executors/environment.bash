@@ -9,7 +9,8 @@ mkdir -p "$root"
 # Only its owner may read tokens.
 chmod 700 "$root"
 mkdir -p "$root/tasks" "$root/output" "$root/environments"
-find "$root/tasks" "$root/output" ! -type d -mtime "+$keep" -delete
+# Tasks that end, and other schedulers, remove files meanwhile.
+find "$root/tasks" "$root/output" ! -type d -mtime "+$keep" -delete || true
 packages=$(cat)
 if [ -z "$python" ]; then
     made=$root/environments/$name python=$root/environments/$name/bin/python

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +20,12 @@ from airflow_provider_soperator.board.picture import OldFiles, Picture, take, wi
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.functions.call import FOLDER
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations, ShowConfig
+from airflow_provider_soperator.slurm.requests import CommandOutput, ListJobs, ListNodes, ListReservations, ShowConfig
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 JOB = Job(id=JobId(7))
@@ -214,3 +219,19 @@ def test_the_name_of_a_job_whose_task_is_not_known_is_for_those_who_may_see_it()
     shown = Picture(connection="c", taken=datetime.now(timezone.utc), jobs=(keyed, own))
     assert [job.name for job in without_tasks(shown, lambda dag: True, False).jobs] == ["", "interactive"]
     assert without_tasks(shown, lambda dag: True, True).jobs == shown.jobs
+
+
+def test_a_file_that_goes_while_old_ones_are_looked_for_is_no_failure(tmp_path: Path) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    # More than a pipe holds, so that some are looked at after others were told.
+    for number in range(1000):
+        (folder / f"{number:0200}").touch()
+        os.utime(folder / f"{number:0200}", (0, 0))
+    command = OldFiles().command()
+    with subprocess.Popen(command.argv, cwd=tmp_path, stdout=subprocess.PIPE) as looking:
+        assert looking.stdout is not None
+        told = looking.stdout.read(1)
+        shutil.rmtree(folder)
+        told += looking.stdout.read()
+    assert OldFiles().read(CommandOutput(looking.returncode, told, b""))

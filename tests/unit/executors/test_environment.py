@@ -98,6 +98,13 @@ def test_old_files_are_removed(home: Path) -> None:
     assert (old.exists(), new.exists()) == (False, True)
 
 
+def test_a_file_that_goes_while_old_ones_are_looked_for_fails_nothing(home: Path) -> None:
+    find = home / "tools/find"
+    find.write_text("#!/bin/sh\necho 'find: No such file or directory' >&2\nexit 1\n")
+    find.chmod(0o755)
+    assert run(PrepareFolder("executor", sys.executable), home).root == f"{home}/executor"
+
+
 def test_an_environment_that_no_scheduler_uses_any_more_is_removed(home: Path) -> None:
     unused, used = (
         PrepareFolder("executor", packages=("apache-airflow", package), keep=8) for package in ("numpy==1", "numpy==2")
