@@ -87,8 +87,9 @@ class QueuePage:
     """A page of the queue, with the numbers of all of it."""
 
     rows: tuple[QueueRow, ...]
-    #: Rows that fit.
+    #: Rows that fit, and how many of them are before these.
     total: int
+    first: int
     running: int
     pending: int
     gpus_running: int
@@ -110,9 +111,12 @@ def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> Queu
         waiting[reason] = replace(row.job, reason=reason)
     fitting = [row for row in rows if _fits(row, query)]
     fitting.sort(key=_order)
+    # The queue may have become shorter since the page was chosen.
+    first = max(0, min(query.first, (len(fitting) - 1) // at_most * at_most))
     return QueuePage(
-        rows=tuple(fitting[max(0, query.first) : max(0, query.first) + at_most]),
+        rows=tuple(fitting[first : first + at_most]),
         total=len(fitting),
+        first=first,
         running=sum(row.count for row in running),
         pending=sum(row.count for row in pending),
         gpus_running=sum(row.gpus for row in running),

@@ -55,6 +55,11 @@ def test_a_page_has_some_rows_and_says_how_many_there_are() -> None:
     page = queue_page(many, QueueQuery(first=200))
     assert (len(page.rows), page.total, page.rows[0].job.id) == (50, 250, JobId(201))
     assert len(queue_page(many, QueueQuery()).rows) == ROWS
+    # The queue has become shorter since.
+    shorter = queue_page(many, QueueQuery(first=300))
+    assert (shorter.rows, shorter.first) == (page.rows, 200)
+    assert queue_page(many, QueueQuery(first=-7)).first == 0
+    assert queue_page(many, QueueQuery(jobs="ended", first=100)).first == 0
 
 
 def test_a_running_job_tells_how_much_of_its_limit_is_used() -> None:
