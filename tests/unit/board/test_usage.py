@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.board import usage
+from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.board.usage import UsageLook, Used, UsedDay, look_at_usage, used_between
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -174,3 +175,16 @@ def test_accounting_is_asked_for_a_day_and_no_longer(monkeypatch: pytest.MonkeyP
     slurm.jobs = slurm.jobs[:1]
     assert usage._ask("c", SINCE, NOW).is_final
     assert not usage._ask("c", NOW - HOUR, NOW).is_final
+
+
+def test_a_task_that_has_told_of_its_job_on_a_later_day_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyed = [replace(job(number, SINCE, 30, "RUNNING"), name=f"fit.af-aaaaaaaaaaa{number + 1}") for number in (1, 2)]
+    monkeypatch.setattr(usage, "SlurmHook", lambda connection: Accounting(*keyed))
+    told = {keyed[0].id: SINCE, keyed[1].id: SINCE + 25 * HOUR}
+
+    def find(jobs: list[Any], until: datetime | None) -> dict[Any, JobTasks]:
+        fit = JobTasks(dag_id="train", run_id="r", task_id="fit")
+        return {one.id: fit for one in jobs if until is None or told[one.id] <= until}
+
+    monkeypatch.setattr(usage, "find_ended", find)
+    assert [(one.dag_id, one.jobs) for one in usage._ask("c", SINCE, NOW).used] == [("train", 2)]
