@@ -11,6 +11,8 @@ from uuid import uuid4
 
 from async_timeout import timeout
 
+from airflow_provider_soperator.executors.task_jobs import SHARE
+
 if TYPE_CHECKING:
     from airflow_provider_soperator.executors.job_keeper import News
     from airflow_provider_soperator.executors.slurm import SlurmExecutor
@@ -23,6 +25,8 @@ async def trial(executor: SlurmExecutor, asked: Mapping[str, Any], patience: flo
     """
     from airflow.executors.workloads import ExecuteTask
 
+    # Tasks in one job have one end.
+    asked = {**asked, SHARE: 1}
     tasks = []
     for index in (0, 1):
         ti = {

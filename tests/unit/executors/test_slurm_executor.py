@@ -25,7 +25,8 @@ from sqlalchemy.pool import StaticPool
 
 from airflow_provider_soperator.executors import SlurmExecutor, slurm
 from airflow_provider_soperator.executors.job_keeper import News, NewsKind
-from airflow_provider_soperator.executors.task_jobs import QueuedTask
+from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, JobDefaults, QueuedTask
+from airflow_provider_soperator.executors.trial import trial
 
 PATH = "airflow_provider_soperator.executors.SlurmExecutor"
 
@@ -302,6 +303,12 @@ def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmE
     tell(executor, News("started", NewsKind.WAITING))
     look()
     assert "started" in look()
+
+
+def test_the_tasks_of_a_trial_have_a_job_each_also_where_tasks_share_one(executor: SlurmExecutor) -> None:
+    assert asyncio.run(trial(executor, {"partition": "main"}, 0.01)) == []
+    jobs, _ = ExecutorFolder("/", "/bin/sh").plan(submitted(executor), JobDefaults({"share": 20}), {})
+    assert [one.job.partition for one in jobs] == ["main", "main"]
 
 
 def test_tasks_that_cannot_be_handed_over_have_failed(executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
