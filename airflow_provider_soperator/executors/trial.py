@@ -26,12 +26,12 @@ async def trial(executor: SlurmExecutor, asked: Mapping[str, Any], patience: flo
     from airflow.executors.workloads import ExecuteTask
 
     # Tasks in one job have one end.
-    asked = {**asked, SHARE: 1}
+    asked, queue = {**asked, SHARE: 1}, executor.conf.get("operators", "default_queue", fallback="default")
     tasks = []
     for index in (0, 1):
         ti = {
             **{"id": uuid4(), "dag_version_id": uuid4(), "dag_id": "doctor", "task_id": "trial", "run_id": "doctor"},
-            **{"try_number": 1, "map_index": index, "pool_slots": 1, "queue": "default", "priority_weight": 1},
+            **{"try_number": 1, "map_index": index, "pool_slots": 1, "queue": queue, "priority_weight": 1},
             **{"external_executor_id": str(uuid4()), "executor_config": asked},
         }
         said = {"token": "", "ti": ti, "dag_rel_path": "doctor.py", "bundle_info": {"name": "any"}, "log_path": None}

@@ -305,10 +305,14 @@ def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmE
     assert "started" in look()
 
 
-def test_the_tasks_of_a_trial_have_a_job_each_also_where_tasks_share_one(executor: SlurmExecutor) -> None:
-    assert asyncio.run(trial(executor, {"partition": "main"}, 0.01)) == []
-    jobs, _ = ExecutorFolder("/", "/bin/sh").plan(submitted(executor), JobDefaults({"share": 20}), {})
-    assert [one.job.partition for one in jobs] == ["main", "main"]
+def test_the_tasks_of_a_trial_have_a_job_each_also_where_tasks_share_one(
+    executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_QUEUE", "celery")
+    assert asyncio.run(trial(executor, {"mem": "1G"}, 0.01)) == []
+    defaults = JobDefaults({"share": 20}, default_queue="celery")
+    jobs, _ = ExecutorFolder("/", "/bin/sh").plan(submitted(executor), defaults, {})
+    assert [(one.job.mem, one.job.partition) for one in jobs] == [("1G", None)] * 2
 
 
 def test_tasks_that_cannot_be_handed_over_have_failed(executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
