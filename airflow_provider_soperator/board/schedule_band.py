@@ -133,22 +133,28 @@ def conflicts(dags: Iterable[CapacityDag], blocks: Mapping[str, CapacityBlock], 
     return said
 
 
+def _places(one: CapacityDag, other: CapacityDag) -> list[tuple[str, str]]:
+    """The places that hold GPUs which two DAGs both move, by the name that each has for it."""
+    theirs = {place: name for name, place in other.order.places.items()} if other.order else {}
+    mine = one.order.places if one.order else {}
+    return [(name, theirs[place]) for name, place in mine.items() if place in theirs]
+
+
 def _shared(one: CapacityDag, other: CapacityDag) -> str:
     """What two DAGs both move: places that hold GPUs, or else the block."""
     if one.order is None or other.order is None:
         return ""
-    theirs = set(other.order.places.values())
-    names = [name for name, place in one.order.places.items() if place in theirs]
+    names = [name for name, _ in _places(one, other)]
     return " and ".join(names) or (f"block {one.order.block}" if one.order.block == other.order.block else "")
 
 
 def _where_they_differ(one: CapacityDag, other: CapacityDag, now: datetime) -> str:
     """The first moment from which on two schedules wish for different sizes of what they share."""
-    same = [name for name in one.schedule.targets if name in other.schedule.targets]
+    same = _places(one, other) or [(name, name) for name in one.schedule.targets if name in other.schedule.targets]
     moments = {now} | {change.at for dag in (one, other) for change in dag.schedule.changes(now, now + AFTER)}
     for moment in sorted(moments):
         wishes: list[Mapping[str, Units]] = [dag.schedule.at(moment).allocation for dag in (one, other)]
-        if any(wishes[0][name] != wishes[1][name] for name in same):
+        if any(wishes[0].get(mine) != wishes[1].get(theirs) for mine, theirs in same):
             when = "now" if moment == now else f"from {moment.astimezone(one.schedule.zone):%a %d %b %H:%M} on"
             return f", and wish for different sizes {when}"
     return ""

@@ -115,6 +115,20 @@ def test_two_dags_that_move_the_same_nodes_collide() -> None:
     assert conflicts([dag(), replace(twin, is_paused=True)], {}, NOW) == []
 
 
+def test_sizes_that_differ_are_those_of_what_two_dags_share_whatever_its_name() -> None:
+    common, other = order().targets[1], SlurmNodesTarget(name="inference", nodes="gpu-[0-7]")
+    shared = replace(order(), targets=(replace(common, name="training"), other))
+
+    def twin(training: int) -> CapacityDag:
+        night = Window("daily 20:00 - 08:00", {"training": 0, "inference": 3}, name="night")
+        sizes = {"training": training, "inference": 3}
+        return dag(replace(SCHEDULE, windows=[night], otherwise=sizes), "twin", order=shared)
+
+    assert conflicts([dag(), twin(4)], {}, NOW) == ["gpu_shifts and twin both move inference."]
+    [said] = conflicts([dag(), twin(2)], {}, NOW)
+    assert said.endswith("and wish for different sizes now.")
+
+
 def test_two_dags_may_share_a_block_alone_or_nothing() -> None:
     [said] = conflicts([dag(), dag(dag_id="twin", order=order(nodes="gpu-[0-7]"))], {}, NOW)
     assert said == "gpu_shifts and twin both move block block-1."
