@@ -23,7 +23,6 @@ from airflow_provider_soperator.cli.terminal import agreed, command, show, tell
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.requests import Ping
-from airflow_provider_soperator.values import moment_of
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -91,10 +90,10 @@ def schedule(args: Namespace) -> None:
     """Draw schedules; ends with status 1 if two DAGs contradict each other."""
     if args.days < 1:
         raise ValueError(f"--days is {args.days}: draw one day or more")
-    start = moment_of("at", args.at) or datetime.now(timezone.utc)
     found = [one for dag in dags_of(args.dags) if (one := _scheduled(dag))]
     if not found:
         raise LookupError("no DAG has a schedule of capacity: capacity_dag makes one")
+    start = moment_by_clocks(found[0].schedule.zone, "at", args.at) or datetime.now(timezone.utc)
     rows, lines = list[dict[str, Any]](), list[str]()
     for one in found:
         lines.append(f"{one.dag_id}: block {one.order.block if one.order else ''}, times of {one.schedule.timezone}")
@@ -208,6 +207,8 @@ def override(args: Namespace) -> None:
         if base.limit is None and len(sizes) < len(task.targets):
             raise CapacityMistake("the schedule has no limit", "give a size for each target")
         made = base.override(units, begin, until, user(), args.because)
+        if not written([made], now, base.zone):
+            raise ValueError(f"the override of {made.when} is over: give a later --until")
         new, said = [*kept, made], f"Added: {_told(made)}"
     after = base.overridden(new, now)
     first, last = since or now, until or now + timedelta(days=7)

@@ -83,6 +83,8 @@ def test_a_schedule_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "  Thu 26 Nov 08:00 ████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒ training 1, inference 3 (otherwise)",
     ]
     assert drawn.status == 0
+    # Times without a zone are of the schedule's.
+    assert called(capsys, "schedule", written(tmp_path, "nights"), "--days", "1", "--at", AT[:-6]).out == drawn.out
 
 
 @pytest.mark.parametrize(
@@ -145,6 +147,7 @@ def test_an_override_that_is_over_may_be_of_an_earlier_schedule(
         (["override", "{}", "trainin=1"], "did you mean 'training'?"),
         (["override", "{}", "training="], "write training=2, or training='16 gpus'"),
         (["override", "{}", "training=1", "--remove", "--yes"], "--remove takes no sizes"),
+        (["override", "{}", "training=1", "--since", "2020-01-01", "--yes"], "08:00:00 is over: give a later --until"),
         (["shift", "{}", "trainin=1", "--plan"], "did you mean 'training'?"),
         (["schedule", "{}", "--at", "noon"], "is not a date and time"),
         (["schedule", "{}", "--days", "-1"], "--days is -1"),
