@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -16,7 +17,6 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.functions.call import FOLDER
 from airflow_provider_soperator.health.assessment import Observations, assess
 from airflow_provider_soperator.health.findings import Finding
-from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Reservation
 from airflow_provider_soperator.slurm.files import FileRequest
@@ -129,12 +129,15 @@ async def take(connection: str, before: Picture | None = None) -> Picture:
             # Without a way to files there are none.
             return getattr(last, name)
 
-    try:
-        async with SlurmHook(connection).async_client() as client:
+    async with AsyncExitStack() as stack:
+        # A secrets backend may not answer either.
+        reaching = stack.enter_async_context(SlurmHook(connection).async_client())
+        if client := await attempt("connection", failures, reaching, None, PATIENCE):
             read = dict(await asyncio.gather(*(part(name, asked(client, name)) for name in _PARTS)))
-    except Exception as error:
-        # The connection itself: each part of the cluster is behind it.
-        failures, read = dict.fromkeys(_PARTS, in_words(error)), {name: getattr(last, name) for name in _PARTS}
+        else:
+            # Each part of the cluster is behind it.
+            failures = dict.fromkeys(_PARTS, failures["connection"])
+            read = {name: getattr(last, name) for name in _PARTS}
     if "jobs" in failures:
         failures["tasks"] = failures["jobs"]
         read["tasks"] = last.tasks

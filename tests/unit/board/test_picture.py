@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from async_timeout import timeout
 
 from airflow_provider_soperator.board import picture as pictures
 from airflow_provider_soperator.board.looks import Looks
@@ -42,6 +43,9 @@ class Slurm:
         #: While it is clear, nothing is answered.
         self.answering = asyncio.Event()
         self.answering.set()
+        #: While it is clear, the connection cannot be read.
+        self.reaching = asyncio.Event()
+        self.reaching.set()
 
     async def ask(self, request: Any) -> Any:
         self.asked += 1
@@ -58,6 +62,7 @@ class Slurm:
 
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[Slurm]:
+        await self.reaching.wait()
         if self.trouble:
             raise self.trouble
         yield self
@@ -158,6 +163,16 @@ def test_a_connection_that_is_wrong_is_told() -> None:
             return await take("c")
 
     assert set(asyncio.run(story()).failures.values()) == {"Transport is rest, which needs rest_url."}
+
+
+def test_a_connection_that_cannot_be_read_is_told_after_a_while() -> None:
+    async def story() -> Picture:
+        with cluster(PATIENCE=0.05) as slurm:
+            slurm.reaching.clear()
+            async with timeout(60):
+                return await take("c")
+
+    assert set(asyncio.run(story()).failures.values()) == {"No answer within 0.05 s."}
 
 
 def test_all_who_look_see_one_picture() -> None:
