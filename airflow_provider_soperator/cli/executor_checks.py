@@ -11,9 +11,11 @@ from typing import Any
 from airflow_provider_soperator.cli.verdicts import Verdict, judged
 from airflow_provider_soperator.executors import SlurmExecutor
 from airflow_provider_soperator.executors.environment import installed_packages
-from airflow_provider_soperator.executors.job_keeper import News, NewsKind
+from airflow_provider_soperator.executors.job_keeper import News, NewsKind, lent
+from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.trial import trial
 from airflow_provider_soperator.slurm.files import FileRequest
+from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput
 
 #: Seconds in which an environment can be made, and then a job can run.
@@ -70,6 +72,9 @@ async def _executor(asked: Mapping[str, str]) -> AsyncIterator[Verdict]:
         option, _, remedy = str(error).partition(": ")
         yield Verdict("executor", f"{option} cannot be used", remedy, "wrong")
         return
+    # Tasks wait for a cluster that is away; who asks is told.
+    async with lent(ExecutorOptions.read(executor.conf).conn_id) as client:
+        await client.ask_now(Ping())
     keeper = executor.keeper
     try:
         client, folder = await keeper.prepared()

@@ -1,0 +1,40 @@
+"""What the doctor tells of SlurmExecutor without waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from airflow.executors.executor_utils import ExecutorName
+
+from airflow_provider_soperator.cli import executor_checks
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable
+
+
+class Away:
+    """A way to a cluster whose slurmctld is down."""
+
+    async def ask_now(self, request: Any) -> Any:
+        raise ControllerUnreachable("slurmctld at controller-0 is down", "scontrol")
+
+
+def test_a_cluster_that_is_away_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    @asynccontextmanager
+    async def lent(conn_id: str) -> AsyncIterator[Away]:
+        asked.append(conn_id)
+        yield Away()
+
+    name = ExecutorName("airflow_provider_soperator.executors.SlurmExecutor", "SlurmExecutor")
+    loader = "airflow.executors.executor_loader.ExecutorLoader.get_executor_names"
+    monkeypatch.setattr(loader, lambda **asked: [name])
+    monkeypatch.setenv("AIRFLOW__SOPERATOR__EXECUTOR_CONN_ID", "nodes")
+    monkeypatch.setattr(executor_checks, "lent", lent)
+    [verdict] = asyncio.run(executor_checks.executor_checks(Namespace(partition="")))
+    assert (verdict.state, asked) == ("wrong", ["nodes"])
+    assert "slurmctld at controller-0 is down" in verdict.said
