@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -49,17 +50,19 @@ class Looks(Generic[T]):
     #: Seconds for which a look is shown before a new one is taken, and that a viewer waits for that.
     interval: float
     glance: float = 0.0
+    #: Seconds after which a look is not shown any more, for one that does not tell its age.
+    longest: float = math.inf
     _frames: dict[str, _Frame[T]] = field(default_factory=dict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def newest(self, connection: str) -> T | None:
-        """A look that is new enough, else the last one; None while the first one is being taken."""
+        """A look that is new enough, else the last one; None while there is none that can be shown."""
         frame = self._frames.setdefault(connection, _Frame())
         if frame.taking is None and (frame.look is None or time.monotonic() - frame.at > self.interval):
             frame.taking = asyncio.create_task(self._take(frame, connection))
         if frame.taking:
             await asyncio.wait([frame.taking], timeout=self.glance)
-        return frame.look
+        return frame.look if time.monotonic() - frame.at <= self.longest else None
 
     async def _take(self, frame: _Frame[T], connection: str) -> None:
         try:

@@ -28,8 +28,8 @@ class Sections:
     """The newest looks at all connections, and what a viewer sees of them."""
 
     def __init__(self) -> None:
-        self._capacity: Looks[CapacityLook] = Looks(look_at_capacity, MINUTE)
-        self._health: Looks[HealthLook] = Looks(look_at_health, MINUTE)
+        self._capacity: Looks[CapacityLook] = Looks(look_at_capacity, MINUTE, longest=5 * MINUTE)
+        self._health: Looks[HealthLook] = Looks(look_at_health, MINUTE, longest=5 * MINUTE)
         self._usage: Looks[UsageLook] = Looks(look_at_usage, HOUR)
 
     async def of(self, picture: Picture, may_see: Callable[[str], bool]) -> dict[str, Any]:

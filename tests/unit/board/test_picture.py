@@ -204,6 +204,21 @@ def test_one_who_looks_first_does_not_wait_for_a_slow_cluster() -> None:
     assert then is not None
 
 
+def test_a_look_of_last_night_is_not_shown_as_if_it_were_of_now() -> None:
+    async def story() -> list[bool]:
+        with cluster() as slurm:
+            album = Looks(take, interval=60.0, glance=60.0, longest=300.0)
+            assert await album.newest("c")
+            slurm.answering.clear()
+            album.glance, shown = 0.0, []
+            for seconds in (100.0, 600.0):
+                album._frames["c"].at -= seconds
+                shown.append(await album.newest("c") is not None)
+            return shown
+
+    assert asyncio.run(story()) == [True, False]
+
+
 def test_a_picture_that_is_old_is_taken_anew() -> None:
     async def story() -> tuple[Picture | None, Picture | None]:
         with cluster() as slurm:
