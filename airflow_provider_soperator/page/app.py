@@ -109,6 +109,9 @@ async def output(viewer: Annotated[Viewer, Depends()], connection: str, job: str
     """The last lines of a job's output."""
     is_known = connection in await run_in_threadpool(known_connections, os.environ)
     picture = await viewer.whole(connection) if is_known else None
+    if is_known and picture is None:
+        # Each process of the API server has pictures of its own.
+        return viewer.page("wait.html", connection=connection)
     found = next((one for one in picture.jobs if str(one.id) == job), None) if picture else None
     tasks = picture.tasks.get(found.id) if picture and found else None
     # What a job prints is as private as its tasks' logs, and of a job without a task nothing is known.

@@ -242,6 +242,12 @@ def test_the_last_lines_of_a_job_are_read_for_those_who_may_read_the_log_of_its_
     assert printed == ["8"]
 
 
+@pytest.mark.usefixtures("rights")
+def test_the_last_lines_of_a_job_wait_for_the_first_picture_of_its_queue() -> None:
+    said = visit("/output?connection=c&job=8", None)
+    assert (said.status_code, "is being read" in said.text) == (200, True)
+
+
 def test_what_tasks_that_share_a_job_print_is_for_those_who_may_read_the_logs_of_all(
     rights: Everything, printed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
