@@ -130,3 +130,15 @@ def test_it_is_as_dark_as_airflow(browser: webdriver.Chrome, airflow: str, conne
         found[theme] = board.lights()
     browser.execute_script("localStorage.theme = 'light'")
     assert found == {"light": "light", "dark": "dark"}
+
+
+def test_what_is_gone_is_not_said_to_be_an_airflow_that_does_not_answer(
+    browser: webdriver.Chrome, airflow: str, connection: str
+) -> None:
+    board = Board(browser, airflow, f"connection={connection}")
+    board.find("//h2[. = 'Nodes']")
+    # As that of a job whose output is looked at while it leaves the queue.
+    browser.execute_script("history.replaceState(null, '', '?connection=gone')")
+    said = browser.execute_async_script("refresh().then(arguments[0], (error) => arguments[0](String(error)))")
+    assert said is True
+    board.find("//h1[. = 'No connection gone']")

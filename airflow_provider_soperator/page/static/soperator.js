@@ -37,7 +37,8 @@ async function refresh() {
     tell("Your session has ended. Log in again, and reload the page.");
     return false;
   }
-  if (!answer.ok) throw new Error(String(answer.status));
+  // What is gone has a document that says so.
+  if (!answer.ok && answer.status !== 404) throw new Error(String(answer.status));
   const drawn = new DOMParser().parseFromString(await answer.text(), "text/html");
   const focused = document.activeElement;
   // What is being typed is not taken away.
