@@ -221,6 +221,8 @@ def import_script(args: Namespace) -> None:
         raise FileNotFoundError(f"there is no script {path}: name a shell script, or that of a job")
     text = path.read_text()
     dag_id = args.dag_id or re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)
+    if not re.fullmatch(r"[\w.-]+", dag_id):
+        raise ValueError(f"--dag-id is {dag_id!r}: write letters, digits, _, . and -")
     common = {} if args.conn_id == SlurmHook.default_conn_name else {"slurm_conn_id": args.conn_id}
     if directives.read(text)[0].fields or not re.search(r"\bsbatch\b", text):
         module, operator, where = "sbatch", "SbatchOperator", " Keep it beside that script."

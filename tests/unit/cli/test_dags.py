@@ -177,6 +177,12 @@ def test_a_script_of_a_job_is_a_dag_of_one_task(folder: Path, capsys: pytest.Cap
     assert "there is no script" in str(called(capsys, "import", str(folder / "none.sh")).status).lower()
 
 
+def test_a_dag_that_airflow_would_refuse_is_not_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "job.sh").write_text("#!/bin/bash\nhostname\n")
+    said = called(capsys, "import", str(folder / "job.sh"), "--dag-id", "my job")
+    assert (said.out, said.status) == ("", "--dag-id is 'my job': write letters, digits, _, . and -.")
+
+
 def test_of_several_files_one_may_have_no_dag(folder: Path) -> None:
     (folder / "helpers.py").write_text("# For dags\n")
     files = sorted(map(str, folder.glob("*.py")))
