@@ -43,10 +43,6 @@ class JobTasks:
         more = f" and {len(self.others)} more" if self.others else ""
         return f"{self.task_id}{which}{more}"
 
-    @property
-    def count(self) -> int:
-        return 1 + len(self.others)
-
     def covers(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> bool:
         """True if the job is of this task instance, too."""
         first = (self.dag_id, self.run_id, self.task_id, self.map_index)

@@ -55,9 +55,9 @@ def test_a_job_that_was_submitted_ahead_is_of_its_stage_also_after_a_clear(index
     keys = [ahead_key(stage.dag_id, stage.run_id, stage.task_id, index, cleared, BEGUN) for cleared in (0, 1, 2)]
     jobs = [Job(id=JobId(7 + number), name=key.name("any")) for number, key in enumerate(keys)]
     found = match(jobs, [stage])
-    assert {str(job): (tasks.task_id, tasks.map_index, tasks.count) for job, tasks in found.items()} == {
-        "7": ("model.fit", index, 1),
-        "8": ("model.fit", index, 1),
+    assert {str(job): (tasks.task_id, tasks.map_index, tasks.others) for job, tasks in found.items()} == {
+        "7": ("model.fit", index, ()),
+        "8": ("model.fit", index, ()),
     }
 
 
