@@ -43,10 +43,8 @@ RENEWED, CLEANED = 60.0, 86400.0
 LONGEST = 90
 #: Seconds until a job is followed again after a failure that does not pass by itself.
 AGAIN = 10.0
-#: Files that are read together, and bytes of each.
-_READ, _MOST = 200, 64 << 10
-#: Bytes of the end of a log.
-MOST_OF_LOG = 4 << 20
+#: Files that are read together, and bytes of each; bytes of the end of a log.
+_READ, _MOST, MOST_OF_LOG = 200, 64 << 10, 4 << 20
 
 _MEANING = {
     runner.GONE: "the file of its workload was gone: it was removed, or executor_token_days were over",
@@ -334,7 +332,7 @@ class JobKeeper:
         await self._follow(submitted.id, one.key, one.tasks)
 
     async def _follow(self, job: JobId, key: SubmissionKey, tasks: Sequence[QueuedTask]) -> None:
-        told: set[tuple[NewsKind, str]] = set()
+        told: set[tuple[str, int]] = set()
         while True:
             try:
                 client, _ = await self._reach()
@@ -347,7 +345,7 @@ class JobKeeper:
                 self._log.warning("Job %s cannot be followed at present: %s", job, error)
             await asyncio.sleep(AGAIN)
 
-    def _tell_state(self, status: JobStatus, tasks: Sequence[QueuedTask], told: set[tuple[NewsKind, str]]) -> None:
+    def _tell_state(self, status: JobStatus, tasks: Sequence[QueuedTask], told: set[tuple[str, int]]) -> None:
         part = status.telling
         if part is None or status.trouble:
             return
@@ -360,11 +358,9 @@ class JobKeeper:
             kind, said = NewsKind.WAITING, f"Job {status.id} waits: {reason_in_words(part)}"
         else:
             return
-        if kind is NewsKind.WAITING and any(before is NewsKind.STARTED for before, _ in told):
-            # It was put back, perhaps to wait for the same.
-            told.clear()
-        if (kind, said) not in told:
-            told.add((kind, said))
+        # One that was put back may wait for the same once more.
+        if (said, part.restarts) not in told:
+            told.add((said, part.restarts))
             for task in tasks:
                 self._tell(News(task.leg, kind, said))
 

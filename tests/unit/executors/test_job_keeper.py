@@ -166,10 +166,11 @@ def test_a_job_that_was_put_back_is_told_to_wait_for_the_same_once_more(slurm: C
     async def play() -> Keeper:
         keeper = Keeper(slurm)
         await keeper.keeper.submit([task("a")])
-        for state in ("PENDING", "RUNNING", "PENDING"):
-            slurm.queue = [replace(one, reason="Resources") for one in slurm.queue]
-            await asyncio.sleep(30)
+        await keeper.until("a", NewsKind.SUBMITTED)
+        for state, restarts in (("PENDING", 0), ("RUNNING", 0), ("PENDING", 1)):
+            slurm.queue = [replace(one, reason="Resources", restarts=restarts) for one in slurm.queue]
             slurm.end(slurm.jobs()[0], state)
+            await asyncio.sleep(30)
         await asyncio.sleep(30)
         return keeper
 
