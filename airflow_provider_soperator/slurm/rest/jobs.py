@@ -82,6 +82,8 @@ def _is_wanted(said: Json, request: requests.ListJobs, site: Site) -> bool:
     # slurmrestd looks names up where it runs, and may know no user but root there.
     if request.mine and said["user_name"] not in ("", site.user):
         return False
+    if request.user and not said["user_name"]:
+        calls.unsupported("tell whose jobs these are, as it does not know their users")
     if request.user and said["user_name"] != request.user:
         return False
     if request.partition and request.partition not in said["partition"].split(","):

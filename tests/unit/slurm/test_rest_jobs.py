@@ -23,7 +23,7 @@ from airflow_provider_soperator.slurm.requests import (
     Submit,
     UpdateJob,
 )
-from airflow_provider_soperator.slurm.rest.calls import RestAnswer, Site, steps
+from airflow_provider_soperator.slurm.rest.calls import RestAnswer, Site, Unsupported, steps
 
 
 def answered(request: Request[Any], *jobs: dict[str, Any], user: str = "") -> Any:
@@ -134,6 +134,10 @@ def test_a_job_whose_user_slurmrestd_cannot_name_may_be_ones_own() -> None:
     job = {"job_id": 7, "array_job_id": None, "array_task_string": "", "het_job_id": None, "job_state": ["PENDING"]}
     jobs = [job | {"job_id": number, "user_name": user} for number, user in ((7, ""), (8, "alice"), (9, "bob"))]
     assert [job.id.job for job in answered(ListJobs(mine=True), *jobs, user="bob")] == [7, 9]
+    assert [job.id.job for job in answered(ListJobs(user="alice"), *jobs[1:])] == [8]
+    # It may be hers, and a queue without it would be no answer.
+    with pytest.raises(Unsupported, match="cannot tell whose jobs these are"):
+        answered(ListJobs(user="alice"), *jobs)
 
 
 @pytest.mark.parametrize(
