@@ -111,8 +111,6 @@ FAULTS: dict[str, tuple[Any, ...]] = {
         "the nodes have no DAG bundle dags-folder",
         "Airflow refused its token",
     ),
-    # Of a scheduler that is days behind.
-    "clocks-differ": (lambda b: b.set("soperator", executor_token_days="-2"), "Airflow refused its token"),
 }
 
 
@@ -124,9 +122,7 @@ def test_nothing_is_wrong_with_what_works(bench: Bench) -> None:
 
 
 # A job for each: of those that are told alike one is enough.
-@pytest.mark.parametrize(
-    "planted", [pytest.param(name, marks=pytest.mark.soak if name == "clocks-differ" else ()) for name in FAULTS]
-)
+@pytest.mark.parametrize("planted", FAULTS)
 def test_a_planted_fault_is_named_with_its_remedy(planted: str, bench: Bench) -> None:
     plant, *names = FAULTS[planted]
     plant(bench)
