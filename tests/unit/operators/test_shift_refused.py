@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_soperator.capacity.order import Timeouts
+from airflow_provider_soperator.capacity.order import DesiredAllocation, Timeouts
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import (
     BoughtNodes,
@@ -104,6 +105,15 @@ def test_a_node_group_is_under_slurm_nodes_or_a_target_of_its_own() -> None:
 def test_jobs_may_be_ended_as_late_as_the_shift_waits_for() -> None:
     operator = shift(mode="force", force_after=2 * HOUR, timeouts=Timeouts(release=3 * HOUR), signal="SIGUSR1")
     assert operator.signal == "USR1"
+
+
+@pytest.mark.parametrize(("if_running", "waits"), [("wait", True), ("fail", False)])
+def test_a_shift_waits_for_another_one_unless_it_is_to_fail_then(if_running: str, waits: bool) -> None:
+    context: Any = {"ti": SimpleNamespace(dag_id="shifts", run_id="r", task_id="shift", map_index=-1)}
+    operator = shift(if_running=if_running)
+    operator._airflow = "a"
+    wanted = DesiredAllocation({"training": 4}, datetime.now(timezone.utc), None, "by hand")
+    assert operator._order(context, wanted).wait_for_lease is waits
 
 
 def test_a_shift_whose_window_was_over_before_it_began_is_skipped() -> None:

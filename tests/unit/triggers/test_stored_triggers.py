@@ -51,6 +51,13 @@ def test_watchers_of_different_things_are_different() -> None:
     assert len({BaseEventTrigger.hash(*trigger.serialize()) for trigger in TRIGGERS}) == len(TRIGGERS)
 
 
+def test_a_watcher_of_jobs_goes_on_with_the_memory_of_the_one_before() -> None:
+    first, second = SlurmJobFinishedTrigger(look_back=timedelta(hours=2)), SlurmJobFinishedTrigger()
+    memory = first.memory() | {"told": {"7": first.memory()["horizon"] + 60}}
+    second.remember(memory)
+    assert second.memory() == memory
+
+
 def test_a_state_that_is_no_end_is_refused() -> None:
     with pytest.raises(ValueError, match="no job ends as RUNNING, DONE"):
         SlurmJobFinishedTrigger(states=["COMPLETED", "RUNNING", "DONE"])

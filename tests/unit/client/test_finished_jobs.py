@@ -1,0 +1,38 @@
+"""Finished jobs over a restart of the watcher that tells of them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from airflow_provider_soperator.client.finished_jobs import FinishedJobs
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.queue_filter import QueueFilter
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request, ShowConfig
+from airflow_provider_soperator.slurm.requests.commands import run_steps
+from airflow_provider_soperator.slurm.states import JobState
+
+NOW = datetime.now(timezone.utc).replace(microsecond=0)
+
+
+def told(watcher: FinishedJobs, *ended_before: timedelta) -> list[int]:
+    """The numbers of the jobs that are reported, where the queue has one for each end."""
+    completed = JobState.parse("COMPLETED")
+    jobs = tuple(Job(id=JobId(n), state=completed, ends=NOW - ago) for n, ago in enumerate(ended_before, start=1))
+
+    def ask(request: Request[Any]) -> Any:
+        return {ListJobs: jobs, Accounting: (), ShowConfig: ClusterConfig(version="")}[type(request)]
+
+    return [status.id.job for status in run_steps(watcher.round(), ask)]
+
+
+def test_what_ended_while_no_watcher_ran_is_reported_and_nothing_twice() -> None:
+    hours = [timedelta(hours=hours) for hours in (5, 2, 1)]
+    first, second = (FinishedJobs(QueueFilter(), since) for since in (NOW - timedelta(hours=3), NOW))
+    assert told(first, *hours[:1]) == []
+    horizon, end_of_two = (int((NOW - ago).timestamp()) for ago in (timedelta(hours=3), hours[1]))
+    second.remember({"horizon": horizon, "told": {"2": end_of_two}})
+    assert told(second, *hours) == [3]
+    assert told(FinishedJobs(QueueFilter(), NOW), *hours) == []
