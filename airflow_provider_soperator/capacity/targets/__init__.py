@@ -60,6 +60,10 @@ class SlurmNodesTarget:
         _refuse_less(self, gpus_per_unit=1)
         if self.order not in ("end", "work"):
             raise CapacityMistake(f"{self.name}: order must be 'end' or 'work', got {self.order!r}")
+        try:
+            hostlist.expand(self.nodes)
+        except hostlist.HostlistError as error:
+            raise CapacityMistake(f"{self.name}: {error}") from None
         object.__setattr__(self, "node_groups", tuple(self.node_groups))
 
     @asynccontextmanager

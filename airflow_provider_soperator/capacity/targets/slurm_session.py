@@ -82,10 +82,7 @@ class SlurmNodesSession(Session):
         log: Logger,
     ) -> None:
         self._target, self._client, self._user, self._machines, self._log = target, client, user, machines, log
-        try:
-            self._names = tuple(hostlist.expand(target.nodes))
-        except hostlist.HostlistError as error:
-            raise CapacityMistake(f"{target.name}: {error}") from None
+        self._names = tuple(hostlist.expand(target.nodes))
         # Named after the block, not the shift: a later shift undrains what this one has drained.
         self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', context.block)}", context.why)
         self._reservation = HandoverReservation(client.ask, context.block, context.key, user, self._names)

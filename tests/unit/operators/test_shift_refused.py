@@ -102,6 +102,11 @@ def test_a_node_group_is_under_slurm_nodes_or_a_target_of_its_own() -> None:
         ShiftCapacityOperator(task_id="shift", targets=[nodes, GROUP], block="block", desired={"training": 1})
 
 
+def test_a_target_names_its_nodes() -> None:
+    with pytest.raises(CapacityMistake, match=r"^training: .*worker-\[0-"):
+        SlurmNodesTarget(name="training", nodes="worker-[0-")
+
+
 def test_jobs_may_be_ended_as_late_as_the_shift_waits_for() -> None:
     operator = shift(mode="force", force_after=2 * HOUR, timeouts=Timeouts(release=3 * HOUR), signal="SIGUSR1")
     assert operator.signal == "USR1"
