@@ -19,8 +19,9 @@ import pytest
 
 from sandbox.control import Init
 from sandbox.lifecycle import Sandbox
+from sandbox.preflight import _claimed_ranges
 from sandbox.rootfs import RootCache, debian_mirror
-from sandbox.settings import Settings, home
+from sandbox.settings import PORTS_PER_SANDBOX, Settings, home
 from tests.integration.cluster import Cluster
 from tests.integration.outside import (
     REPOSITORY,
@@ -76,7 +77,9 @@ def mounts_of(name: str) -> list[str]:
 def remains(name: str, ports: tuple[int, ...] = ()) -> list[str]:
     """All that is left of a sandbox on this machine."""
     state = Settings(name=name).paths.state
-    listening = {c.laddr.port for c in psutil.net_connections("inet") if c.laddr and not c.raddr}
+    # Once it is down, another sandbox may take its range.
+    others = {port for base in _claimed_ranges(name) for port in range(base, base + PORTS_PER_SANDBOX)}
+    listening = {c.laddr.port for c in psutil.net_connections("inet") if c.laddr and not c.raddr} - others
     files = [str(file) for file in (state, home() / f"{name}.lock") if file.exists()]
     return [*map(str, processes_of(name)), *mounts_of(name), *map(str, listening.intersection(ports)), *files]
 
