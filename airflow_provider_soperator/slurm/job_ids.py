@@ -90,6 +90,11 @@ class JobId:
     def without_step(self) -> JobId:
         return replace(self, step="")
 
+    @property
+    def without_part(self) -> JobId:
+        """The id to requeue: of a heterogeneous job Slurm takes no single part."""
+        return replace(self, part=None)
+
     def indices(self) -> Iterator[int]:
         """The indices of the array elements that this id covers; none without an array."""
         if self.element is not None:

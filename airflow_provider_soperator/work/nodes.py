@@ -234,8 +234,7 @@ class JobEnds:
                 continue
             what = f"Job {job.id} ({job.name} of {job.user}) on {job.nodelist}"
             try:
-                # Of a heterogeneous job Slurm requeues no single part.
-                await client.ask(RequeueJobs((replace(job.id, part=None),)))
+                await client.ask(RequeueJobs((job.id.without_part,)))
                 log.warning("%s is requeued, as its node goes", what)
             except MOVED_ON:
                 continue

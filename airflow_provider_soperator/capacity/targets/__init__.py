@@ -245,10 +245,10 @@ def _common(one: Target, other: Target) -> str:
         return hostlist.fold(hostlist.intersect(one.nodes, other.nodes)) if is_one_cluster else ""
     if groups := _groups(one) & _groups(other):
         return min(groups)
-    fields = ("resource", "namespace", "kind", "kubernetes_conn_id")
-    is_scaled = isinstance(one, KubernetesScaleTarget) and isinstance(other, KubernetesScaleTarget)
-    is_same = is_scaled and all(getattr(one, name) == getattr(other, name) for name in fields)
-    return str(getattr(one, fields[0])) if is_same else ""
+    if isinstance(one, KubernetesScaleTarget) and isinstance(other, KubernetesScaleTarget):
+        fields = ("resource", "namespace", "kind", "kubernetes_conn_id")
+        return one.resource if all(getattr(one, name) == getattr(other, name) for name in fields) else ""
+    return ""
 
 
 def _groups(one: Target) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -145,8 +144,7 @@ class JobsInTheWay:
         if job.may_requeue:
             self._log.warning("%s: requeueing job %s", self._target, job.id)
             try:
-                # Of a heterogeneous job Slurm requeues no single part.
-                return await self._ask(RequeueJobs((replace(job.id, part=None),)))
+                return await self._ask(RequeueJobs((job.id.without_part,)))
             except MOVED_ON:
                 return None
             except (SlurmError, NotSupported) as error:
