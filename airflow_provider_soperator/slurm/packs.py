@@ -110,12 +110,16 @@ _OF_SUBMISSION = re.compile(r"(?![A-Za-z_]\w*$)|(SLURM|SBATCH|SPANK|PYXIS|ENROOT
 def shared_name(name: str, element: int) -> str:
     """The name of an array with such a job: without the number of its task.
 
-    >>> shared_name("fit.1017.train.manual.af-q6befiawjvkz_17", 17)
-    'fit.train.manual'
+    >>> shared_name("fit.1017.train.manual.af-q6befiawjvkz_17", 17), shared_name("dock-17.af-q6befiawjvkz_17", 17)
+    ('fit.train.manual', 'dock')
     """
     name = strip_key(name)
-    found = next((found for found in re.finditer(r"\.([0-9]+)(?=\.|$)", name) if _is_of(found[1], element)), None)
-    return name[: found.start()] + name[found.end() :] if found else name
+    numbers = [found for found in re.finditer(rf"[._-]?{_NUMBER.pattern}", name) if _is_of(found[1], element)]
+    if not numbers:
+        return name
+    # By default it is a part of the name, before a run that may end in any number.
+    found = next((one for one in numbers if f"{name}.".startswith(f".{one[1]}.", one.start())), numbers[-1])
+    return name[: found.start()] + name[found.end() :] or name
 
 
 def _pattern(path: str | None, element: int) -> str | None:

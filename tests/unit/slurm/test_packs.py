@@ -120,6 +120,16 @@ def test_names_and_files_are_those_of_the_tasks(indices: range) -> None:
             assert expand_filename(getattr(pack.job, files), part) == own
 
 
+@pytest.mark.parametrize("pattern", ["dock-{}", "{}_dock", "dock.{}.2026-11-21", "v2-dock-{}"])
+def test_names_of_ones_own_may_have_the_number_anywhere(pattern: str) -> None:
+    jobs = [
+        job.replace(name=f"{pattern.format(index)}.af-aaaaaaaaaaaa_{index}")
+        for index, job in enumerate(map(mapped, range(3, 30)), 3)
+    ]
+    [pack] = made(*jobs)
+    assert len(pack.places) == 27
+
+
 def test_a_task_of_each_thousand_has_nothing_in_common_with_another() -> None:
     assert made(mapped(5), mapped(1005)) == []
 
