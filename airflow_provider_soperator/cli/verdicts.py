@@ -11,7 +11,6 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.check import PATIENCE, cause_and_remedy, sentences
-from airflow_provider_soperator.slurm.errors import SubmitRefused
 
 
 @dataclass(frozen=True)
@@ -26,14 +25,6 @@ class Verdict:
     def __str__(self) -> str:
         line = f"{self.state:<6}{self.subject:<13}{sentences(self.said)}"
         return f"{line}\n{'':19}> {sentences(self.remedy)}" if self.remedy else line
-
-
-#: Remedies by the option of sbatch that Slurm has rejected.
-_OF_OPTIONS = {
-    "--account": "`sacctmgr show assoc user=NAME` lists them; `sacctmgr add user NAME account=ACCOUNT` adds one",
-    "--partition": "`sinfo --summarize --all` lists the partitions, and `scontrol show partition` who may use them",
-    "--qos": "`sacctmgr show assoc user=NAME format=account,qos` lists what the user may use",
-}
 
 
 async def judged(subject: str, checks: AsyncIterator[Verdict], patience: float = PATIENCE) -> list[Verdict]:
@@ -57,9 +48,6 @@ _SLOW = {"slurmctld": "check whether slurmctld is up (`scontrol ping`) and how b
 def of_error(subject: str, error: Exception) -> Verdict:
     """The verdict that an error means."""
     said, remedy = cause_and_remedy(error)
-    if isinstance(error, SubmitRefused):
-        # Errors that begin with their remedy have it as a part of them.
-        remedy = remedy or _OF_OPTIONS.get(error.option, "")
     if isinstance(error, ConnectionMistake):
         said, _, remedy = said.partition(": ")
         remedy = remedy or "correct this field of the connection"

@@ -263,7 +263,18 @@ _ABOUT_OPTIONS = {
     "--mem": r"memory specification",
     "--time": r"time limit",
     "--wckey": r"wckey",
-    "script": r"unable to open file|script",
+    "remote_script": r"unable to open file",
+    "script": r"script",
+}
+#: Remedies for options that were rejected, unless the cluster tells more.
+_OF_OPTIONS = {
+    "--account": "`sacctmgr show assoc user=NAME` lists them; `sacctmgr add user NAME account=ACCOUNT` adds one",
+    "--partition": "`sinfo --summarize --all` lists the partitions, and `scontrol show partition` who may use them",
+    "--qos": "`sacctmgr show assoc user=NAME format=account,qos` lists what the user may use",
+    "--reservation": UnknownReservation.remedy,
+    "--nodelist": UnknownNode.remedy,
+    "remote_script": "it is not on the cluster, or may not be read",
+    "--constraint": "no node has such features: `sinfo --format='%N %f'` lists them",
 }
 #: Options in messages of sbatch.
 _NAMED_OPTION = r"(--[a-z][a-z-]*)", r"unrecognized option '(--?[^'=]+)"
@@ -322,11 +333,14 @@ def _refused(said: str) -> SlurmError:
     if re.search(_LIMITS, said, re.IGNORECASE) and not re.search(r"--|time limit is invalid|specification", said):
         return LimitExceeded(said, "sbatch")
     named = (found[1] for pattern in _NAMED_OPTION for found in re.finditer(pattern, said) if found[1] != "--help")
-    return SubmitRefused(said, option=next(named, "") or _first(_ABOUT_OPTIONS, said) or "")
+    if option := next(named, ""):
+        return SubmitRefused(said, remedy=InvalidOption.remedy, option=option)
+    option = _first(_ABOUT_OPTIONS, said) or ""
+    return SubmitRefused(said, remedy=_OF_OPTIONS.get(option, ""), option=option)
 
 
 def _words(output: bytes) -> str:
     """The meaningful lines, without the name of the command and the log level."""
     lines = (line.strip() for line in output.decode(errors="backslashreplace").splitlines())
-    kept = (re.sub(r"^(s[a-z_]+|slurm_\w+)?:? ?(error|fatal): ?", "", line) for line in lines)
+    kept = (re.sub(r"^((s[a-z_]+|slurm_\w+)?:? ?(error|fatal): ?|sbatch: )", "", line) for line in lines)
     return "; ".join(dict.fromkeys(line for line in kept if line and not line.startswith('Try "')))

@@ -152,6 +152,24 @@ def test_what_sbatch_found_fault_with(said: str, option: str) -> None:
     assert error.command == "sbatch"
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("sbatch: unrecognized option '--nope=3'", "see the option's spelling and value"),
+        ("sbatch: error: Invalid --mail-type specification", "see the option's spelling and value"),
+        ("sbatch: error: Batch job submission failed: Requested reservation is invalid", "no such reservation"),
+        ("sbatch: error: Batch job submission failed: Invalid node name specified", "no node has that name"),
+        ("sbatch: error: Batch job submission failed: Invalid feature specification", "no node has such features"),
+        ("sbatch: error: Unable to open file /a.sh", "it is not on the cluster"),
+    ],
+)
+def test_what_sbatch_refuses_has_a_remedy_in_front(said: str, told: str) -> None:
+    error = from_output(("sbatch",), 1, b"", said.encode())
+    assert str(error).startswith(told)
+    assert str(error).count("sbatch: ") == 1
+
+
+
 def test_commands_that_are_not_there() -> None:
     error = from_output(("squeue",), 127, b"", b"sh: 1: squeue: not found")
     assert isinstance(error, errors.CommandNotFound)
