@@ -7,6 +7,7 @@ import inspect
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from airflow.sdk import BaseOperator, XComArg, conf
@@ -52,6 +53,7 @@ Action = Literal["retry", "fail", "skip", "succeed"]
 #: By a state of Slurm's, LOST, or an exit code.
 Policy = Mapping[str | int, Action | Retry]
 _LOST = "LOST"
+_COMMENT = "${# begins a comment of Jinja: write {% raw %} before and {% endraw %} after what is no template"
 
 
 class SbatchOperator(WaitingOperator):
@@ -203,10 +205,24 @@ class SbatchOperator(WaitingOperator):
             if script.endswith(SCRIPTS):
                 why = f"there is no such file beside the DAG ({self.dag.folder})"
             found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
+        texts = {"script": self.script, "command": self.job.get("command")}
+        found += [f"{name}: {_COMMENT}" for name, text in texts.items() if self._has_comment(text)]
         if found:
             raise InvalidJob([f"{self.task_id}: {problem.replace('extra_args:', 'sbatch_args:')}" for problem in found])
         if self.result and said.get("array") is not None and "array" not in hidden:
             check_elements(self.result, said["array"], said.get("output"))
+
+    def _has_comment(self, text: Any) -> bool:
+        """True if Jinja would take the length of a shell variable for the beginning of a comment."""
+        if not isinstance(text, str) or "${#" not in text:
+            return False
+        from jinja2 import TemplateSyntaxError
+
+        try:
+            tokens = [(kind, value) for _, kind, value in self.get_template_env().lex(text)]
+        except TemplateSyntaxError:
+            return True
+        return any(before.endswith("$") and kind == "comment_begin" for (_, before), (kind, _) in pairwise(tokens))
 
     def _body(self) -> Any:
         """The script as far as it is known when the DAG is parsed."""

@@ -97,12 +97,19 @@ def parsed(*, folder: Path | None = None, **options: Any) -> None:
             "script='prepare.py': a script's text begins with #!, its file ends",
         ),
         ({"command": None, "script": "/root/run"}, "for a path on the cluster use remote_script"),
+        ({"command": "echo ${#A[@]}"}, "fit: command: ${# begins a comment of Jinja: write {% raw %}"),
+        # Jinja would render this one, without what is between.
+        ({"command": None, "script": "#!/bin/bash\necho ${#A} {{ ds }} ${B%#}\n"}, "fit: script: ${# begins a comment"),
     ],
 )
 def test_a_value_that_is_no_template(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidJob) as error:
         parsed(**{"command": "true", **options})
     assert says in str(error.value)
+
+
+def test_a_length_of_a_shell_variable_that_jinja_leaves_alone() -> None:
+    parsed(script="#!/bin/bash\n{% raw %}echo ${#A[@]}{% endraw %} {{ ds }}\n")
 
 
 def test_one_text_is_no_list_of_words() -> None:

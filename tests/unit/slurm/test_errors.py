@@ -169,7 +169,6 @@ def test_what_sbatch_refuses_has_a_remedy_in_front(said: str, told: str) -> None
     assert str(error).count("sbatch: ") == 1
 
 
-
 def test_commands_that_are_not_there() -> None:
     error = from_output(("squeue",), 127, b"", b"sh: 1: squeue: not found")
     assert isinstance(error, errors.CommandNotFound)
