@@ -26,6 +26,7 @@ _LONG = 3600.0
 _REMEDIES = {
     "no space left": "free space there",
     "quota exceeded": "free space there, or raise the quota",
+    "no such file": "see whether it was written; relative paths begin at the job's working directory",
     "permission denied": "check its owner, and the user of the connection",
 }
 

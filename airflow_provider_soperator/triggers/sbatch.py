@@ -114,6 +114,7 @@ class SbatchTrigger(KillableTrigger):
             if left is None:
                 raise
         if self.cancel_on_kill:
+            self.log.warning("The task's time is over (execution_timeout): it ends once no job of it is left")
             await self._until_done(self._cancel_job)
         return timed_out(self._job_ids or "the submission")
 

@@ -48,6 +48,11 @@ def test_a_folder_of_somebody_is_named_with_the_remedy() -> None:
         ListFiles("/x").read(CommandOutput(1, b"", b"find: '/x': Permission denied"))
 
 
+def test_a_file_that_a_job_has_not_written_is_named_with_the_remedy() -> None:
+    with pytest.raises(FileError, match="see whether it was written"):
+        ListFiles("/x").read(CommandOutput(1, b"", b"find: '/x': No such file or directory"))
+
+
 def test_a_move_that_has_been_done_can_be_repeated(tmp_path: Path) -> None:
     (tmp_path / "staging").mkdir()
     (tmp_path / "staging" / "new").write_text("x")

@@ -260,15 +260,20 @@ def test_a_task_whose_time_is_over_while_the_cluster_is_away_ends_with_its_job(
     is_over: bool, cluster: Cluster, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sbatch.time, "time", lambda: time.monotonic())
+    told: list[str] = []
     cluster.queue = [queued("7", "RUNNING", NAME)]
     cluster.away_until = 5 * HOUR
 
     async def ends() -> dict[str, Any]:
-        return await trigger(deadline=1000 + (-HOUR if is_over else HOUR)).event()
+        made = trigger(deadline=1000 + (-HOUR if is_over else HOUR))
+        monkeypatch.setattr(made.log, "warning", lambda said, *words: told.append(said % words))
+        return await made.event()
 
     event = run(ends())
     assert (event["status"], event["message"]) == ("timeout", "job 7")
     assert [str(job.state) for job in cluster.queue] == ["CANCELLED"]
+    # The page shows the task as deferred until then.
+    assert any("The task's time is over (execution_timeout)" in line for line in told)
 
 
 def test_a_job_that_is_not_cancelled_with_its_task_outlasts_the_tasks_time(
