@@ -148,9 +148,12 @@ def shift(args: Namespace) -> None:
         return
     if unheeded := sorted(conf.keys() - dag.params.keys()):
         raise LookupError(f"the trigger form of {dag.dag_id} has no {', '.join(unheeded)}: start it without")
-    agreed(args, f"Start a run of {dag.dag_id}?")
     from airflow.api.client import get_current_api_client
+    from airflow.models import DagModel
 
+    if DagModel.get_paused_dag_ids([dag.dag_id]):
+        tell(f"{dag.dag_id} is paused: the run waits for `airflow dags unpause {dag.dag_id}`")
+    agreed(args, f"Start a run of {dag.dag_id}?")
     run = get_current_api_client().trigger_dag(dag.dag_id, conf=conf, triggering_user_name=user() or None)
     tell(f"Started: run {run['dag_run_id']} of {dag.dag_id}" if run else "Not started")
 

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_soperator.cli import schedules
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from tests.unit.cli.calls import called
 
@@ -200,3 +201,22 @@ def test_a_shift_is_not_planned_while_slurm_is_silent(
     monkeypatch.setattr(schedules, "_SOON", soon)
     status = str(called(capsys, "shift", written(tmp_path, "nights"), "--plan").status)
     assert status.startswith(f"The cluster soperator_default does not answer. {why}")
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_run_of_a_paused_dag_is_told_to_wait(
+    paused: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(conn_ids: Any) -> dict[str, str]:
+        return {}
+
+    plan = {"text": "training goes from 4 to 2 nodes", "possible": True, "steps": []}
+    monkeypatch.setattr(schedules, "_silent", silent)
+    monkeypatch.setattr(ShiftCapacityOperator, "execute", lambda self, context: plan)
+    monkeypatch.setattr("airflow.models.DagModel.get_paused_dag_ids", lambda ids: {*ids} if paused else set())
+    client = MagicMock()
+    client.trigger_dag.return_value = {"dag_run_id": "manual"}
+    monkeypatch.setattr("airflow.api.client.get_current_api_client", lambda: client)
+    err = called(capsys, "shift", written(tmp_path, "nights"), "training=2", "--yes").err
+    assert ("nights is paused: the run waits for `airflow dags unpause nights`" in err) == paused
+    assert "Started: run manual of nights" in err
