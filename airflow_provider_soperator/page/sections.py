@@ -82,9 +82,9 @@ def _seen(look: CapacityLook, may_see: Callable[[str], bool]) -> CapacityLook:
 
 
 def _blocks(picture: Picture, look: CapacityLook) -> list[Any]:
-    """Each block that was looked at, once, with its bar: of two DAGs that move it, as the first one sees it."""
+    """Each block that was looked at, once, with its bar: of two DAGs that move it, as an active one sees it."""
     found: dict[str, Any] = {}
-    for dag in look.dags:
+    for dag in sorted(look.dags, key=lambda dag: dag.is_paused):
         if (world := look.worlds.get(dag.dag_id)) and world.block.id not in found:
             found[world.block.id] = {
                 "block": world.block,

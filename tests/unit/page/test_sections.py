@@ -102,6 +102,13 @@ def test_a_dag_that_one_may_not_see_is_nowhere(rights: Everything) -> None:  # n
     assert "other DAGs" in text
 
 
+def test_a_block_is_shown_as_the_dag_sees_it_that_is_not_paused() -> None:
+    paused = replace(DAG, dag_id="a_draft", is_paused=True)
+    look = replace(CAPACITY, dags=[paused, DAG], worlds={"a_draft": WORLD, "gpu_shifts": WORLD})
+    [block] = page_sections._blocks(picture(), look)
+    assert block["dag"] == DAG
+
+
 def test_the_shift_of_a_dag_that_one_may_not_see_is_not_told_by_another(rights: Everything) -> None:  # noqa: F811
     rights.dags = frozenset({"gpu_shifts"})
     other = replace(MOVER, last=None, at_work=replace(SHIFT, dag_id="secret", path="dags/secret"))
