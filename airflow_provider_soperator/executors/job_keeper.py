@@ -48,7 +48,7 @@ _READ, _MOST, MOST_OF_LOG = 200, 64 << 10, 4 << 20
 
 _MEANING = {
     runner.GONE: "the file of its workload was gone: it was removed, or executor_token_days were over",
-    runner.UNREACHED: "its node did not reach Airflow's API server: see whether the address is right for nodes",
+    runner.UNREACHED: "its node did not reach Airflow's API server: see its address for nodes, and how busy it is",
     runner.REFUSED: "Airflow refused its token: executor_token_days were over, or the clocks or secrets differ",
     runner.UNFIT: "its Python has no Airflow: correct executor_python",
 }
