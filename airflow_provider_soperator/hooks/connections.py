@@ -163,5 +163,5 @@ def installed(extra: str) -> Iterator[None]:
     except ImportError as error:
         from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 
-        remedy = f"pip install 'airflow-provider-soperator[{extra}]'"
+        remedy = f"`pip install 'airflow-provider-soperator[{extra}]'`"
         raise ConnectFailed(f"the packages for {extra} are not installed ({error})", remedy) from error

@@ -207,7 +207,9 @@ class SlurmHook(BaseHook):
         """Test the connection: whether it works, and a message."""
         from airflow_provider_soperator.hooks.check import check
 
-        return check(self._opened)
+        is_fine, said = check(self._opened)
+        # The button of Airflow's page gives it a name of the moment.
+        return is_fine, said.replace(f" (connection {self.slurm_conn_id})", "")
 
     def _opened(self) -> tuple[Transport, str]:
         settings = self._settings()

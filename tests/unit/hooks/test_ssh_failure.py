@@ -39,3 +39,10 @@ def test_one_that_is_made_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture
 
     asyncio.run(connect())
     assert not [record for record in caplog.records if record.name.startswith("paramiko")]
+
+
+def test_the_test_of_a_connection_names_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WSVD4GVA", "soperator://airflow@127.0.0.1:9/?no_host_key_check=true")
+    works, said = slurm.SlurmHook("Wsvd4gVa").test_connection()
+    assert not works
+    assert said.endswith("at 127.0.0.1:9. Check host and port, and whether the login node is up.")
