@@ -70,9 +70,7 @@ def filled(
     """The fields that are set, checked: a form sends all of them, empty ones as null or as an empty text."""
     if connection.conn_type not in (None, "", form.conn_type):
         # Its host and password are for another server.
-        raise ConnectionMistake(
-            f"{connection.conn_id} is of type {connection.conn_type}, not {form.conn_type}: name another"
-        )
+        raise ConnectionMistake(f"{connection.conn_id} is of type {connection.conn_type}: name a {form.conn_type} one")
     ours = {field.name: field for field in form.fields}
     for name in extra.keys() - {*ours, *others}:
         # Users keep notes of their own in an extra, but hardly under a name so close to a field's.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from airflow.sdk import BaseOperator, XComArg, conf
@@ -53,6 +53,8 @@ Action = Literal["retry", "fail", "skip", "succeed"]
 #: By a state of Slurm's, LOST, or an exit code.
 Policy = Mapping[str | int, Action | Retry]
 _LOST = "LOST"
+#: What Jinja does not look into.
+_LEFT_ALONE = re.compile(r"\{%-?\s*raw\b.*?\bendraw\s*-?%\}|\{\{.*?\}\}", re.DOTALL)
 _COMMENT = "${# begins a comment of Jinja: write {% raw %} before and {% endraw %} after what is no template"
 
 
@@ -213,16 +215,9 @@ class SbatchOperator(WaitingOperator):
             check_elements(self.result, said["array"], said.get("output"))
 
     def _has_comment(self, text: Any) -> bool:
-        """True if Jinja would take the length of a shell variable for the beginning of a comment."""
-        if not isinstance(text, str) or "${#" not in text:
-            return False
-        from jinja2 import TemplateSyntaxError
-
-        try:
-            tokens = [(kind, value) for _, kind, value in self.get_template_env().lex(text)]
-        except TemplateSyntaxError:
-            return True
-        return any(before.endswith("$") and kind == "comment_begin" for (_, before), (kind, _) in pairwise(tokens))
+        """True if Jinja takes the length of a shell variable for the beginning of a comment."""
+        read = _LEFT_ALONE.sub("", text) if isinstance(text, str) else ""
+        return "${#" in read and self.get_template_env().comment_start_string == "{#"
 
     def _body(self) -> Any:
         """The script as far as it is known when the DAG is parsed."""

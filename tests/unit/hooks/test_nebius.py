@@ -123,7 +123,7 @@ def test_the_api_shows_what_is_no_secret_and_nothing_else() -> None:
 
 def test_a_connection_of_another_type_is_refused() -> None:
     connection = Connection(conn_id="mine", conn_type="soperator", host="login", password="of the login node")
-    with pytest.raises(ConnectionMistake, match="mine is of type soperator, not nebius: name another"):
+    with pytest.raises(ConnectionMistake, match="mine is of type soperator: name a nebius one"):
         read(connection, {})
 
 

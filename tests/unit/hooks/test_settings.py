@@ -65,7 +65,7 @@ def test_files_go_another_way_only_if_they_must(said: dict[str, Any], elsewhere:
 
 
 def test_a_connection_of_another_type_is_refused() -> None:
-    with pytest.raises(ConnectionMistake, match="mine is of type nebius, not soperator: name another"):
+    with pytest.raises(ConnectionMistake, match="mine is of type nebius: name a soperator one"):
         settings("nebius://:token@api.example.com")
 
 

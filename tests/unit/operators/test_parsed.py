@@ -110,6 +110,7 @@ def test_a_value_that_is_no_template(options: dict[str, Any], says: str) -> None
 
 def test_a_length_of_a_shell_variable_that_jinja_leaves_alone() -> None:
     parsed(script="#!/bin/bash\n{% raw %}echo ${#A[@]}{% endraw %} {{ ds }}\n")
+    parsed(command="echo {{ '${#A[@]}' }}")
 
 
 def test_one_text_is_no_list_of_words() -> None:
