@@ -70,13 +70,10 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
 
 def _need_database() -> None:
     """Refuse to go on without Airflow's database: to Airflow a Variable that it cannot read is none."""
-    from airflow.models.variable import Variable
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
+    from airflow.models import DagModel
 
     try:
-        with create_session() as session:
-            session.scalar(select(Variable.id).limit(1))
+        DagModel.get_paused_dag_ids([])
     except Exception as error:
         what = f"Airflow's database cannot be read ({str(error).splitlines()[0]})"
         raise LookupError(f"{what}: run this where Airflow's configuration is") from error

@@ -11,6 +11,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.check import PATIENCE, cause_and_remedy, sentences
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ async def judged(subject: str, checks: AsyncIterator[Verdict], patience: float =
 
 
 _IS_IT_UP = "see whether it is up and not overloaded, and the firewalls between"
-_SLOW = {"slurmctld": "check whether slurmctld is up (`scontrol ping`) and how busy it is (`sdiag`)"}
+_SLOW = {"slurmctld": ControllerUnreachable.remedy}
 
 
 def of_error(subject: str, error: Exception) -> Verdict:

@@ -98,7 +98,7 @@ def _submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
     since = None if None in begun else min(filter(None, begun))
     packables = tuple(one.packable for one in batch.values())
     answers = yield SubmitOnce(jobs=jobs, since=since, packables=packables)
-    refused = [option_of(answer.error) for answer in answers]
+    refused = [answer.error.option if answer.error else "" for answer in answers]
     if alone := [place for place, one in enumerate(batch.values()) if one.kind and refused[place] == "--array"]:
         # The cluster takes no arrays, or none with so many indices.
         some = tuple(jobs[place] for place in alone)
@@ -247,7 +247,7 @@ def _is_cancelled(status: JobStatus) -> bool:
 
 def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:
     """The answers, with errors about accounts, QOS, partitions and nodes that name what may be used instead."""
-    refused = {option_of(answer.error) for answer in answers} - {""}
+    refused = {answer.error.option for answer in answers if answer.error} - {""}
     if not refused:
         return answers
     rights: UserRights | None = None
@@ -265,7 +265,7 @@ def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) 
         pass
     return tuple(
         replace(answer, error=explained_refusal(answer.error, job, rights, partitions, nodes))
-        if answer.error and option_of(answer.error)
+        if answer.error and answer.error.option
         else answer
         for job, answer in zip(jobs, answers, strict=True)
     )
@@ -277,11 +277,6 @@ OF_PARTITIONS = "--partition"
 OF_NODES = ("--nodes", "--gres")
 
 
-def option_of(error: SlurmError | None) -> str:
-    """The rejected option, if Slurm names it."""
-    return error.option if isinstance(error, SubmitRefused) else ""
-
-
 def explained_refusal(
     refusal: SlurmError,
     job: BatchJob,
@@ -290,7 +285,7 @@ def explained_refusal(
     nodes: Iterable[Node] = (),
 ) -> SlurmError:
     """The error with what may be used instead, or the parameter if it is not called as the option."""
-    option, asked = option_of(refusal), submission.asked_for(job)
+    option, asked = refusal.option, submission.asked_for(job)
     wanted = [name for said in as_words(asked.partition or ()) for name in said.split(",")]
     why = ""
     if option == OF_PARTITIONS:

@@ -12,7 +12,7 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.pace import RetryPolicy
 from airflow_provider_soperator.errors import CapacityError, ConnectionMistake
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
-from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, ControllerUnreachable, SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.requests import (
     Ping,
@@ -46,10 +46,7 @@ def check(opening: Opening) -> tuple[bool, str]:
     thread.join(PATIENCE)
     if found:
         return found[0]
-    return (
-        False,
-        f"No answer within {PATIENCE:g} s. Check whether slurmctld is up (`scontrol ping`) and how busy it is.",
-    )
+    return False, sentences(f"no answer within {PATIENCE:g} s", ControllerUnreachable.remedy)
 
 
 def _check(opening: Opening) -> tuple[bool, str]:

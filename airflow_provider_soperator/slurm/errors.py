@@ -12,7 +12,12 @@ K = TypeVar("K")
 
 
 class SlurmError(ClusterError):
-    """Slurm rejected a request, or failed to carry it out; ``said`` is Slurm's own message."""
+    """Slurm rejected a request, or failed to carry it out; ``said`` is Slurm's own message.
+
+    ``option`` is the faulty option of a job, if Slurm names it.
+    """
+
+    option = ""
 
     def __init__(self, said: str, command: str = "", remedy: str = "") -> None:
         self.said = said.strip() or "failed without a message"
@@ -106,7 +111,7 @@ class LimitExceeded(SlurmError):
 
 
 class SubmitRefused(SlurmError):
-    """Slurm rejected a job. ``option`` is the faulty option, if Slurm names it."""
+    """Slurm rejected a job."""
 
     def __init__(self, said: str, command: str = "sbatch", remedy: str = "", option: str = "") -> None:
         super().__init__(said, command, remedy)
