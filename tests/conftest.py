@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -32,6 +33,20 @@ hypothesis.settings.register_profile("default", max_examples=30, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=30, derandomize=True, deadline=None)
 hypothesis.settings.register_profile("soak", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Iterator[object]:
+    """As many processes collect at a time as there are cores: after a clone each would compile all modules, else."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return (yield)
+    turns = Path(tempfile.gettempdir(), f"collect-{worker['testrunuid']}")
+    with turns.open("wb") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, int(worker["workerid"].removeprefix("gw")) % (os.cpu_count() or 1))
+        collected = yield
+    turns.unlink(missing_ok=True)
+    return collected
 
 
 def pytest_collection_finish() -> None:
