@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.table import Row
+from benchmarks.tasks.floor import WAIT
 from benchmarks.tasks.meter import Reading
 from benchmarks.tasks.way import HELD, Outcome
 
@@ -25,7 +26,7 @@ class Trial:
         return self.outcome.starting + self.outcome.ending
 
 
-def rows(tasks: int, trials: Sequence[Trial], idle: float, per_job: float) -> list[Row]:
+def rows(tasks: int, trials: Sequence[Trial], floor: Outcome, idle: float, per_job: float) -> list[Row]:
     """``idle`` is in cores, ``per_job`` in seconds of a processor.
 
     What grows with the number of tasks is scaled for ways that were tried with fewer.
@@ -65,11 +66,20 @@ def rows(tasks: int, trials: Sequence[Trial], idle: float, per_job: float) -> li
             "SSH connections opened; ours go on with the one of the warm-up",
             total(lambda trial: (trial.cost + trial.outcome.held).connections),
         ),
-        row("memory of the triggerer, at the most", lambda trial: f"{trial.outcome.memory / 2**20:.0f} MB"),
+        row("memory of the triggerer, at the most", lambda trial: _megabytes(trial.outcome)),
         row("from a job's end to its task's: median / 95 % / max", lambda trial: _late(trial.outcome.delays)),
+        Row(
+            "tasks",
+            f"Airflow for {floor.tasks} tasks that start and end in the triggerer, without a job",
+            f"{floor.starting.cpu - idle * WAIT:.0f} s of a processor\n{_megabytes(floor)} of the triggerer",
+        ),
         Row("tasks", "Airflow (on PostgreSQL) and Slurm with nothing to do", f"{idle:.2f} cores"),
         Row("tasks", f"Slurm with {tasks} jobs that nobody waits for", f"{per_job * tasks:.0f} s of a processor"),
     ]
+
+
+def _megabytes(outcome: Outcome) -> str:
+    return f"{outcome.memory / 2**20:.0f} MB"
 
 
 def _scaled(value: float, count: int, tasks: int, unit: str) -> str:

@@ -26,6 +26,7 @@ SLOTS = 32
 IDLE = 15.0
 _UNTIL_EMPTY = 'while [ -n "$(squeue --noheader)" ]; do sleep 0.5; done'
 _DAGS = Path(__file__).parent / "dags"
+_FLOOR = "floor"
 
 
 @dataclass(frozen=True)
@@ -54,21 +55,27 @@ def run(tasks: int = TASKS) -> list[Row]:
         "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": str(tasks),
         "AIRFLOW__TRIGGERER__CAPACITY": str(max(1000, tasks)),
     }
-    with airflow_beside("bench-tasks", _DAGS, [kind.dag_id for kind in KINDS], more) as (sandbox, airflow):
+    with airflow_beside("bench-tasks", _DAGS, [kind.dag_id for kind in KINDS] + [_FLOOR], more) as (sandbox, airflow):
         meter = Meter(sandbox)
         trials = [_trial(kind, sandbox, airflow, tasks) for kind in KINDS]
+        _fresh_triggerer(sandbox, airflow)
+        floor = Way(sandbox, airflow.api, _FLOOR).run_without_jobs(_runs(tasks))
         idle, few = _idle(meter), _runs(tasks / LESS)
         jobs = _jobs(sandbox, meter, few)
-        return rows(tasks, trials, idle.cores, (jobs.cpu - idle.cores * jobs.seconds) / few)
+        return rows(tasks, trials, floor, idle.cores, (jobs.cpu - idle.cores * jobs.seconds) / few)
 
 
 def _trial(kind: Kind, sandbox: Sandbox, airflow: Airflow, tasks: int) -> Trial:
-    # A triggerer keeps the memory that an earlier way has taken.
-    sandbox.init.signal("airflow-triggerer", signal.SIGKILL)
-    airflow.up(lambda share, label: None)
+    _fresh_triggerer(sandbox, airflow)
     count = _runs(tasks if kind.is_ours else tasks / LESS)
     outcome = Way(sandbox, airflow.api, kind.dag_id).run(count, min(count, SLOTS) if kind.holds_slots else count)
     return Trial(kind.name, kind.is_ours, outcome)
+
+
+def _fresh_triggerer(sandbox: Sandbox, airflow: Airflow) -> None:
+    """One that does not keep the memory that an earlier way has taken."""
+    sandbox.init.signal("airflow-triggerer", signal.SIGKILL)
+    airflow.up(lambda share, label: None)
 
 
 def _runs(tasks: float) -> int:

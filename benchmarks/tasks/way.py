@@ -69,6 +69,14 @@ class Way:
             memory=self._memory,
         )
 
+    def run_without_jobs(self, tasks: int) -> Outcome:
+        """Trigger so many tasks that have none, and wait until all have ended."""
+        begin = self._meter.read()
+        runs = [self._trigger() for _ in range(tasks // TASKS_PER_RUN)]
+        ended = self._follow(self._ended, len(runs))
+        end = self._meter.read()
+        return Outcome(tasks, ended * TASKS_PER_RUN, [], end - begin, end - end, end - end, self._memory)
+
     def _warm_up(self) -> None:
         """What processes do once in their lives is in no figure."""
         self._partition("up")
