@@ -92,7 +92,7 @@ def jobs(args: Namespace) -> None:
         }
         for row in queue_page(picture, query, _ALL).rows
     )
-    show(args, rows, none="The queue has no such job")
+    show(args, rows, none="No job in the queue fits")
 
 
 @command

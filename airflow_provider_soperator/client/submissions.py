@@ -292,13 +292,11 @@ def explained_refusal(
         why = _about_partition(wanted, tuple(partitions))
     elif option in OF_NODES:
         why = _about_nodes(set(wanted), nodes)
-    elif rights is None:
-        pass
-    elif not rights.is_known:
+    elif rights and not rights.is_known:
         why = f"user {rights.user} is not in accounting (`sacctmgr add user {rights.user} account=NAME`)"
-    elif option == "--account":
+    elif rights and option == "--account":
         why = _about_account(asked.account or "", wanted, rights)
-    elif option == "--qos":
+    elif rights and option == "--qos":
         why = _about_qos(asked.qos or "", asked.account or "", rights)
     long = option.removeprefix("--")
     if (typed := job_description.BY_LONG.get(long)) and typed.field != long.replace("-", "_"):

@@ -12,11 +12,9 @@ K = TypeVar("K")
 
 
 class SlurmError(ClusterError):
-    """Slurm rejected a request, or failed to carry it out; ``said`` is Slurm's own message.
+    """Slurm rejected a request, or failed to carry it out; ``said`` is Slurm's own message."""
 
-    ``option`` is the faulty option of a job, if Slurm names it.
-    """
-
+    #: The faulty option of a job, if Slurm names it.
     option = ""
 
     def __init__(self, said: str, command: str = "", remedy: str = "") -> None:
@@ -338,10 +336,9 @@ def _refused(said: str) -> SlurmError:
     if re.search(_LIMITS, said, re.IGNORECASE) and not re.search(r"--|time limit is invalid|specification", said):
         return LimitExceeded(said, "sbatch")
     named = (found[1] for pattern in _NAMED_OPTION for found in re.finditer(pattern, said) if found[1] != "--help")
-    if option := next(named, ""):
-        return SubmitRefused(said, remedy=InvalidOption.remedy, option=option)
-    option = _first(_ABOUT_OPTIONS, said) or ""
-    return SubmitRefused(said, remedy=_OF_OPTIONS.get(option, ""), option=option)
+    remedy = InvalidOption.remedy if (option := next(named, "")) else ""
+    option = option or _first(_ABOUT_OPTIONS, said) or ""
+    return SubmitRefused(said, remedy=remedy or _OF_OPTIONS.get(option, ""), option=option)
 
 
 def _words(output: bytes) -> str:
