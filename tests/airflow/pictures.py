@@ -116,6 +116,30 @@ class Camera(Page):
         (IMAGES / f"{name}.webp").write_bytes(base64.b64decode(shot["data"]))
 
 
+@pytest.mark.leaves("jobs")
+def test_pictures_of_jobs(stack: Stack, browser: webdriver.Chrome) -> None:  # noqa: F811
+    run = stack.add_file(DAGS / "train_pipeline.py").trigger()
+    run.wait("best", "success")
+    camera = Camera(browser, f"{run.page}/tasks/model.train")
+    camera.resize(800)
+    camera.find("//*[contains(text(), '4 COMPLETED of 4')]")
+    left, width = camera.look(PANEL)
+    camera.take("job-log", left, TOP, width, 620 - TOP)
+
+    # Airflow remembers the graph, beside which a task's panel has no room for its tabs.
+    camera = Camera(browser, run.page)
+    camera.resize(900)
+    camera.click("//button[starts-with(@aria-label, 'Show Graph')]")
+    camera.click("//button[@aria-label = 'Expand all task groups']")
+    camera.take("pipeline-graph", *camera.look(GRAPH))
+
+    Camera(browser, stack.api.url).resize(1300)
+    form = Connections(browser, stack.api.url)
+    form.add()
+    form.open_extra()
+    camera.take("connection-form", *camera.look(DIALOG))
+
+
 @pytest.fixture
 def dag(stack: Stack, capacity: Capacity) -> Iterator[Dag]:
     """Four nodes train: one of them runs a job, one has been drained."""
@@ -135,6 +159,7 @@ def dag(stack: Stack, capacity: Capacity) -> Iterator[Dag]:
     night = {"since": now - timedelta(hours=6), "until": now + timedelta(hours=6)}
     yield stack.add_source("gpu_shifts", HEAD + DAG.format(**night))
     stack.call("PATCH", "/dags/gpu_shifts", json={"is_paused": True})
+    capacity.end()
 
 
 @pytest.mark.leaves("jobs", "drains")
@@ -170,30 +195,6 @@ def test_pictures(dag: Dag, stack: Stack, browser: webdriver.Chrome) -> None:  #
     browser.execute_script(BARE)  # type: ignore[no-untyped-call]
     left, width = camera.look(PANEL)
     camera.take("capacity-partial", left, TOP, width, bottom + 8 - TOP)
-
-
-@pytest.mark.leaves("jobs")
-def test_pictures_of_jobs(stack: Stack, browser: webdriver.Chrome) -> None:  # noqa: F811
-    run = stack.add_file(DAGS / "train_pipeline.py").trigger()
-    run.wait("best", "success")
-    camera = Camera(browser, f"{run.page}/tasks/model.train")
-    camera.resize(800)
-    camera.find("//*[contains(text(), '4 COMPLETED of 4')]")
-    left, width = camera.look(PANEL)
-    camera.take("job-log", left, TOP, width, 620 - TOP)
-
-    # Airflow remembers the graph, beside which a task's panel has no room for its tabs.
-    camera = Camera(browser, run.page)
-    camera.resize(900)
-    camera.click("//button[starts-with(@aria-label, 'Show Graph')]")
-    camera.click("//button[@aria-label = 'Expand all task groups']")
-    camera.take("pipeline-graph", *camera.look(GRAPH))
-
-    Camera(browser, stack.api.url).resize(1300)
-    form = Connections(browser, stack.api.url)
-    form.add()
-    form.open_extra()
-    camera.take("connection-form", *camera.look(DIALOG))
 
 
 @pytest.mark.leaves("jobs", "drains")
