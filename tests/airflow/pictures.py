@@ -157,7 +157,9 @@ def dag(stack: Stack, capacity: Capacity) -> Iterator[Dag]:
     cluster.run("scontrol", "update", "nodename=worker-1", "state=drain", "reason=disk is full")
     now = datetime.now(timezone.utc)
     night = {"since": now - timedelta(hours=6), "until": now + timedelta(hours=6)}
-    yield stack.add_source("gpu_shifts", HEAD + DAG.format(**night))
+    added = stack.add_source("gpu_shifts", HEAD + DAG.format(**night))
+    stack.call("PATCH", "/dags/gpu_shifts", json={"is_paused": False})
+    yield added
     stack.call("PATCH", "/dags/gpu_shifts", json={"is_paused": True})
     capacity.end()
 
