@@ -263,11 +263,16 @@ def _fields(option: Option, value: str | None) -> Mapping[str, Any]:
             raise ValueError(f"{value!r} has no number after '%'")
         return {"array": indices, "array_limit": int(limit) if percent else None}
     if option.field == "export":
-        return _export(value)
+        return exported(value)
     return {option.field: option.kind.read(value)}
 
 
-def _export(value: str) -> Mapping[str, Any]:
+def exported(value: str) -> Mapping[str, Any]:
+    """The names in a value of --export, and the variables that it sets, as fields.
+
+    >>> exported("ALL,A=1")
+    {'export': 'ALL', 'env': {'A': '1'}}
+    """
     names: list[str] = []
     env: dict[str, str] = {}
     # Commas split outside of quotes; only quotes that enclose a whole token are removed.

@@ -79,10 +79,10 @@ class BatchJob(JobDescription):
         self.check()
         return sbatch_arguments.build_submission(self)
 
-    def to_payload(self, version: str) -> dict[str, Any]:
-        """The body of slurmrestd's POST /slurm/{version}/job/submit."""
+    def to_payload(self, version: str, user: str = "", home: str = "") -> dict[str, Any]:
+        """The body of slurmrestd's POST /slurm/{version}/job/submit, for a user with that home."""
         self.check()
-        return sbatch_arguments.build_payload(self, version)
+        return sbatch_arguments.build_payload(self, version, user, home)
 
 
 def fields_of(job: BatchJob) -> dict[str, Any]:

@@ -150,21 +150,28 @@ def build_submission(job: JobDescription) -> Submission:
 
 PAYLOAD_VERSIONS = tuple(f"v0.0.{number}" for number in range(41, 46))
 
-#: The default environment of a job; slurmd adds HOME, USER and the like.
-DEFAULT_ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
+#: Where a job finds programs without a login's environment.
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+#: What sbatch tells launchers of MPI: without it an mpirun confines the ranks of a node to what one task has there.
+LAUNCHERS = {
+    **dict.fromkeys(("HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP"), "slurm"),
+    **dict.fromkeys(("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"), "--external-launcher"),
+    **dict.fromkeys(("OMPI_MCA_plm_slurm_args", "PRTE_MCA_plm_slurm_args"), "--external-launcher"),
+}
 
 #: Variables that sbatch sets from options for the script to read, beside those that slurmd sets.
 _VARIABLES = {
     field: (f"SLURM_{field.upper()}",)
     for field in (
-        *("ntasks_per_node", "ntasks_per_socket", "ntasks_per_core", "ntasks_per_gpu", "cpus_per_task", "cpus_per_gpu"),
-        *("threads_per_core", "gpus", "gpus_per_node", "gpus_per_socket", "gpu_freq", "tres_bind"),
+        *("ntasks_per_node", "ntasks_per_socket", "ntasks_per_core", "ntasks_per_gpu", "cpus_per_gpu"),
+        *("threads_per_core", "gpus", "gpus_per_node", "gpus_per_socket", "gpu_freq"),
     )
-} | {"ntasks": ("SLURM_NTASKS", "SLURM_NPROCS")}
+} | {"ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"), "dependency": ("SLURM_JOB_DEPENDENCY",)}
 
 
-def build_payload(job: JobDescription, version: str) -> dict[str, Any]:
-    """The request's body. InvalidJob names options that slurmrestd does not have."""
+def build_payload(job: JobDescription, version: str, user: str = "", home: str = "") -> dict[str, Any]:
+    """The request's body for a user with that home. InvalidJob names options that slurmrestd does not have."""
     if version not in PAYLOAD_VERSIONS:
         raise ValueError(f"unknown slurmrestd version {version}; supported are {', '.join(PAYLOAD_VERSIONS)}")
     text = body(job)
@@ -172,21 +179,34 @@ def build_payload(job: JobDescription, version: str) -> dict[str, Any]:
         raise job_description.InvalidJob(
             [f"remote_script: slurmrestd needs the script's text; read {job.remote_script} and pass it as script"]
         )
+    chdir = components(job)[0].chdir
+    if home and not posixpath.isabs(chdir or ""):
+        # As with sbatch.
+        job = job.replace(chdir=posixpath.join(home, chdir) if chdir else home)
     wanted = components(job)
     problems: list[str] = []
     if wanted[0].chdir is None:
         problems.append("chdir: must be set, as slurmrestd knows no home directory to start in")
     said = []
+    variables: dict[str, str] = {}
     for number, component in enumerate(wanted):
         where = f"het component {number}: " if number else ""
-        described, wrong = _describe(component, version)
+        described, of_options, wrong = _describe(component, version)
         problems += (where + problem for problem in wrong)
         said.append(described)
+        # Steps of a part take the options of this name, and those without a part's number for all of them.
+        group = f"_HET_GROUP_{number}" if len(wanted) > 1 else ""
+        variables |= {name + group: value for name, value in of_options.items()}
     if problems:
         raise job_description.InvalidJob(problems)
     first = said[0]
+    own = _environment(wanted[0], variables, user, home)
+    first["environment"] = [*(f"{name}={value}" for name, value in own.items()), *first.get("environment", ())]
     for described in said:
-        _finish(described, wanted[0])
+        # sbatch's own; without it slurmd would take a terminal.
+        described.setdefault("standard_input", "/dev/null")
+        # The script has that of the first component, and slurmctld rejects others without any.
+        described.setdefault("environment", [f"PATH={DEFAULT_PATH}"])
     first["script"] = text
     if job.args:
         first["argv"] = ["script", *job.args]  # slurmstepd puts the script's path in the first one's place
@@ -230,10 +250,11 @@ def with_lines(job: Job, lines: directives.Component = NO_LINES) -> Job:
     return job.replace(**new | {"env": env, "extra_args": (*lines.extra_args, *extra.extra_args)})
 
 
-def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], list[str]]:
+def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+    """The fields of one component, the variables that its options set, and its problems."""
     said: dict[str, Any] = {}
     problems: list[str] = [f"extra_args: slurmrestd {version} has no field for {word}" for word in job.extra_args]
-    variables: list[str] = []
+    variables: dict[str, str] = {}
     for option, value in job_description.said(values(job)):
         written = option.kind.write(value)
         if option.rest is None or option.rest_since > int(version.rpartition(".")[2]):
@@ -243,16 +264,17 @@ def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], list[s
             _merge(said, option.to_json(written))
         except ValueError as problem:
             problems.append(f"{option.field}: {problem}")
-        variables += (f"{name}={written}" for name in _VARIABLES.get(option.field, ()))
+        variables |= dict.fromkeys(_VARIABLES.get(option.field, ()), written)
     _imply(said)
-    if "tres_per_task" in said:
-        variables.append(f"SLURM_TRES_PER_TASK={said['tres_per_task']}")
-    if job.chdir is not None:
-        variables.append(f"SLURM_SUBMIT_DIR={job.chdir}")
+    variables |= {f"SLURM_{name.upper()}": str(said[name]) for name in _IMPLIED if name in said}
+    if "memory_per_tres" in said:
+        variables["SLURM_MEM_PER_GPU"] = said["memory_per_tres"].rpartition(":")[2]
     said.setdefault("name", "sbatch")
-    variables += (f"{name}={value}" for name, value in job.env.items())
-    said["environment"] = [*variables, *said.get("environment", ())]
-    return said, problems
+    return said, variables, problems
+
+
+#: Fields with variables of their names, which may be implied by other options.
+_IMPLIED = ("cpus_per_task", "tres_per_task", "tres_bind")
 
 
 def _imply(said: dict[str, Any]) -> None:
@@ -291,12 +313,21 @@ def _merge(said: dict[str, Any], more: dict[str, Any]) -> None:
             said[key] = value
 
 
-def _finish(said: dict[str, Any], job: JobDescription) -> None:
-    exported = [] if job.export is None else [name.upper() for name in option_values.as_words(job.export)]
-    base = list(DEFAULT_ENVIRONMENT) if not exported or "ALL" in exported else []
-    if exported and not {"ALL", "NIL"} & set(exported):
-        base.append("SLURM_GET_USER_ENV=1")  # with NONE and with names slurmd begins with a login's environment
-    own = {pair.partition("=")[0] for pair in said["environment"]}
-    said["environment"] = [pair for pair in base if pair.partition("=")[0] not in own] + said["environment"]
-    # sbatch's own; without them slurmd would take its own directory and a terminal.
-    said.setdefault("standard_input", "/dev/null")
+def _environment(job: JobDescription, of_options: dict[str, str], user: str, home: str) -> dict[str, str]:
+    """The variables that sbatch passes on, or has slurmd read, and its own."""
+    if job.export is not None:
+        said = directives.exported(",".join(option_values.as_words(job.export)))
+        job = job.replace(export=said["export"], env={**said.get("env", {}), **job.env})
+    exported = export(job) or "ALL"
+    names = exported.upper().split(",")
+    found = {"SLURM_SUBMIT_DIR": home or job.chdir or "", **LAUNCHERS}
+    if "ALL" in names:
+        # slurmd adds nothing to them.
+        login = {"HOME": home, "USER": user, "LOGNAME": user}
+        found |= {"PATH": DEFAULT_PATH} | {name: value for name, value in login.items() if value}
+    else:
+        # Each srun in the job obeys it.
+        found["SLURM_EXPORT_ENV"] = exported
+        if names != ["NIL"]:
+            found["SLURM_GET_USER_ENV"] = "1"  # slurmd begins with a login's environment
+    return {**found, **of_options, **job.env}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import time
@@ -389,6 +390,38 @@ def test_variables_and_arguments_arrive_through_slurmrestd(road: Road, body: str
     for said in posted:
         assert not said["errors"], said["errors"]
         check_job(road, said["job_id"], job)
+
+
+#: What only a login, another submission or another spelling of the same has.
+PASSED_ON = {"MAIL", "PWD", "SHELL", "SHLVL", "SLURM_PRIO_PROCESS", "SLURM_SUBMIT_HOST"}
+OF_ONE_JOB = re.compile(r"SSH_.*|_|.*(JOB_?ID|JOB_SLUID|PID|TIME|_PACK_GROUP_\d|JOB_ID_HET_GROUP_\d)")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chdir": "/tmp", "dependency": "singleton", "name": "alone"},
+        {"export": "NONE"},
+        {"export": "NIL"},
+        {"gpus_per_task": 1, "ntasks": 2, "cpus_per_task": 1, "nodelist": "worker-0"},
+        {"gpus_per_node": 1, "mem": None, "mem_per_gpu": "50M", "gpu_bind": "closest", "nodelist": "worker-0"},
+        {"ntasks": 1, "het": [BatchJob(ntasks=2, gpus=1, nodelist="worker-0")]},
+    ],
+    ids=lambda fields: ",".join(fields),
+)
+def test_a_job_has_the_variables_that_sbatch_gives_it(road: Road, fields: dict[str, Any]) -> None:
+    job = BatchJob(**{"script": SHOW_ALL, **HERE, "output": "/root/env-%j.out", **fields})
+    version = VERSIONS[road.slurm][-1]
+    body = job.to_payload(version, "root", "/root")
+    found = []
+    # One after the other, so that both get the same GPUs.
+    for way in ("words", version):
+        number = road.submit(job.submission()) if way == "words" else int(road.post(way, body)["job_id"])
+        road.finished(number)
+        variables, _ = json.loads(road.run("cat", f"/root/env-{number}.out"))
+        found.append({name: bytes.fromhex(value).decode() for name, value in variables.items()})
+    differing = {name for said in found for name in said if found[0].get(name) != found[1].get(name)}
+    assert not {name for name in differing - PASSED_ON if not OF_ONE_JOB.fullmatch(name)}
 
 
 def test_nothing_of_the_environment_is_in_accounting_or_handed_to_steps(road: Road) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import posixpath
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_soperator.slurm import job_description, notations, requests, sbatch_arguments
+from airflow_provider_soperator.slurm import job_description, notations, requests
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import Option
@@ -293,12 +292,7 @@ def submit(request: requests.Submit, site: Site) -> Steps[JobId]:
 
 
 def payload_of(job: BatchJob, site: Site) -> dict[str, Any]:
-    """The job's JSON; its working folder is the user's home, or relative to it, as with sbatch."""
-    job.check()
-    chdir = sbatch_arguments.components(job)[0].chdir
-    if site.home and not posixpath.isabs(chdir or ""):
-        job = job.replace(chdir=posixpath.join(site.home, chdir) if chdir else site.home)
-    return job.to_payload(f"v0.0.{site.version}")
+    return job.to_payload(f"v0.0.{site.version}", site.user, site.home)
 
 
 def submitted(body: Json) -> Steps[JobId]:

@@ -11,12 +11,14 @@ from airflow_provider_soperator.slurm import sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 
-[PATH] = sbatch_arguments.DEFAULT_ENVIRONMENT
+PATH = f"PATH={sbatch_arguments.DEFAULT_PATH}"
+#: What each job has.
+ALWAYS = [f"{name}={value}" for name, value in sbatch_arguments.LAUNCHERS.items()]
 
 
 def job_of(version: str = "v0.0.42", **fields: Any) -> dict[str, Any]:
     said = dict(BatchJob(**{"command": "true", "chdir": "/x", **fields}).to_payload(version)["job"])
-    own = [pair for pair in said["environment"] if pair not in sbatch_arguments.DEFAULT_ENVIRONMENT]
+    own = [pair for pair in said["environment"] if pair not in (PATH, *ALWAYS)]
     return said | {"environment": own}
 
 
@@ -25,7 +27,7 @@ def test_the_least_there_is() -> None:
         "job": {
             "name": "sbatch",
             "current_working_directory": "/root",
-            "environment": [*sbatch_arguments.DEFAULT_ENVIRONMENT, "SLURM_SUBMIT_DIR=/root"],
+            "environment": ["SLURM_SUBMIT_DIR=/root", *ALWAYS, PATH],
             "standard_input": "/dev/null",
             "script": "#!/bin/sh\ntrue\n",
         }
@@ -88,11 +90,32 @@ def test_pyxis_options_go_through_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("export", "starts"), [(None, PATH), ("ALL", PATH), ("NONE", "SLURM_GET_USER_ENV=1"), ("NIL", None)]
+    ("export", "has"),
+    [
+        (None, [PATH]),
+        ("ALL", [PATH]),
+        ("all,A=1", [PATH, "A=1"]),
+        ("NONE", ["SLURM_EXPORT_ENV=NONE", "SLURM_GET_USER_ENV=1"]),
+        ("NIL", ["SLURM_EXPORT_ENV=NIL"]),
+        ("HOME,'A=x,y'", ["SLURM_EXPORT_ENV=HOME,A", "SLURM_GET_USER_ENV=1", "A=x,y"]),
+        (["A=1", "B=2"], ["SLURM_EXPORT_ENV=A,B", "SLURM_GET_USER_ENV=1", "A=1", "B=2"]),
+    ],
 )
-def test_export(export: str | None, starts: str | None) -> None:
+def test_export(export: str | list[str] | None, has: list[str]) -> None:
     said = BatchJob(command="true", chdir="/x", export=export).to_payload("v0.0.42")
-    assert said["job"]["environment"][:-1] == ([starts] if starts else [])
+    assert said["job"]["environment"] == ["SLURM_SUBMIT_DIR=/x", *ALWAYS, *has]
+
+
+def test_a_job_has_the_users_home() -> None:
+    said = BatchJob(command="true", chdir="/x", env={"HOME": "/y"}).to_payload("v0.0.42", "ann", "/home/ann")["job"]
+    own = ["SLURM_SUBMIT_DIR=/home/ann", *ALWAYS, PATH, "HOME=/y", "USER=ann", "LOGNAME=ann"]
+    assert (said["current_working_directory"], said["environment"]) == ("/x", own)
+
+
+def test_implied_options_have_their_variables() -> None:
+    said = job_of(gpus_per_task=2, ntasks=2, cpus_per_task=3, mem_per_gpu="1G", dependency="afterok:7")["environment"]
+    of_tasks = {"SLURM_CPUS_PER_TASK=3", "SLURM_TRES_PER_TASK=cpu=3,gres/gpu=2", "SLURM_TRES_BIND=gres/gpu:per_task:2"}
+    assert of_tasks | {"SLURM_MEM_PER_GPU=1024", "SLURM_JOB_DEPENDENCY=afterok:7"} <= set(said)
 
 
 def test_components() -> None:
@@ -102,6 +125,16 @@ def test_components() -> None:
     assert "script" in first
     assert "script" not in second
     assert third["current_working_directory"] == "/x"
+
+
+def test_options_of_components_are_told_apart() -> None:
+    job = BatchJob(command="true", chdir="/x", ntasks=1, env={"A": "1"}, het=[BatchJob(ntasks=2, gpus="h100:2")])
+    first, second = job.to_payload("v0.0.42")["jobs"]
+    of_parts = [f"SLURM_{name}_HET_GROUP_{part}={part + 1}" for part in (0, 1) for name in ("NTASKS", "NPROCS")]
+    own = [pair for pair in first["environment"] if pair not in (PATH, *ALWAYS)]
+    assert own == ["SLURM_SUBMIT_DIR=/x", *of_parts, "SLURM_GPUS_HET_GROUP_1=h100:2", "A=1"]
+    # It may not be empty.
+    assert second["environment"] == [PATH]
 
 
 def test_it_is_json() -> None:
