@@ -13,6 +13,7 @@ sbatch does with them, so that a job is the same either way.
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 import shlex
@@ -278,7 +279,7 @@ _IMPLIED = ("cpus_per_task", "tres_per_task", "tres_bind")
 
 
 def _imply(said: dict[str, Any]) -> None:
-    """Add the fields that sbatch derives from the resources of a task, or from the tasks of a GPU."""
+    """Add the fields that sbatch derives from others: resources of a task, tasks, and nodes."""
     per_task = said.get("tres_per_task", "")
     cpus = re.search(r"(?:^|,)cpu[=:](\d+)", per_task)
     if cpus is not None:
@@ -289,11 +290,41 @@ def _imply(said: dict[str, Any]) -> None:
         _merge(said, {"flags": ["EXACT_CPU_COUNT_REQUESTED"]})
     if gpus := _gpus(per_task):
         said.setdefault("tres_bind", f"gres/gpu:per_task:{gpus}")
-    nodes, *_ = re.findall(r"\d+", said.get("nodes", "1"))
-    of_job = _gpus(said.get("tres_per_job", "")) or _gpus(said.get("tres_per_node", "")) * int(nodes)
-    if of_job and "ntasks_per_tres" in said:
-        # Without it slurmctld asks for one processor for each node, and the job waits forever.
-        said.setdefault("tasks", of_job * said["ntasks_per_tres"])
+    if "tasks" in said:
+        _fit_nodes(said, said["tasks"])
+    elif tasks := _tasks(said, gpus):
+        said["tasks"] = tasks
+
+
+def _tasks(said: dict[str, Any], gpus_per_task: int) -> int:
+    """The number of tasks that others imply; 0 if there is none.
+
+    Without it slurmctld counts too few processors, or no tasks, and a job with some per GPU waits forever.
+    """
+    nodes = said.get("nodes", "")
+    least = int(re.findall(r"\d+", nodes or "1")[0])
+    of_job = _gpus(said.get("tres_per_job", ""))
+    if "ntasks_per_tres" in said:
+        return int((of_job or _gpus(said.get("tres_per_node", "")) * least) * said["ntasks_per_tres"])
+    if of_job and gpus_per_task:
+        return of_job // gpus_per_task
+    if nodes not in (str(least), f"{least}-{least}"):
+        return 0
+    of_node = [said[field] for field in ("sockets_per_node", "cores_per_socket", "threads_per_core") if field in said]
+    if "tasks_per_node" in said:
+        return int(least * said["tasks_per_node"]) if "tres_per_task" in said else 0
+    if of_node:
+        return math.prod((least, *of_node))
+    return least if "tres_per_task" in said and "cpus_per_task" not in said else 0
+
+
+def _fit_nodes(said: dict[str, Any], tasks: int) -> None:
+    """Ask for as many nodes as the tasks need, and for no more than there are tasks."""
+    counted = re.fullmatch(r"(\d+)(?:-(\d+))?", said.get("nodes", ""))
+    if counted is not None and tasks < int(counted[2] or counted[1]):
+        said["nodes"] = f"{min(int(counted[1]), tasks)}-{tasks}"
+    elif "tasks_per_node" in said and not {"nodes", "required_nodes"} & said.keys():
+        said["minimum_nodes"] = math.ceil(tasks / said["tasks_per_node"])
 
 
 def _gpus(resources: str) -> int:

@@ -118,6 +118,26 @@ def test_implied_options_have_their_variables() -> None:
     assert of_tasks | {"SLURM_MEM_PER_GPU=1024", "SLURM_JOB_DEPENDENCY=afterok:7"} <= set(said)
 
 
+@pytest.mark.parametrize(
+    ("fields", "tasks", "nodes"),
+    [
+        ({"ntasks": 5, "ntasks_per_node": 2}, 5, 3),
+        ({"ntasks": 5, "ntasks_per_node": 2, "nodelist": "worker-0"}, 5, None),
+        ({"ntasks": 2, "nodes": 4}, 2, "2-2"),
+        ({"ntasks": 3, "nodes": "2-4"}, 3, "2-3"),
+        ({"ntasks": 3, "nodes": "1,2,4"}, 3, "1,2,4"),
+        ({"nodes": 2, "ntasks_per_node": 8, "cpus_per_task": 4}, 16, "2"),
+        ({"nodes": 2, "ntasks_per_node": 8}, None, "2"),
+        ({"nodes": 2, "threads_per_core": 1}, 2, "2"),
+        ({"nodes": "2-4", "threads_per_core": 1}, None, "2-4"),
+        ({"gpus": "h100:4", "gpus_per_task": "h100:2"}, 2, None),
+    ],
+)
+def test_tasks_and_nodes_are_counted(fields: dict[str, Any], tasks: int | None, nodes: int | str | None) -> None:
+    said = job_of(**fields)
+    assert (said.get("tasks"), said.get("minimum_nodes", said.get("nodes"))) == (tasks, nodes)
+
+
 def test_components() -> None:
     job = BatchJob(command="true", name="a", chdir="/x", het=[BatchJob(nodes=2), BatchJob(name="b", gpus=1)])
     first, second, third = job.to_payload("v0.0.42")["jobs"]
