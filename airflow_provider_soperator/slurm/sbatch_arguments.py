@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_soperator.slurm import directives, job_description, option_values
+from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values
 from airflow_provider_soperator.slurm.job_description import FIELDS, PER_COMPONENT, Job, JobDescription
 from airflow_provider_soperator.slurm.job_ids import array_text
 
@@ -168,7 +168,9 @@ _VARIABLES = {
         *("ntasks_per_node", "ntasks_per_socket", "ntasks_per_core", "ntasks_per_gpu", "cpus_per_gpu"),
         *("threads_per_core", "gpus", "gpus_per_node", "gpus_per_socket", "gpu_freq"),
     )
-} | {"ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"), "dependency": ("SLURM_JOB_DEPENDENCY",)}
+} | {"ntasks": ("SLURM_NTASKS", "SLURM_NPROCS")}
+#: That of the whole job, which scripts read the ids of other jobs from.
+DEPENDENCY = "SLURM_JOB_DEPENDENCY"
 
 
 def build_payload(job: JobDescription, version: str, user: str = "", home: str = "") -> dict[str, Any]:
@@ -352,6 +354,8 @@ def _environment(job: JobDescription, of_options: dict[str, str], user: str, hom
     exported = export(job) or "ALL"
     names = exported.upper().split(",")
     found = {"SLURM_SUBMIT_DIR": home or job.chdir or "", **LAUNCHERS}
+    if job.dependency is not None:
+        found[DEPENDENCY] = dependencies.dependency_text(job.dependency)
     if "ALL" in names:
         # slurmd adds nothing to them.
         login = {"HOME": home, "USER": user, "LOGNAME": user}

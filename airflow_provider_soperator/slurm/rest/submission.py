@@ -77,8 +77,10 @@ def submit_once(request: submission.SubmitOnce, site: Site) -> Steps[tuple[submi
         try:
             if not item.waits.is_plain:
                 dependency = item.waits.resolve(_ids(known), alike.get(item.name, ()))
+                told = {_told(submission.PLACEHOLDER): _told(dependency)}
                 for part in _parts(item.body):
                     part["dependency"] = dependency
+                    part["environment"] = [told.get(pair, pair) for pair in part["environment"]]
             job = mine[item.key] = (yield from submitted(item.body)).whole
         except errors.TransientSlurmError:
             # It may have been accepted nevertheless.
@@ -155,6 +157,10 @@ def _item(request: submission.SubmitOnce, place: int, site: Site) -> _Item:
             changes.append([{"hold": False} | own])
         part |= {"hold": True, "comment": submission.HELD}
     return _Item(request.submission_keys()[place], submission.readable_job_name(job), waits_for, body, changes)
+
+
+def _told(dependency: str) -> str:
+    return f"{sbatch_arguments.DEPENDENCY}={dependency}"
 
 
 def _parts(body: dict[str, Any]) -> list[dict[str, Any]]:

@@ -129,3 +129,18 @@ def test_what_slurmctld_forgets_in_the_midst_is_submitted_anew(refuses: bool, mo
     answers = run(request, slurmctld, "alice")
     assert [one.adopted for one in answers] == [True, False, not refuses]
     assert slurmctld.dependencies[f"slurm/job/{answers[2].id}"] == f"afterany:{answers[1].id}"
+
+
+def test_a_job_knows_the_ids_of_those_that_it_waits_for() -> None:
+    sent: list[dict[str, Any]] = []
+
+    def answer(call: RestCall) -> RestAnswer:
+        if call.path == "slurm/job/submit":
+            sent.append(dict(call.body["job"]))
+            return RestAnswer(200, {"job_id": 40 + len(sent)})
+        return RestAnswer(200, {"jobs": []})
+
+    first, second = new_jobs(2)
+    run(SubmitOnce(jobs=(first, after(second, first)), fresh=True), answer, "alice")
+    assert sent[1]["dependency"] == "afterok:41"
+    assert "SLURM_JOB_DEPENDENCY=afterok:41" in sent[1]["environment"]
