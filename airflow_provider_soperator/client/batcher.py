@@ -26,6 +26,8 @@ R = TypeVar("R")
 
 #: Seconds that the first item waits for others.
 BATCH_PAUSE = 0.05
+#: Bytes of the items of a request, unless it has a single one: all of them are in memory at once, some times over.
+MOST_BYTES = 16 << 20
 #: Seconds for which no further job has come once all are there: a triggerer takes up new tasks once a second.
 QUIET = 1.5
 #: Seconds that the first waits at most.
@@ -55,7 +57,7 @@ class Batcher(Generic[K, I, R]):
 
     One request is under way at a time; what is collected meanwhile is in the next, as is what the request did not
     reach. After a failure it is repeated for those who bear that, or whose ``policy`` has further tries. A request has
-    at most ``most`` items, of which those of the same ``kind`` count once.
+    at most ``most`` items, of which those of the same ``kind`` count once, and of a limited ``size``.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class Batcher(Generic[K, I, R]):
         policy: RetryPolicy,
         most: float = math.inf,
         kind: Callable[[K, I], Hashable] = lambda key, item: key,
+        size: Callable[[I], int] = lambda item: 0,
     ) -> None:
-        self._send, self._policy, self._most, self._kind = send, policy, most, kind
+        self._send, self._policy, self._most, self._kind, self._size = send, policy, most, kind, size
         self._waiting: dict[K, _Entry[I, R]] = {}
         #: The items of the request that is under way, and its end.
         self._sent: dict[K, _Entry[I, R]] = {}
@@ -139,8 +142,15 @@ class Batcher(Generic[K, I, R]):
         kinds: dict[Hashable, dict[K, _Entry[I, R]]] = {}
         for key, entry in self._waiting.items():
             kinds.setdefault(self._kind(key, entry.item), {})[key] = entry
-        chosen = islice(kinds.values(), int(min(self._most, len(kinds))))
-        return {key: entry for entries in chosen for key, entry in entries.items()}
+        chosen: dict[K, _Entry[I, R]] = {}
+        left = MOST_BYTES
+        for entries in islice(kinds.values(), int(min(self._most, len(kinds)))):
+            for key, entry in entries.items():
+                left -= self._size(entry.item)
+                if chosen and left < 0:
+                    return chosen
+                chosen[key] = entry
+        return chosen
 
     def _fail(self, failure: Exception) -> bool:
         """Fail the callers of this request who do not bear it; True if they are all of them."""

@@ -86,6 +86,7 @@ class AsyncSlurmClient:
             policy,
             MOST,
             lambda key, item: item.kind or key,
+            lambda item: item.size,
         )
         self._siblings = Siblings()
         self._lookups: Batcher[tuple[SubmissionKey, ...], Earlier, Submitted | None] = Batcher(

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import ClusterError, name_remedy
-from airflow_provider_soperator.slurm import hostlist, job_description, packs
+from airflow_provider_soperator.slurm import hostlist, job_description, packs, sbatch_arguments
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
@@ -71,6 +71,11 @@ class PendingSubmission:
     def kind(self) -> str:
         """Equal for the jobs of mapped tasks that can go as one array; empty for others."""
         return self.packable.kind if self.packable else ""
+
+    @property
+    def size(self) -> int:
+        """About the bytes that the job takes in a request."""
+        return len(sbatch_arguments.body(self.job) or "") + sum(map(len, self.job.env.values()))
 
 
 K = TypeVar("K")

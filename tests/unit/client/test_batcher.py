@@ -60,6 +60,16 @@ def test_all_wait_until_the_cluster_is_back(run: Run) -> None:
     assert [len(one) for one in slurm.requests[-3:]] == [100, 100, 50]
 
 
+def test_a_request_has_not_too_many_bytes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_soperator.client.batcher.MOST_BYTES", 10)
+    slurm = Doubling()
+    batcher: Batcher[str, int, int] = Batcher(slurm, RetryPolicy(), kind=lambda key, item: "", size=lambda item: item)
+    assert run(all_of(batcher, 7, None)) == [0, 2, 4, 6, 8, 10, 12]
+    assert slurm.requests == [[0, 1, 2, 3, 4], [5], [6]]
+    # One that is too large goes alone.
+    assert run(batcher.get("more", 11)) == 22
+
+
 def test_each_cause_is_told_once_and_again_from_time_to_time(run: Run) -> None:
     slurm, log = Doubling(away_until(2.5 * TOLD_AGAIN, Unreachable, ConnectionLost)), Log()
     assert run(all_of(slurm.batcher(), 1, log)) == [0]
