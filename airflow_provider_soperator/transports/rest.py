@@ -150,7 +150,8 @@ class RestTransport:
             said = json.loads(data)
         except ValueError:
             said = None
-        if not isinstance(said, dict):
+        # A proxy may have JSON of its own for a slurmrestd that is away.
+        if not isinstance(said, dict) or (status >= 400 and "errors" not in said):
             error = unexpected_answer(call, self._url, status, data)
             raise _VersionUnknown(error) if status == 404 else error
         answer = RestAnswer(status, said)

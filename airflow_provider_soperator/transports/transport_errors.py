@@ -284,8 +284,8 @@ def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> Tra
     """The error of an answer that is not slurmrestd's JSON."""
     said = " ".join(data[:200].decode(errors="replace").split())
     what = f"{url} answered {call} with HTTP {status}" + (f" ({said})" if said else "")
-    if status == 503:
-        return ConnectRefused(what, _RESTARTS)
+    if status in (429, 503):
+        return ConnectRefused(what, _RESTARTS if status == 503 else "a proxy lets fewer requests through at a time")
     if status >= 500:
         # A proxy also answers so when slurmrestd goes away during a request.
         return ConnectionLost(what, _RESTARTS)

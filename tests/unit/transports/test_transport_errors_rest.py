@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import socket
+from functools import partial
 
 import httpx
 import pytest
 
 from airflow_provider_soperator.slurm.rest.calls import RestCall
-from airflow_provider_soperator.transports.transport_errors import rest_error, unexpected_answer
+from airflow_provider_soperator.transports.rest import RestTransport, Tokens, minted
+from airflow_provider_soperator.transports.transport_errors import ConnectionLost, rest_error, unexpected_answer
 
 URL = "http://rest:6820"
 CALL = RestCall("GET", "slurm/jobs/")
@@ -31,6 +33,14 @@ def test_connections(cause: Exception, passing: bool) -> None:
     assert rest_error(error, CALL, URL).passing == passing
 
 
-@pytest.mark.parametrize(("status", "passing"), [(503, True), (502, True), (404, False), (200, False)])
+@pytest.mark.parametrize(("status", "passing"), [(503, True), (502, True), (429, True), (404, False), (200, False)])
 def test_answers_that_are_not_those_of_slurmrestd(status: int, passing: bool) -> None:
     assert unexpected_answer(CALL, URL, status, b"<html>").passing == passing
+
+
+def test_a_proxy_that_answers_with_json_is_not_slurmrestd() -> None:
+    transport = RestTransport(URL, Tokens(partial(minted, b"k" * 32, "root")))
+    with pytest.raises(ConnectionLost, match="HTTP 502"):
+        transport._read(CALL, 502, b'{"message": "upstream connect error"}')
+    said = b'{"errors": [{"error_number": 2017, "error": "Invalid job id specified"}]}'
+    assert transport._read(CALL, 500, said) is not None
