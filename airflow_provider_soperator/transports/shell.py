@@ -69,6 +69,13 @@ exec 9> >(watch)
 # Start-up files may set what restricts the answers of Slurm's commands, such as SQUEUE_PARTITION.
 _NO_FILTERS = 'unset -v "${!SQUEUE_@}" "${!SACCT_@}" "${!SINFO_@}"\n'
 
+# What a login has, and jobs with it: an exec into a Pod begins in the root, and this machine where Airflow was started.
+_LOGIN = """\
+: "${USER:=$(id -un)}" "${LOGNAME:=$USER}"
+export HOME USER LOGNAME
+builtin cd 2>/dev/null
+"""
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -81,7 +88,7 @@ def handshake(mark: str) -> bytes:
 
     Commands must wait for the mark: the first shell would swallow input for the second.
     """
-    program = f"{_START}{_NO_FILTERS}{_marks(mark, '0')}\nexec /bin/sh"
+    program = f"{_START}{_NO_FILTERS}{_LOGIN}{_marks(mark, '0')}\nexec /bin/sh"
     return f"exec bash --norc -c {shlex.quote(program)}\n".encode()
 
 

@@ -23,6 +23,11 @@ def test_words_arrive_as_they_are(shell_way: Way, cluster: Cluster) -> None:
     assert cluster.try_run("test", "-e", "/root/canary").returncode == 1
 
 
+def test_commands_begin_where_a_login_does(shell_way: Way) -> None:
+    said = shell_way.ask(Run(("sh", "-c", 'echo "$PWD $HOME $USER $LOGNAME"')))
+    assert said.stdout == b"/root /root root root\n"
+
+
 def test_streams_and_status_are_kept_apart(shell_way: Way) -> None:
     said = shell_way.ask(Run(("sh", "-c", "echo out; echo err >&2; printf tail; exit 7")))
     assert (said.status, said.stdout, said.stderr) == (7, b"out\ntail", b"err\n")
