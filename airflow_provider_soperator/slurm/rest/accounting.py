@@ -103,7 +103,7 @@ def _job(said: Json, steps: bool) -> AccountingJob:
         account=said.get("account") or "",
         partition=said.get("partition") or "",
         qos=said.get("qos") or "",
-        state=JobState.parse(state["current"]),
+        state=_state(state["current"], said.get("kill_request_user")),
         reason=notations.clean(state.get("reason") or ""),
         exit_code=calls.exit_code(said.get("exit_code")),
         nodelist=notations.clean(said.get("nodes") or ""),
@@ -119,6 +119,11 @@ def _job(said: Json, steps: bool) -> AccountingJob:
         workdir=said.get("working_directory") or "",
         steps=tuple(_step(step, job_id) for step in said.get("steps") or ()) if steps else (),
     )
+
+
+def _state(words: list[str], canceller: str | None) -> JobState:
+    """The state, and who has cancelled the job if it was root: of others slurmrestd has the names alone."""
+    return JobState.parse("CANCELLED by 0" if words == ["CANCELLED"] and canceller == "root" else words)
 
 
 def _id(said: Json) -> JobId:

@@ -24,6 +24,7 @@ from airflow_provider_soperator.slurm.requests import (
     UpdateJob,
 )
 from airflow_provider_soperator.slurm.rest.calls import RestAnswer, Site, Unsupported, steps
+from airflow_provider_soperator.slurm.states import JobState
 
 
 def answered(request: Request[Any], *jobs: dict[str, Any], user: str = "") -> Any:
@@ -54,6 +55,19 @@ def test_a_job_of_accounting_that_cannot_be_read_is_marked() -> None:
     assert isinstance(job, AccountingJob)
     assert (job.id, job.name) == (JobId(7), "fit")
     assert "state" in job.unreadable
+
+
+def test_root_is_known_as_the_one_who_cancelled_a_job() -> None:
+    times = dict.fromkeys(("submission", "eligible", "start", "end", "elapsed", "limit"), 0)
+    said = {"job_id": 7, "name": "fit", "array": {"job_id": 0}, "het": {"job_id": 0}, "time": times, "tres": {}}
+    ended = {
+        ("CANCELLED", "root"): "CANCELLED by 0", ("CANCELLED", "ann"): "CANCELLED", ("CANCELLED", ""): "CANCELLED",
+        ("TIMEOUT", "root"): "TIMEOUT",
+    }  # fmt: skip
+    for (state, user), text in ended.items():
+        [job] = answered(Accounting(ids=(JobId(7),)), said | {"state": {"current": [state]}, "kill_request_user": user})
+        expected = JobState.parse(text)
+        assert (job.state, job.state.cancelled_by) == (expected, expected.cancelled_by)
 
 
 @pytest.mark.parametrize(
