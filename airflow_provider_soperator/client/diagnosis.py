@@ -18,11 +18,13 @@ from airflow_provider_soperator.slurm.job_records import AccountingStep, Job, Jo
 from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListNodes
 from airflow_provider_soperator.slurm.requests.commands import Steps
 
-#: Fields of ``scontrol show job`` that help to explain an end.
-_TELLING = (
-    "JobState=", "ExitCode=", "RunTime=", "StartTime=", "PreemptTime=", "NodeList=", "FailedNode=", "ReqTRES=",
-    "AllocTRES=", "Command=", "WorkDir=", "StdErr=", "StdOut=", "Comment=", "AdminComment=", "SystemComment=",
-)  # fmt: skip
+#: Fields that help to explain an end, as ``scontrol show job`` has them, and as slurmrestd does.
+_TELLING = re.compile(
+    r"(JobState|ExitCode|RunTime|StartTime|PreemptTime|NodeList|FailedNode|ReqTRES|AllocTRES|Command|WorkDir|StdErr|StdOut"
+    r"|Comment|AdminComment|SystemComment)="
+    r'|"(state_reason|nodes|failed_node|tres_req_str|tres_alloc_str|command|current_working_directory|standard_error'
+    r'|standard_output|comment|admin_comment|system_comment)": "(?!")'
+)
 #: The nodes that a job asks for, as scontrol tells them, and slurmrestd.
 _ASKED = re.compile(r'ReqNodeList=(?!\(null\))(\S+)|"required_nodes": "([^"]+)"')
 #: Nodes and steps that are listed.
@@ -69,7 +71,7 @@ def _queue(part: Job) -> Steps[list[str]]:
         return ["no longer known"]
     # For an array or a heterogeneous job all parts are shown.
     own = next((one for one in shown.split("\n\n") if f"JobId={part.raw_id} " in one), shown)
-    return [line.strip() for line in own.splitlines() if line.strip().startswith(_TELLING)]
+    return [line.strip().rstrip(",") for line in own.splitlines() if _TELLING.match(line.strip())]
 
 
 def _nodes(part: Job, found: list[Node]) -> Steps[list[str]]:
