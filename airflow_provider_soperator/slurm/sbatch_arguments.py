@@ -292,41 +292,20 @@ def _imply(said: dict[str, Any]) -> None:
         _merge(said, {"flags": ["EXACT_CPU_COUNT_REQUESTED"]})
     if gpus := _gpus(per_task):
         said.setdefault("tres_bind", f"gres/gpu:per_task:{gpus}")
-    if "tasks" in said:
-        _fit_nodes(said, said["tasks"])
-    elif tasks := _tasks(said, gpus):
-        said["tasks"] = tasks
-
-
-def _tasks(said: dict[str, Any], gpus_per_task: int) -> int:
-    """The number of tasks that others imply; 0 if there is none.
-
-    Without it slurmctld counts too few processors, or no tasks, and a job with some per GPU waits forever.
-    """
-    nodes = said.get("nodes", "")
-    least = int(re.findall(r"\d+", nodes or "1")[0])
+    nodes, per_node = said.get("nodes", ""), said.get("tasks_per_node")
     of_job = _gpus(said.get("tres_per_job", ""))
-    if "ntasks_per_tres" in said:
-        return int((of_job or _gpus(said.get("tres_per_node", "")) * least) * said["ntasks_per_tres"])
-    if of_job and gpus_per_task:
-        return of_job // gpus_per_task
-    if nodes not in (str(least), f"{least}-{least}"):
-        return 0
-    of_node = [said[field] for field in ("sockets_per_node", "cores_per_socket", "threads_per_core") if field in said]
-    if "tasks_per_node" in said:
-        return int(least * said["tasks_per_node"]) if "tres_per_task" in said else 0
-    if of_node:
-        return math.prod((least, *of_node))
-    return least if "tres_per_task" in said and "cpus_per_task" not in said else 0
-
-
-def _fit_nodes(said: dict[str, Any], tasks: int) -> None:
-    """Ask for as many nodes as the tasks need, and for no more than there are tasks."""
-    counted = re.fullmatch(r"(\d+)(?:-(\d+))?", said.get("nodes", ""))
-    if counted is not None and tasks < int(counted[2] or counted[1]):
-        said["nodes"] = f"{min(int(counted[1]), tasks)}-{tasks}"
-    elif "tasks_per_node" in said and not {"nodes", "required_nodes"} & said.keys():
-        said["minimum_nodes"] = math.ceil(tasks / said["tasks_per_node"])
+    if "tasks" in said:
+        if per_node and not {"nodes", "required_nodes"} & said.keys():
+            said["minimum_nodes"] = math.ceil(said["tasks"] / per_node)
+    elif "ntasks_per_tres" in said:
+        # Without it slurmctld asks for one processor for each node, and the job waits forever.
+        of_nodes = _gpus(said.get("tres_per_node", "")) * int(re.findall(r"\d+", nodes or "1")[0])
+        if of_job or of_nodes:
+            said["tasks"] = (of_job or of_nodes) * said["ntasks_per_tres"]
+    elif of_job and gpus:
+        said["tasks"] = of_job // gpus
+    elif "tres_per_task" in said and per_node and nodes.isdecimal():
+        said["tasks"] = int(nodes) * per_node
 
 
 def _gpus(resources: str) -> int:
@@ -340,10 +319,8 @@ def _merge(said: dict[str, Any], more: dict[str, Any]) -> None:
             said[key] = value
         elif isinstance(value, list):
             said[key] = [*said[key], *value]
-        elif key.startswith(("tres_", "cpus_per_tres", "memory_per_tres")):
-            said[key] = f"{said[key]},{value}"
         else:
-            said[key] = value
+            said[key] = f"{said[key]},{value}"
 
 
 def _environment(job: JobDescription, of_options: dict[str, str], user: str, home: str) -> dict[str, str]:

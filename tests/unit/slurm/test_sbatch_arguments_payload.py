@@ -123,13 +123,8 @@ def test_implied_options_have_their_variables() -> None:
     [
         ({"ntasks": 5, "ntasks_per_node": 2}, 5, 3),
         ({"ntasks": 5, "ntasks_per_node": 2, "nodelist": "worker-0"}, 5, None),
-        ({"ntasks": 2, "nodes": 4}, 2, "2-2"),
-        ({"ntasks": 3, "nodes": "2-4"}, 3, "2-3"),
-        ({"ntasks": 3, "nodes": "1,2,4"}, 3, "1,2,4"),
         ({"nodes": 2, "ntasks_per_node": 8, "cpus_per_task": 4}, 16, "2"),
         ({"nodes": 2, "ntasks_per_node": 8}, None, "2"),
-        ({"nodes": 2, "threads_per_core": 1}, 2, "2"),
-        ({"nodes": "2-4", "threads_per_core": 1}, None, "2-4"),
         ({"gpus": "h100:4", "gpus_per_task": "h100:2"}, 2, None),
     ],
 )
