@@ -203,10 +203,6 @@ class SchedulerStats:
     rpcs: tuple[RpcCount, ...] = ()
     rpcs_by_user: tuple[RpcCount, ...] = ()
 
-    @property
-    def rpc_count(self) -> int:
-        return sum(rpc.count for rpc in self.rpcs)
-
 
 @dataclass(frozen=True)
 class Controller:

@@ -122,15 +122,10 @@ def submit_once(request: submission.SubmitOnce, site: Site) -> Steps[tuple[submi
     )
 
 
-@handles
-def withdraw(request: submission.Withdraw, site: Site) -> Steps[None]:
+@handles(submission.Withdraw)
+@handles(submission.CancelWithdrawn)
+def withdraw(request: object, site: Site) -> Steps[None]:
     """Do nothing: a submission ends with the process that makes these calls."""
-    yield from ()
-
-
-@handles
-def cancel_withdrawn(request: submission.CancelWithdrawn, site: Site) -> Steps[None]:
-    """Do nothing, as nothing is withdrawn here."""
     yield from ()
 
 

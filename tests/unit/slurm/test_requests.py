@@ -519,7 +519,7 @@ def test_diagnostics() -> None:
         "\nPending RPC statistics\n\tNo pending RPCs\n"
     )
     stats = SchedulerDiagnostics().read(CommandOutput(0, text.encode()))
-    assert (stats.jobs_pending, stats.jobs_running, stats.rpc_count) == (6, 7, 9)
+    assert (stats.jobs_pending, stats.jobs_running, sum(rpc.count for rpc in stats.rpcs)) == (6, 7, 9)
     assert stats.at == NOW + timedelta(minutes=1)
     assert [(rpc.name, rpc.count, rpc.total) for rpc in stats.rpcs_by_user] == [
         ("root", 9, timedelta(microseconds=810))
