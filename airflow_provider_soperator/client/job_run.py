@@ -313,17 +313,15 @@ class JobRun:
         """The last lines of files, each up to so many bytes."""
         if not paths:
             return []
-        sizes = [one.size or 0 for one in await self.client.ask(ReadPieces(tuple(Piece(path, 0, 0) for path in paths)))]
-        skipped = [max(0, size - most) for size in sizes]
-        pieces = tuple(Piece(path, before, most) for path, before in zip(paths, skipped, strict=True))
-        answers = await self.client.ask(ReadPieces(pieces))
+        answers = await self.client.ask(ReadPieces(tuple(Piece(path, -most, most) for path in paths)))
         found = []
-        for piece, read in zip(pieces, answers, strict=True):
+        for path, read in zip(paths, answers, strict=True):
             console = Console()
             lines = console.feed(read.data) + console.end()
-            note = f"(Not shown of {piece.path}: the {piece.offset} bytes before this)"
+            before = (read.size or 0) - most
+            note = f"(Not shown of {path}: the {before} bytes before this)"
             # The first of them is cut.
-            found.append([note, *lines[1:]] if piece.offset else lines)
+            found.append([note, *lines[1:]] if before > 0 else lines)
         return found
 
     async def last_lines(self, status: JobStatus) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,14 +42,15 @@ def read(script: str) -> list[Component]:
     """
     components = [Component()]
     words: list[tuple[int, str]] = []
-    for number, line in enumerate(script.split("\n"), start=1):
+    # Line by line: the first command of a large script comes soon.
+    for number, line in enumerate(io.StringIO(script), start=1):
         magic = next((word for word in _MAGIC if line.startswith(word)), None)
         if magic is None:
             if (bare := line.strip(_SPACE)) and not bare.startswith("#"):
                 # The first command.
                 break
             continue
-        rest = line[len(magic) :].lstrip(_SPACE)
+        rest = line[len(magic) :].rstrip("\n").lstrip(_SPACE)
         if _SEPARATOR.match(rest):
             _read_options(words, components[-1])
             components.append(Component())

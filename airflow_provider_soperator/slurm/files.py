@@ -75,7 +75,7 @@ def _words(answer: CommandOutput) -> list[str]:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file to read: ``length`` bytes from ``offset`` on."""
+    """A part of a file to read: ``length`` bytes from ``offset`` on, which counts from the end if it is negative."""
 
     path: str
     offset: int = 0
@@ -100,8 +100,9 @@ files=(); for ((word = 1; word <= $#; word += 3)); do files+=("${!word}"); done
 while IFS= read -r -d '' line; do sizes[${line#* }]=${line%% *}; done < <(
     stat -L --printf='%s %n\\0' -- "${files[@]}" 2>/dev/null)
 while [ $# -gt 0 ]; do
-    size=${sizes[$1]:--1}
-    [ "$size" -gt "$2" ] && dd if="$1" iflag=skip_bytes,count_bytes skip="$2" count="$3" bs=256K status=none
+    size=${sizes[$1]:--1} from=$2
+    [ "$from" -ge 0 ] || from=$((size + from < 0 ? 0 : size + from))
+    [ "$size" -gt "$from" ] && dd if="$1" iflag=skip_bytes,count_bytes skip="$from" count="$3" bs=256K status=none
     printf '\\n%s %s\\n' "$mark" "$size"
     shift 3
 done

@@ -264,18 +264,15 @@ def read_result(said: str, status: JobStatus) -> Steps[Any]:
     paths = [_path(said, part) for part in parts]
     if len(set(paths)) < len(paths):
         raise ResultError(f"result: elements of the array have written the same file, {paths[0]}: {_apart(said)}")
-    sizes = [piece.size or 0 for piece in (yield from _read([Piece(path, _BEYOND, 0) for path in paths]))]
     if said.startswith(_FILE):
+        sizes = [piece.size or 0 for piece in (yield from _read([Piece(path, _BEYOND, 0) for path in paths]))]
         if sum(sizes) > MOST:
             _too_much(sum(sizes), paths)
         found = yield from _read([Piece(path, 0, size) for path, size in zip(paths, sizes, strict=True)])
         texts = [piece.data for piece in found]
     else:
-        tails = [
-            Piece(path, max(0, size - LONGEST_LINE), LONGEST_LINE) for path, size in zip(paths, sizes, strict=True)
-        ]
-        found = yield from _read(tails)
-        texts = [_last_line(tail, piece.data) for tail, piece in zip(tails, found, strict=True)]
+        found = yield from _read([Piece(path, -LONGEST_LINE, LONGEST_LINE) for path in paths])
+        texts = [_last_line(path, piece) for path, piece in zip(paths, found, strict=True)]
         if sum(map(len, texts)) > MOST:
             _too_much(sum(map(len, texts)), paths)
     is_json = said == "json" or (said.startswith(_FILE) and said.endswith(".json"))
@@ -304,7 +301,7 @@ def _read(pieces: Sequence[Piece]) -> Steps[list[FilePiece]]:
             raise FileError(
                 f"result: there is no file {piece.path}", remedy="see whether the job has written it, and chdir"
             )
-        if len(one.data) < min(piece.length, one.size - piece.offset):
+        if len(one.data) < min(piece.length, one.size - max(0, piece.offset)):
             raise FileError(
                 f"result: {piece.path} cannot be read",
                 remedy="see whether it is a file, and the connection's user may read it",
@@ -312,12 +309,12 @@ def _read(pieces: Sequence[Piece]) -> Steps[list[FilePiece]]:
     return found
 
 
-def _last_line(tail: Piece, data: bytes) -> bytes:
+def _last_line(path: str, end: FilePiece) -> bytes:
     """The last line with something on it. Of one that was overwritten, as by a progress bar, the last version."""
-    _, newline, line = data.rstrip().replace(b"\r", b"\n").rpartition(b"\n")
-    if tail.offset and not newline:
+    _, newline, line = end.data.rstrip().replace(b"\r", b"\n").rpartition(b"\n")
+    if (end.size or 0) > LONGEST_LINE and not newline:
         raise ResultError(
-            f"result: the last line of {tail.path} has more than {LONGEST_LINE >> 10} KiB: write it to a file "
+            f"result: the last line of {path} has more than {LONGEST_LINE >> 10} KiB: write it to a file "
             f"(file:PATH), and large data to the jail, with its path as the result"
         )
     return line

@@ -310,11 +310,8 @@ class KeyedDependency:
 
 def asked_for(job: Job) -> Job:
     """The job with the options of #SBATCH lines and extra words as fields of its first component."""
-    text = sbatch_arguments.body(job) or ""
-    if not job.extra_args and "#SBATCH" not in text and "#SLURM" not in text:
-        return job
     try:
-        return sbatch_arguments.with_lines(job, directives.read(text)[0])
+        return sbatch_arguments.with_lines(job, directives.read(sbatch_arguments.body(job) or "")[0])
     except directives.DirectiveError as wrong:
         raise job_description.InvalidJob([f"script: {wrong}"]) from None
 

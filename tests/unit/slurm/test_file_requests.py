@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_soperator.slurm.files import Entry, FileError, ListFiles, PlaceFiles, WorkingFolder
+from airflow_provider_soperator.slurm.files import (
+    Entry,
+    FileError,
+    FilePiece,
+    ListFiles,
+    Piece,
+    PlaceFiles,
+    ReadPieces,
+    WorkingFolder,
+)
 from airflow_provider_soperator.slurm.requests import CommandOutput
 
 
@@ -61,3 +70,12 @@ def test_a_move_that_has_been_done_can_be_repeated(tmp_path: Path) -> None:
         subprocess.run(request.command().argv, check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
     assert (tmp_path / "target").read_text() == "x"
+
+
+def test_the_end_of_a_file_is_read_without_its_size(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("0123456789")
+    pieces = [Piece(str(tmp_path / name), offset, 4) for name, offset in (("log", -4), ("log", -40), ("none", -4))]
+    request = ReadPieces(tuple(pieces))
+    ran = subprocess.run(request.command().argv, capture_output=True, check=True)
+    found = request.read(CommandOutput(0, ran.stdout))
+    assert found == [FilePiece(b"6789", 10), FilePiece(b"0123", 10), FilePiece(b"", None)]
