@@ -10,10 +10,10 @@ import uuid
 from airflow_provider_soperator.client.batcher import QUIET
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.requests import CommandOutput, SchedulerDiagnostics
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.slurm.submission_keys import ELEMENTS, SubmissionKey
 from airflow_provider_soperator.transports.ssh import SshTransport
+from benchmarks.sdiag import counts
 from benchmarks.table import Row
 from benchmarks.transports import Login
 from sandbox.lifecycle import Sandbox
@@ -74,5 +74,4 @@ async def _submit_one(client: AsyncSlurmClient, run: str, index: int) -> Submitt
 
 def _calls(sandbox: Sandbox) -> int:
     said = sandbox.init.run("slurmctld", ["sdiag"], timeout=60)
-    told = SchedulerDiagnostics().read(CommandOutput(said.returncode, said.stdout.encode()))
-    return sum(rpc.count for rpc in told.rpcs if rpc.name == "REQUEST_SUBMIT_BATCH_JOB")
+    return counts(said.stdout)["REQUEST_SUBMIT_BATCH_JOB"]

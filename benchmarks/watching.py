@@ -24,11 +24,11 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.submissions import PendingSubmission
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.requests import CommandOutput, SchedulerDiagnostics
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import MOST
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.ssh import SshTransport
+from benchmarks.sdiag import counts
 from benchmarks.table import Row, spread
 from benchmarks.transports import Login
 from benchmarks.watchers import INTERVAL
@@ -133,8 +133,7 @@ class Meter:
         self._sandbox, self._process = sandbox, process
 
     def rpcs(self) -> int:
-        told = SchedulerDiagnostics().read(CommandOutput(0, as_root(self._sandbox, "sdiag").encode()))
-        return sum(rpc.count for rpc in told.rpcs_by_user if rpc.name == USER)
+        return counts(as_root(self._sandbox, "sdiag"))[USER]
 
     def read(self) -> tuple[float, int, float]:
         return time.monotonic(), self.rpcs(), self._process.cpu()

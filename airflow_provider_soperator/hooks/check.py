@@ -16,8 +16,8 @@ from airflow_provider_soperator.slurm.errors import AccountingDisabled, Controll
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.requests import (
     Ping,
+    ReadClock,
     Request,
-    SchedulerDiagnostics,
     ShowConfig,
     ShowRights,
     WhoAmI,
@@ -115,10 +115,10 @@ def if_supported(request: Request[Any]) -> Steps[Any]:
 def clock() -> Steps[None]:
     """Raise if the cluster's clock and this machine's differ."""
     asked = time.time()
-    statistics = yield from if_supported(SchedulerDiagnostics())
-    if statistics is None or statistics.at is None:
+    told = yield from if_supported(ReadClock())
+    if told is None:
         return
-    skew = statistics.at.timestamp() - asked
+    skew = told.timestamp() - asked
     # slurmctld answers in whole seconds, and with a delay.
     if not -MOST_SKEW <= skew <= MOST_SKEW + time.time() - asked:
         raise TransportError(

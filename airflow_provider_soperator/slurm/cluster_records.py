@@ -185,26 +185,6 @@ class RateLimit:
 
 
 @dataclass(frozen=True)
-class RpcCount:
-    """RPCs of one type or user: how many slurmctld got, and how long the answers took."""
-
-    name: str
-    count: int
-    total: timedelta
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulerStats:
-    """Statistics of slurmctld, from ``sdiag``."""
-
-    at: datetime | None = None
-    jobs_pending: int = 0
-    jobs_running: int = 0
-    rpcs: tuple[RpcCount, ...] = ()
-    rpcs_by_user: tuple[RpcCount, ...] = ()
-
-
-@dataclass(frozen=True)
 class Controller:
     """One slurmctld, and whether it answers."""
 

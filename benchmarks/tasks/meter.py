@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import psutil
 
-from airflow_provider_soperator.slurm.cluster_records import SchedulerStats
-from airflow_provider_soperator.slurm.requests import CommandOutput, SchedulerDiagnostics
+from benchmarks.sdiag import counts
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import USER
 
@@ -56,12 +56,12 @@ class Meter:
             _cpu(self._all()),
             _cpu(self._triggerer()),
             log.count(f"Accepted publickey for {USER} "),
-            sum(rpc.count for rpc in self._scheduler().rpcs_by_user if rpc.name == USER),
+            self._rpcs()[USER],
         )
 
     def submitted(self) -> int:
         """Jobs that were ever submitted."""
-        return sum(rpc.count for rpc in self._scheduler().rpcs if rpc.name == "REQUEST_SUBMIT_BATCH_JOB")
+        return self._rpcs()["REQUEST_SUBMIT_BATCH_JOB"]
 
     def triggerer_memory(self) -> int:
         """In bytes."""
@@ -84,9 +84,8 @@ class Meter:
         assert outer is not None, "the sandbox has ended"
         return [outer, *outer.children(recursive=True)]
 
-    def _scheduler(self) -> SchedulerStats:
-        said = self._sandbox.init.run("slurmctld", ["sdiag"])
-        return SchedulerDiagnostics().read(CommandOutput(said.returncode, said.stdout.encode(), said.stderr.encode()))
+    def _rpcs(self) -> Counter[str]:
+        return counts(self._sandbox.init.run("slurmctld", ["sdiag"]).stdout)
 
 
 def _cpu(processes: Iterable[psutil.Process]) -> float:

@@ -16,9 +16,10 @@ from airflow_provider_soperator.client.sync import LOOP, BlockingWatch, SlurmCli
 from airflow_provider_soperator.hooks import slurm
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.requests import Request, SchedulerDiagnostics
+from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.ssh import SshTransport
+from benchmarks.sdiag import CountRpcs
 
 T = TypeVar("T")
 
@@ -215,4 +216,5 @@ KINDS: dict[str, Callable[[str], ClientUnderTest]] = {"threads": in_threads, "lo
 
 def questions(slurm: ClientUnderTest, rpcs: set[str] = QUEUE_RPCS) -> int:
     """How often slurmctld has been asked for jobs since it started."""
-    return sum(rpc.count for rpc in slurm.ask(SchedulerDiagnostics()).rpcs if rpc.name in rpcs)
+    asked = slurm.ask(CountRpcs())
+    return sum(asked[rpc] for rpc in rpcs)

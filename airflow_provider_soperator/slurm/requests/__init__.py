@@ -4,7 +4,7 @@ from airflow_provider_soperator.slurm.requests.accounting import Accounting, Lis
 from airflow_provider_soperator.slurm.requests.cluster import (
     MintToken,
     Ping,
-    SchedulerDiagnostics,
+    ReadClock,
     ShowConfig,
     ShowTopology,
     WhoAmI,

@@ -1,14 +1,14 @@
-"""Requests about Slurm itself: its settings, daemons and load, and a token for slurmrestd."""
+"""Requests about Slurm itself: its settings, daemons and clock, and a token for slurmrestd."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from airflow_provider_soperator.slurm import hostlist, notations
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Controller, RpcCount, SchedulerStats
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Controller
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, UnreadableAnswer
 from airflow_provider_soperator.slurm.requests import commands
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
@@ -18,8 +18,6 @@ _SECONDS = re.compile(r"(\d+)(?: sec)?")
 _CONTROLLER = re.compile(r"Slurmctld\((\w+)\) at (\S+) is (\w+)")
 _TOKEN = re.compile(r"SLURM_JWT=(\S+)")
 _STAMP = re.compile(r"^sdiag output at.*\((\d+)\)", re.MULTILINE)
-_COUNT = re.compile(r"^(\w[\w ]*):[ \t]+(\d+)", re.MULTILINE)
-_RPC = re.compile(r"^\s+(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -92,29 +90,15 @@ class WhoAmI(Request[str]):
 
 
 @dataclass(frozen=True)
-class SchedulerDiagnostics(Request[SchedulerStats]):
-    """Get the statistics of slurmctld."""
+class ReadClock(Request[datetime | None]):
+    """Get the time of slurmctld's clock, in whole seconds."""
 
     def command(self) -> Command:
         return Command(("sdiag",))
 
-    def read(self, answer: CommandOutput) -> SchedulerStats:
-        text = self.check(answer).text
-        stamp = _STAMP.search(text)
-        counts = {name: int(value) for name, value in _COUNT.findall(text)}
-        return SchedulerStats(
-            at=notations.parse_time(stamp[1]) if stamp else None,
-            jobs_pending=counts.get("Jobs pending", 0),
-            jobs_running=counts.get("Jobs running", 0),
-            rpcs=_rpcs(text, "message type"),
-            rpcs_by_user=_rpcs(text, "user"),
-        )
-
-
-def _rpcs(text: str, by: str) -> tuple[RpcCount, ...]:
-    section = text.partition(f"Remote Procedure Call statistics by {by}\n")[2].partition("\n\n")[0]
-    found = _RPC.findall(section)
-    return tuple(RpcCount(name, int(count), timedelta(microseconds=int(total))) for name, count, total in found)
+    def read(self, answer: CommandOutput) -> datetime | None:
+        stamp = _STAMP.search(self.check(answer).text)
+        return notations.parse_time(stamp[1]) if stamp else None
 
 
 @dataclass(frozen=True)

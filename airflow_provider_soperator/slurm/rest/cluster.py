@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta, timezone
+from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_soperator.slurm import errors, hostlist, notations, requests
@@ -13,8 +13,6 @@ from airflow_provider_soperator.slurm.cluster_records import (
     Node,
     Partition,
     Reservation,
-    RpcCount,
-    SchedulerStats,
 )
 from airflow_provider_soperator.slurm.files import FileRequest
 from airflow_provider_soperator.slurm.requests.cluster import read_config
@@ -72,20 +70,9 @@ def who_am_i(request: requests.WhoAmI, site: Site) -> Steps[str]:
 
 
 @handles
-def diagnostics(request: requests.SchedulerDiagnostics, site: Site) -> Steps[SchedulerStats]:
+def clock(request: requests.ReadClock, site: Site) -> Steps[datetime | None]:
     data = yield from asked(RestCall("GET", "slurm/diag/"))
-    said = data["statistics"]
-    return SchedulerStats(
-        at=calls.moment(said["req_time"]),
-        jobs_pending=said["jobs_pending"],
-        jobs_running=said["jobs_running"],
-        rpcs=_rpcs("message_type", said["rpcs_by_message_type"]),
-        rpcs_by_user=_rpcs("user", said["rpcs_by_user"]),
-    )
-
-
-def _rpcs(name: str, said: Iterable[Json]) -> tuple[RpcCount, ...]:
-    return tuple(RpcCount(one[name], one["count"], timedelta(microseconds=one["total_time"])) for one in said)
+    return calls.moment(data["statistics"]["req_time"])
 
 
 @handles

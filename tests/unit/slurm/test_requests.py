@@ -34,8 +34,8 @@ from airflow_provider_soperator.slurm.requests import (
     PowerDown,
     PowerDownMode,
     PowerUp,
+    ReadClock,
     Request,
-    SchedulerDiagnostics,
     ShowConfig,
     ShowRights,
     ShowTopology,
@@ -506,24 +506,14 @@ def test_pinging_two_controllers() -> None:
         Ping().read(CommandOutput(1, b"Slurmctld(primary) at c-0 is DOWN\n****\n"))
 
 
-def test_diagnostics() -> None:
+def test_the_clock() -> None:
     text = (
         "*****\nsdiag output at Sat Nov 21 10:16:00 2026 (1795255260)\n"
         "Data since      Sat Nov 21 10:15:27 2026 (1795255200)\n*****\n"
-        "Server thread count:  3\nAgent queue size:     4\nDBD Agent queue size: 5\n\nJobs pending:   6\n"
-        "Jobs running:   7\n\nRemote Procedure Call statistics by message type\n"
-        "\tREQUEST_JOB_INFO                        ( 2003) count:8      ave_time:100    total_time:800\n"
-        "\tREQUEST_PING                            ( 1008) count:1      ave_time:10     total_time:10\n"
-        "\nRemote Procedure Call statistics by user\n"
-        "\troot            (       0) count:9      ave_time:90     total_time:810\n"
-        "\nPending RPC statistics\n\tNo pending RPCs\n"
+        "Server thread count:  3\nAgent queue size:     4\n\nJobs pending:   6\n"
     )
-    stats = SchedulerDiagnostics().read(CommandOutput(0, text.encode()))
-    assert (stats.jobs_pending, stats.jobs_running, sum(rpc.count for rpc in stats.rpcs)) == (6, 7, 9)
-    assert stats.at == NOW + timedelta(minutes=1)
-    assert [(rpc.name, rpc.count, rpc.total) for rpc in stats.rpcs_by_user] == [
-        ("root", 9, timedelta(microseconds=810))
-    ]
+    assert ReadClock().read(CommandOutput(0, text.encode())) == NOW + timedelta(minutes=1)
+    assert ReadClock().read(CommandOutput(0, b"")) is None
 
 
 def test_tokens() -> None:
