@@ -191,7 +191,6 @@ def _tally(failed: list[Job], total: int) -> str:
 _FACTOR = re.compile(r"x([0-9]+(?:\.[0-9]+)?)")
 #: Options of which a job has one at most.
 _MEMORY = ("mem", "mem_per_cpu", "mem_per_gpu")
-_MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -270,7 +269,7 @@ def _more_memory(asked: BatchJob, had: Job | None, factor: float) -> dict[str, A
     if had is None or not total:
         return {}
     nodes = int(resource(had.tres, "node") or 1)
-    return {"mem": math.ceil(total / nodes / _MEBIBYTE * factor)}
+    return {"mem": math.ceil(total / nodes / 2**20 * factor)}
 
 
 def _more_time(asked: BatchJob, had: Job | None, factor: float) -> dict[str, Any]:

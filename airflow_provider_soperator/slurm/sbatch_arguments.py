@@ -269,15 +269,13 @@ def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], dict[s
             problems.append(f"{option.field}: {problem}")
         variables |= dict.fromkeys(_VARIABLES.get(option.field, ()), written)
     _imply(said)
-    variables |= {f"SLURM_{name.upper()}": str(said[name]) for name in _IMPLIED if name in said}
+    # These may be implied by other options.
+    implied = {name: said[name] for name in ("cpus_per_task", "tres_per_task", "tres_bind") if name in said}
+    variables |= {f"SLURM_{name.upper()}": str(value) for name, value in implied.items()}
     if "memory_per_tres" in said:
         variables["SLURM_MEM_PER_GPU"] = said["memory_per_tres"].rpartition(":")[2]
     said.setdefault("name", "sbatch")
     return said, variables, problems
-
-
-#: Fields with variables of their names, which may be implied by other options.
-_IMPLIED = ("cpus_per_task", "tres_per_task", "tres_bind")
 
 
 def _imply(said: dict[str, Any]) -> None:

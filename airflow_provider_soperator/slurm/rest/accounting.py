@@ -95,6 +95,8 @@ def _readable_job(said: Json, steps: bool) -> AccountingJob:
 def _job(said: Json, steps: bool) -> AccountingJob:
     job_id = _id(said)
     time, state = said["time"], said["state"]
+    # Of other users slurmrestd has the names alone.
+    is_by_root = state["current"] == ["CANCELLED"] and said.get("kill_request_user") == "root"
     return AccountingJob(
         id=job_id,
         raw_id=said["job_id"],
@@ -103,7 +105,7 @@ def _job(said: Json, steps: bool) -> AccountingJob:
         account=said.get("account") or "",
         partition=said.get("partition") or "",
         qos=said.get("qos") or "",
-        state=_state(state["current"], said.get("kill_request_user")),
+        state=JobState.parse("CANCELLED by 0" if is_by_root else state["current"]),
         reason=notations.clean(state.get("reason") or ""),
         exit_code=calls.exit_code(said.get("exit_code")),
         nodelist=notations.clean(said.get("nodes") or ""),
@@ -119,11 +121,6 @@ def _job(said: Json, steps: bool) -> AccountingJob:
         workdir=said.get("working_directory") or "",
         steps=tuple(_step(step, job_id) for step in said.get("steps") or ()) if steps else (),
     )
-
-
-def _state(words: list[str], canceller: str | None) -> JobState:
-    """The state, and who has cancelled the job if it was root: of others slurmrestd has the names alone."""
-    return JobState.parse("CANCELLED by 0" if words == ["CANCELLED"] and canceller == "root" else words)
 
 
 def _id(said: Json) -> JobId:

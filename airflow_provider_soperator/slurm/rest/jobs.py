@@ -9,7 +9,6 @@ from typing import Any
 
 from airflow_provider_soperator.slurm import job_description, notations, requests
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob
-from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import Option
 from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import Job
@@ -288,11 +287,7 @@ def _option(name: str, value: str) -> Option:
 
 @handles
 def submit(request: requests.Submit, site: Site) -> Steps[JobId]:
-    return submitted(payload_of(request.job, site))
-
-
-def payload_of(job: BatchJob, site: Site) -> dict[str, Any]:
-    return job.to_payload(f"v0.0.{site.version}", site.user, site.home)
+    return submitted(request.job.to_payload(f"v0.0.{site.version}", site.user, site.home))
 
 
 def submitted(body: Json) -> Steps[JobId]:

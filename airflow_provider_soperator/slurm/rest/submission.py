@@ -26,7 +26,8 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import submission
 from airflow_provider_soperator.slurm.rest.accounting import accounting
 from airflow_provider_soperator.slurm.rest.calls import RestCall, Site, Steps, asked, handles
-from airflow_provider_soperator.slurm.rest.jobs import cancel, list_jobs, payload_of, submitted
+from airflow_provider_soperator.slurm.rest.jobs import cancel, list_jobs, submitted
+from airflow_provider_soperator.slurm.sbatch_arguments import DEPENDENCY
 from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey, strip_key
 
 
@@ -77,7 +78,7 @@ def submit_once(request: submission.SubmitOnce, site: Site) -> Steps[tuple[submi
         try:
             if not item.waits.is_plain:
                 dependency = item.waits.resolve(_ids(known), alike.get(item.name, ()))
-                told = {_told(submission.PLACEHOLDER): _told(dependency)}
+                told = {f"{DEPENDENCY}={submission.PLACEHOLDER}": f"{DEPENDENCY}={dependency}"}
                 for part in _parts(item.body):
                     part["dependency"] = dependency
                     part["environment"] = [told.get(pair, pair) for pair in part["environment"]]
@@ -139,7 +140,7 @@ def _item(request: submission.SubmitOnce, place: int, site: Site) -> _Item:
     waits_for = submission.dependency_of(job)
     if not waits_for.is_plain:
         job = sbatch_arguments.with_lines(job).replace(dependency=submission.PLACEHOLDER)
-    body = payload_of(job, site)
+    body = job.to_payload(f"v0.0.{site.version}", site.user, site.home)
     changes = []
     for part in _parts(body):
         own = {"comment": part.get("comment", "")}
@@ -152,10 +153,6 @@ def _item(request: submission.SubmitOnce, place: int, site: Site) -> _Item:
             changes.append([{"hold": False} | own])
         part |= {"hold": True, "comment": submission.HELD}
     return _Item(request.submission_keys()[place], submission.readable_job_name(job), waits_for, body, changes)
-
-
-def _told(dependency: str) -> str:
-    return f"{sbatch_arguments.DEPENDENCY}={dependency}"
 
 
 def _parts(body: dict[str, Any]) -> list[dict[str, Any]]:
