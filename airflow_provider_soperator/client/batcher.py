@@ -142,8 +142,7 @@ class Batcher(Generic[K, I, R]):
         kinds: dict[Hashable, dict[K, _Entry[I, R]]] = {}
         for key, entry in self._waiting.items():
             kinds.setdefault(self._kind(key, entry.item), {})[key] = entry
-        chosen: dict[K, _Entry[I, R]] = {}
-        left = MOST_BYTES
+        chosen, left = dict[K, _Entry[I, R]](), MOST_BYTES
         for entries in islice(kinds.values(), int(min(self._most, len(kinds)))):
             for key, entry in entries.items():
                 left -= self._size(entry.item)

@@ -213,9 +213,7 @@ def build_payload(job: JobDescription, version: str, user: str = "", home: str =
     first["script"] = text
     if job.args:
         first["argv"] = ["script", *job.args]  # slurmstepd puts the script's path in the first one's place
-    if len(said) == 1:
-        return {"job": first}
-    return {"jobs": said}
+    return {"jobs": said} if len(said) > 1 else {"job": first}
 
 
 def components(job: JobDescription) -> list[JobDescription]:

@@ -14,7 +14,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.rest import calls
-from airflow_provider_soperator.slurm.rest.calls import UNREADABLE, Json, RestCall, Site, Steps, asked, handles
+from airflow_provider_soperator.slurm.rest.calls import UNREADABLE, Json, RestCall, Site, Steps, asked, handles, steps
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 
 #: Up to this many jobs are requested one by one; more with the whole queue, in one call.
@@ -56,8 +56,8 @@ def list_jobs(request: requests.ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
     Before v0.0.43 ``stdout`` has its patterns expanded, and is empty for pending elements of an array.
     """
     request.command()  # rejects invalid states, users and partitions
-    if request.mine and not site.user:
-        calls.unsupported("tell whose token this is, and the token names no user", "set the user of the connection")
+    if request.mine:
+        yield from steps(requests.WhoAmI(), site)
     wholes = tuple(dict.fromkeys(job.whole for job in request.ids or ()))
     found: list[Json] = []
     if 0 < len(wholes) <= FEW:
