@@ -204,6 +204,8 @@ class _Run:
             case "exit", [status] if status != "0":
                 remedy = "if it lacks an argument or a variable, say what it is, variables={'1': ...}"
                 self.failed = self._error(f"the script ends here with exit {status}", remedy)
+            case "over", [place]:
+                self._line = int(place)
             case (("exit" | "end"), _):
                 self._is_over = True
             case "lost", [value, name] if re.search(rf"\$\{{?[#!]?{name}", _expanded(command)):
@@ -212,8 +214,12 @@ class _Run:
                 raise ShellChainError(self._line, self._marks.cause(value))
             case "typed", _:
                 raise ShellChainError(self._line, TYPED)
+            case "clock", _:
+                raise self._error("the time is known only where it is run", "write it down")
             case "loop", _:
                 self._refuse_patterns(command)
+            case "pattern", [name, value]:
+                self._refuse_patterns(command, rf"\$\{{?{name}\b", value)
             case "words", [value, head] if standins.is_mark(value) and _is_split(head):
                 raise ShellChainError(self._line, self._marks.cause(value))
             case "process", _ if _OF_A_PROCESS.search(_expanded(command)):
@@ -236,9 +242,10 @@ class _Run:
         return self._marks.of(cause) + "\n"
 
     def _decide(self, command: str) -> bool:
-        # For a failing [[ ]] bash checks files itself, and must not find them on this machine.
-        is_here = command.startswith("[[ ") and any(map(exists, _WHOLE_PATH.findall(command)))
-        if len(self.decisions) == _MOST_DECISIONS or is_here:
+        # For a failing [[ ]] bash checks files itself, and must not find them on this machine, or be content that they
+        # are not there.
+        is_here = re.search(r"\s!\s", command) or any(map(exists, _WHOLE_PATH.findall(command)))
+        if len(self.decisions) == _MOST_DECISIONS or (command.startswith("[[ ") and is_here):
             raise ShellChainError(self._line, _UNDECIDED)
         place = (self._line, command)
         self.decisions.append((*place, sum(one[:2] == place for one in self.decisions)))
@@ -274,8 +281,7 @@ class _Run:
         """The variables that a job gets from the script."""
         own = set(_OWN.findall(command.partition("sbatch")[0]))
         found = {}
-        for pair in exported:
-            name, _, value = pair.partition("=")
+        for name, value in dict(pair.partition("=")[::2] for pair in exported).items():
             # After set -a the recorder's own are exported, too.
             is_recorders = name.startswith(RESERVED_PREFIX)
             # Scripts export ids out of habit: they are left out of the environment of jobs.
@@ -288,8 +294,14 @@ class _Run:
             found[name] = value
         return found
 
-    def _refuse_patterns(self, command: str) -> None:
-        for word in _EXPANSION.sub("", _QUOTED.sub("", command.partition("<<")[0])).split():
+    def _refuse_patterns(self, command: str, expansion: str | None = None, value: str = "") -> None:
+        """Refuse a command with patterns for files, in its words or in the value of an expansion that stands in one."""
+        words = _QUOTED.sub("", command.partition("<<")[0])
+        if expansion is None:
+            value = _EXPANSION.sub("", words)
+        elif not any(re.search(expansion, word) and not word.startswith("-") for word in words.split()):
+            return
+        for word in value.split():
             # --nodelist=worker-[0-3] and afterok:1?afterok:2 are not file patterns.
             if _PATTERN.search(word) and not word.startswith(("-", "after")):
                 raise self._error(f"{word!r} is a pattern for files on the cluster", "name them, or quote it")

@@ -11,11 +11,15 @@
 _soperator_marks=$'\x02\x03\x04\x05'
 _soperator_now=''
 _soperator_place=0
+_soperator_last=0
 _soperator_folder=''
 _soperator_own=()
+# Within commands of a deeper shell than this, what only the cluster knows would be weighed by [[ ]], (( )) or case.
+_soperator_weighs=99
 # Set by who has begun this.
 _soperator_ids=${_soperator_ids-}
 _soperator_ignored=("${_soperator_ignored[@]}")
+_soperator_passed=("${_soperator_passed[@]}")
 
 # Asks about a command, and leaves the answer in _soperator_said; its status is the one that the command ends with.
 # The commands of a pipe run side by side: the one that asks takes a letter out of descriptor 197 until it is answered.
@@ -39,6 +43,7 @@ _soperator_ask() {
 _soperator_tell() {
   local _soperator_said='' _soperator_status=0
   _soperator_ask "$@" || _soperator_status=$?
+  ((BASH_SUBSHELL <= _soperator_weighs)) || _soperator_ask read "$_soperator_said"
   printf %s "$_soperator_said"
   return "$_soperator_status"
 }
@@ -146,6 +151,9 @@ _soperator_filter() {
     if [[ $_soperator_word == *[$_soperator_marks]* ]]; then
       _soperator_pass "$1" "$_soperator_word"
       return
+    elif [[ $1 == *awk && $_soperator_word == *@(system|getline|print*([!;\}])[\>\|])* ]]; then
+      _soperator_tell unknown "$@"
+      return
     elif [[ -e $_soperator_word || $1 == sed && $_soperator_word == -i* ]]; then
       _soperator_tell reads "$@"
       return
@@ -188,6 +196,7 @@ _soperator_look() {
   local _soperator_name _soperator_said='' _soperator_before=$_soperator_now
   [[ ${BASH_SOURCE[1]} == "$0" ]] || return 0
   shopt -s extdebug
+  _soperator_last=$_soperator_place
   _soperator_place=$1
   shift
   _soperator_now=$BASH_COMMAND
@@ -196,7 +205,12 @@ _soperator_look() {
   _soperator_look_at_assignment "$_soperator_before"
   _soperator_look_at_expansions "$@"
   [[ $_soperator_now != *'$$'* && $_soperator_now != *UID* && $_soperator_now != *PPID* ]] || _soperator_ask process
+  [[ $_soperator_now != printf\ *%\(*\)T* ]] || _soperator_ask clock
   [[ $_soperator_now != select\ * ]] || _soperator_ask typed
+  if [[ $_soperator_now == trap\ *DEBUG* ]]; then
+    _soperator_ask unknown trap
+    return 1
+  fi
   # The words of a loop have been looked at by now.
   [[ $_soperator_now != for\ *[*?[]* ]] || _soperator_ask loop
   # Where a word is not known, nor is the number of words.
@@ -206,10 +220,12 @@ _soperator_look() {
     [[ ${!_soperator_name-} != *[$_soperator_marks]* ]] ||
       _soperator_ask words "${!_soperator_name}" "$_soperator_before"
   fi
-  case $_soperator_now in
-    *sbatch*) shopt -u failglob ;; # options such as --nodelist=worker-[0-3] are no patterns
-    *) shopt -s failglob ;;
-  esac
+  shopt -s failglob
+  # Options such as --nodelist=worker-[0-3] are no patterns.
+  [[ $_soperator_now != *sbatch* ]] || shopt -u failglob
+  for _soperator_name in "${_soperator_passed[@]}"; do
+    [[ $_soperator_now != "$_soperator_name "* ]] || shopt -u failglob
+  done
   case $_soperator_now in
     \[\[\ *-[bcdefghkLprsStuwxGNO]\ * | \[\[\ *\ -[neo][tf]\ *)
       if _soperator_ask decide "$_soperator_now"; then return 1; fi
@@ -248,23 +264,30 @@ _soperator_look_at_assignment() {
 
 # A way to go that hangs on what is not known, or an expansion that would lose its mark.
 _soperator_look_at_expansions() {
-  local _soperator_name _soperator_rest=$_soperator_now _soperator_loses=''
+  local _soperator_name _soperator_all _soperator_rest=$_soperator_now _soperator_loses=''
+  ((BASH_SUBSHELL > _soperator_weighs)) || _soperator_weighs=99
   case $_soperator_now in case\ * | \[\[\ * | \(\(*)
     _soperator_loses=always
+    _soperator_weighs=$BASH_SUBSHELL
     [[ $* != *[$_soperator_marks]* ]] || _soperator_ask lost "$*" '[0-9@*]'
     ;;
   esac
+  [[ $_soperator_now != *'$#'* || $* != *[$_soperator_marks]* ]] || _soperator_ask lost "$*" '(?<=\$)#'
   while [[ $_soperator_rest == *\$* ]]; do
     _soperator_rest=${_soperator_rest#*\$}
     _soperator_name=${_soperator_rest#\{}
     _soperator_name=${_soperator_name#[\#!]}
     _soperator_name=${_soperator_name%%[!A-Za-z0-9_]*}
-    if [[ $_soperator_name == [A-Za-z_]* && ${!_soperator_name-} == *[$_soperator_marks]* ]]; then
+    [[ $_soperator_name == [A-Za-z_]* && $_soperator_name != BASH_* ]] || continue
+    _soperator_all="${_soperator_name}[*]"
+    if [[ ${!_soperator_all-} == *[$_soperator_marks]* ]]; then
       case ${_soperator_loses:-$_soperator_rest} in
-        always | \{[\#!]* | \{"$_soperator_name"/* | \{"$_soperator_name":[!-+=?]*)
-          _soperator_ask lost "${!_soperator_name}" "$_soperator_name"
+        always | \{[\#!]* | \{"$_soperator_name"/* | \{"$_soperator_name":[!-=?]*)
+          _soperator_ask lost "${!_soperator_all}" "$_soperator_name"
           ;;
       esac
+    elif [[ $_soperator_now == @(*sbatch|for\ )* && $- != *f* && ${!_soperator_all-} == *[*?[]* ]]; then
+      _soperator_ask pattern "$_soperator_name" "${!_soperator_all}"
     fi
   done
 }
@@ -276,6 +299,8 @@ _soperator_begin() {
   shopt -s failglob
   set -T
   trap '_soperator_look "$LINENO" "$@"' DEBUG
+  # So that the line is known where a command that fails ends the script.
+  trap '_soperator_ask over "$_soperator_last" || :' EXIT
 }
 
 # Comes behind the last line of the script.

@@ -35,8 +35,8 @@ _FILTERS = (
 )
 _TELL = ("date", "hostname", "id", "nproc", "pwd", "sacct", "sinfo", "sleep", "squeue", "uname", "whoami")
 _LOOK_UP = ("file", "ls", "readlink", "realpath", "stat")
-#: Builtins with side effects.
-_BUILTINS = ("kill", "popd", "pushd")
+#: Builtins with side effects, some of which jobs inherit.
+_BUILTINS = ("kill", "popd", "pushd", "ulimit", "umask")
 #: To ignore these means to ignore the files that they write.
 _WITHOUT_EFFECT = {*_FILTERS, *_TELL, *_LOOK_UP, "echo", "printf", "set", "tee", "true", ":"}
 
@@ -46,7 +46,9 @@ OF_THE_MACHINE = (
     *("SECONDS", "SHELL", "SRANDOM", "TERM"),
 )
 #: Other variables of bash's own, whose values are right.
-_OF_BASH = ("BASH", "EUID", "FUNCNAME", "IFS", "LINENO", "OPTARG", "OPTIND", "PIPESTATUS", "PPID", "REPLY", "UID")
+_OF_BASH = (
+    *("BASH", "EUID", "FUNCNAME", "IFS", "LINENO", "OPTARG", "OPTIND", "PATH", "PIPESTATUS", "PPID", "REPLY", "UID"),
+)
 
 #: Why the input of the script is not known.
 TYPED = "this asks the one who runs the script: set the variable instead"
@@ -54,11 +56,18 @@ TYPED = "this asks the one who runs the script: set the variable instead"
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _USED = re.compile(rf"\$\{{?[!#]?({_NAME})")
 _WITH_DEFAULT = re.compile(rf"\$\{{({_NAME}):?[-=+?]")
+#: What sets no variable of the script: comments, here-documents and quoted texts.
+_TEXT = re.compile(
+    r"(?<![^\s;&|(])#[^\n]*|<<-?\s*(['\"]?)(\w+)\1.*?\n\t*\2$|'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.",
+    re.DOTALL | re.MULTILINE,
+)
 _SETS = re.compile(
     rf"(?:^|[\s;&|(`{{])({_NAME})(?:\[[^]]*\])?(?:\+?=|\+\+|--)|\bfor\s+({_NAME})"
-    r"|\b(?:read|readarray|mapfile|getopts|local|declare|typeset|export|readonly|printf\s+-v)\b([^\n;|&<>]*)",
+    r"|\b(?:read|readarray|mapfile|getopts|local|declare|typeset|printf\s+-v)\b([^\n;|&<>]*)",
     re.MULTILINE,
 )
+#: Words that are variables, or begin with one that gets a value.
+_WORD = re.compile(rf"(?<!\S){_NAME}(?=[=\s[]|$)")
 #: A variable of jobs that is made of what it was before.
 _EXTENDED = re.compile(rf"\bexport\s+({_NAME})=\S*\$\{{?\1\b")
 _ARGUMENT = re.compile(rf"\$([0-9@*])|\$\{{([0-9]+|[@*])(?!:?[-=+?])|\bfor\s+{_NAME}\s*;?\s*(do)\b")
@@ -67,6 +76,9 @@ _SBATCH_BY_PATH = re.compile(r"(?<![\w./~-])[\w./~-]*/sbatch(?![\w./-])")
 _AWAY = re.compile(r"(?P<both>&)?(?P<from>\d*)>>?\|?[ \t]*/dev/(?P<to>null|stderr|tty)(?![\w./-])")
 _FIRST_AWAY = 200
 _WAS_AWAY = re.compile(r"\d*>&(2\d\d)(?: 2>&\1)?")
+#: What bash is to say of a file is turned where it is asked, not in `[[ ]]`, whose outcome is decided without `!`.
+_NOT_A_FILE = re.compile(r"\[\[ ! (?=-[bcdefghkLprsStuwxGNO] (?:\"[^\"\n]*\"|[^\s\"&|()<>]+) \]\])")
+_FILE = "! [[ \t \t"
 _UNENDED = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
 _COMPLAINT = re.compile(r": line (\d+): (.*)")
 
@@ -98,7 +110,8 @@ class Script:
             raise ShellChainError(1, "it is bash that reads scripts, and there is none here: install it")
         away: list[str] = []
         with TemporaryDirectory(prefix="soperator-chain-") as folder, ExitStack() as stack:
-            here, programs, prelude = Path(folder, "here"), Path(folder, "programs"), Path(folder, "prelude")
+            here, prelude = Path(folder, "here"), Path(folder, "prelude")
+            programs = Path(folder, marks.of(_unset("PATH")))
             programs.mkdir()
             for program, path in _filters().items():
                 (programs / program).symlink_to(path)
@@ -148,10 +161,12 @@ class Script:
         calls |= dict.fromkeys(_TELL, "_soperator_tell told")
         calls |= dict.fromkeys(_LOOK_UP, "_soperator_tell decide")
         calls |= dict.fromkeys(_BUILTINS, "_soperator_tell unknown")
-        calls |= {name: "_soperator_tell unknown" for name in self.ignored if name not in _WITHOUT_EFFECT}
+        passed = [name for name in self.ignored if name not in _WITHOUT_EFFECT]
+        calls |= dict.fromkeys(passed, "_soperator_tell unknown")
         return [
             f"_soperator_ids={standins.PREFIX}",
             f"_soperator_ignored=({shlex.join(self.ignored)})",
+            f"_soperator_passed=({shlex.join(passed)})",
             Path(__file__).with_name("recorder.bash").read_text(),
             *(f'function {name} {{ sbatch "$@"; }}' for name in sorted(set(_SBATCH_BY_PATH.findall(self.text)))),
             *(f'function {name} {{ {call} {name} "$@"; }}' for name, call in calls.items()),
@@ -212,7 +227,7 @@ class Script:
 
 
 def _set_in(text: str) -> set[str]:
-    return {name for found in _SETS.findall(text) for said in found for name in re.findall(_NAME, said)}
+    return {name for found in _SETS.findall(_TEXT.sub("''", text)) for said in found for name in _WORD.findall(said)}
 
 
 @cache
@@ -283,8 +298,10 @@ def not_understood(name: str) -> str:
 
 
 def _unset(name: str) -> str:
-    what = "an argument of the script" if name.isdecimal() else "not set in the script"
-    return f"${name} is {what}: set it there, or say what it is, variables={{{name!r}: ...}}"
+    if name.isdecimal():
+        none = ", or that there is none, variables={'@': ''}"
+        return f"${name} is an argument of the script: say what it is, variables={{{name!r}: ...}}{none}"
+    return f"${name} is not set in the script: set it there, or say what it is, variables={{{name!r}: ...}}"
 
 
 def _without_away(text: str, away: list[str]) -> str:
@@ -296,7 +313,7 @@ def _without_away(text: str, away: list[str]) -> str:
         number = _FIRST_AWAY + away.index(found[0])
         return f">&{number} 2>&{number}" if found["both"] else f"{found['from']}>&{number}"
 
-    return _AWAY.sub(replaced, text)
+    return _AWAY.sub(replaced, _NOT_A_FILE.sub(_FILE, text))
 
 
 def _as_written(text: str, away: Sequence[str]) -> str:
@@ -306,4 +323,4 @@ def _as_written(text: str, away: Sequence[str]) -> str:
         number = int(found[1]) - _FIRST_AWAY
         return away[number] if number < len(away) else found[0]
 
-    return _WAS_AWAY.sub(original, text)
+    return _WAS_AWAY.sub(original, text.replace(_FILE, "[[ ! "))

@@ -126,7 +126,7 @@ class Call:
             return
         self.fields["chdir"] = posixpath.normpath(posixpath.join(folder, self.fields.get("chdir", "")))
         if self.script is not None:
-            self.script = posixpath.join(folder, self.script)
+            self.script = posixpath.normpath(posixpath.join(folder, self.script))
 
     def _refuse_ids(self) -> None:
         if "Submitted" in (self.dependency or ""):

@@ -169,6 +169,8 @@ def test_options() -> None:
     }
     assert (stage.script, stage.args) == ("a b.sh", ("-N", "9", "--", "x"))
     assert one("sbatch --nodelist=node-[1-2] x.sh").fields == {"nodelist": "node-[1-2]"}
+    assert one("N=node-[1-2] O=-wnode-[1-2]; sbatch --nodelist=$N $O x.sh").fields == {"nodelist": "node-[1-2]"}
+    assert one("F='*.csv'; set -f; sbatch x.sh \"$F\" $F").args == ("*.csv", "*.csv")
 
 
 def test_components() -> None:
@@ -209,6 +211,7 @@ def test_where_it_runs() -> None:
     assert (first.script, first.fields) == ("exp/a.sh", {"chdir": "exp"})
     assert (second.script, second.fields) == ("b.sh", {})
     assert (third.script, third.fields) == ("/abs/c.sh", {"chdir": "/abs/sub"})
+    assert one("cd run_1\nsbatch ../a.sh").script == "a.sh"
     inner, outer = read("J=$(cd exp && sbatch --parsable a.sh)\nsbatch -d afterok:$J b.sh")
     assert (inner.script, outer.script) == ("exp/a.sh", "b.sh")
 
@@ -242,6 +245,7 @@ def test_what_the_script_takes_from_its_surroundings() -> None:
     assert one('sbatch x.sh "$@"', variables={"@": "a b"}).args == ("a", "b")
     assert one('cd "$(dirname "$0")"\nsbatch x.sh', ignored=["cd"]).script == "x.sh"
     assert one("module load cuda\nmkdir -p logs\nsbatch x.sh", ignored=["module", "mkdir"]).script == "x.sh"
+    assert one("rm -f logs/*.out\nsbatch x.sh", ignored=["rm"]).script == "x.sh"
 
 
 @pytest.mark.parametrize(
@@ -262,6 +266,8 @@ def test_what_the_script_takes_from_its_surroundings() -> None:
         "[ -d logs ] && echo there\nJ=$(sbatch --parsable a.sh)\nsbatch -d afterok:$J b.sh",
         "[[ -f config ]] || exit 1\n[ ! -e x ] && exit 2\nJ=$(sbatch --parsable a.sh)\nsbatch -d afterok:$J b.sh",
         "[ -f x ] && exit 3\n[ -e y ] && exit 1\nls || exit\nsbatch -d afterok:$(sbatch --parsable a.sh) b.sh",
+        'X=x; [[ ! -f "$X/a b" ]] && exit 1\n[[ ! -d x ]] && echo\nsbatch -d afterok:$(sbatch --parsable a.sh) b.sh',
+        "echo $PATH\nJ=$(sbatch a.sh | awk '$3 > 2 {print $4}')\nsbatch -d afterok:$J b.sh",
         'for d in "$DATA" "$HOME"; do ls "$d"; done\nfor d in $DATA/x; do ls $d; done\n'
         "sbatch -d afterok:$(sbatch --parsable a.sh) b.sh",
     ],
@@ -279,7 +285,7 @@ def test_programs_that_read_no_input_leave_it_to_the_loop() -> None:
 
 
 def test_a_script_of_a_job_is_as_it_was_written() -> None:
-    text = "#!/bin/bash\nmodule load cuda > /dev/null 2>&1\npython x.py &>/dev/null\n"
+    text = "#!/bin/bash\nmodule load cuda > /dev/null 2>&1\n[[ ! -f x ]] || python x.py &>/dev/null\n"
     assert one(f"sbatch <<'EOF' > /dev/null\n{text}EOF\n").stdin_script == text
 
 
@@ -395,6 +401,39 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ('P=$1; shift\nfor s in "$@"; do sbatch a.sh; done\nsbatch b.sh', 2, r"\$2 is an argument"),
         ('echo "$0"\nfor s in "$@"; do sbatch a.sh; done\nsbatch b.sh', 2, r"\$1 is an argument"),
         ("for s; do sbatch a.sh; done\nsbatch b.sh", 1, r"\$1 is an argument"),
+        # Nor is what comes out of a command in the place of a value that is weighed, or of an element of an array.
+        ("case $(hostname) in login*) sbatch a.sh;; esac\nsbatch b.sh", 1, "what hostname says"),
+        ("if [[ $(date +%u) == 1 ]]; then sbatch a.sh; fi\nsbatch b.sh", 1, "what date says"),
+        ("[[ -n $(squeue -h -n a) ]] && exit 0\nsbatch a.sh", 1, "what squeue says"),
+        ("A=(x $(hostname))\n[[ ${A[1]} == login* ]] && sbatch a.sh\nsbatch b.sh", 2, "what hostname says"),
+        ("declare -A A=([x]=$(hostname))\ncase ${A[x]} in l*) sbatch a.sh;; esac", 2, "what hostname says"),
+        ("A=(x $(ls))\nsbatch -a 1-${#A[@]} a.sh", 2, "what ls says"),
+        ("L=$(ls)\nset -- $L\nsbatch -a 1-$# a.sh", 3, "what ls says"),
+        ("R=$(squeue -h)\nsbatch ${R:+--hold} a.sh", 2, "what squeue says"),
+        ("if [[ ! -f x ]]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
+        ("[[ ! -e x ]] || exit 0\nsbatch a.sh", 1, "whether this runs is known only on the cluster"),
+        ("[[ -d x && ! -d y ]] && exit 0\nsbatch a.sh", 1, "whether this runs is known only on the cluster"),
+        ("f() { sbatch $1; }\nif [ $# -gt 0 ]; then f b.sh; else f a.sh; fi", 2, r"\$1 is an argument .*{'@': ''}"),
+        # Nor what a variable is that is set only in a comment, a text, or a job, or is in a value.
+        ("# usage: DATA=/x run_all.sh\nsbatch a.sh $DATA", 2, r"\$DATA is not set"),
+        ('u() { echo "usage: DATA=/x $0"; }\nsbatch a.sh $DATA', 2, r"\$DATA is not set"),
+        ("sbatch <<'EOF'\n#!/bin/sh\nDATA=/x\nEOF\nsbatch a.sh $DATA", 5, r"\$DATA is not set"),
+        ("export OUT=$SCRATCH/x\nsbatch -o $OUT/%j a.sh", 2, r"\$SCRATCH is not set"),
+        ("f() { local d=$BASE/x; sbatch -D $d a.sh; }\nf", 1, r"\$BASE is not set"),
+        ("export DATA\nsbatch a.sh $DATA", 2, r"\$DATA is not set"),
+        ("echo $PATH\nsbatch --export=PATH=$PATH a.sh", 2, r"\$PATH is not set"),
+        # Patterns for files may be in variables, and after a call of sbatch, too.
+        ("F='*.csv'\nsbatch a.sh $F", 2, r"'\*.csv' is a pattern for files"),
+        ("sbatch a.sh\nfor f in $D/*.csv; do sbatch b.sh; done", 2, "is a pattern for files"),
+        ("P='x/*.csv'\nsbatch a.sh\nfor f in $P; do sbatch b.sh; done", 3, r"'x/\*.csv' is a pattern for files"),
+        # What jobs would inherit, or bash itself knows.
+        ("umask 002\nsbatch a.sh", 1, "'umask' is not understood"),
+        ("ulimit -s unlimited\nsbatch a.sh", 1, "'ulimit' is not understood"),
+        ("printf -v D '%(%F)T' -1\nsbatch -J $D a.sh", 1, "the time is known only where it is run"),
+        ("trap 'echo $BASH_COMMAND' DEBUG\n[[ $(date) == x ]] && sbatch a.sh", 1, "'trap' is not understood"),
+        ("seq 3 | awk '{system(\"sbatch a.sh \" $1)}'\nsbatch b.sh", 1, "'awk' is not understood"),
+        ("seq 3 | awk '{print $1 > \"x\"}'\nsbatch -a 1 b.sh", 1, "'awk' is not understood"),
+        ("set -e\nn=0\nsbatch a.sh\n\n((n++))", 5, "the script ends here, as a command has failed"),
         ("sbatch a.sh\r\n", 1, "its line ends"),
     ],
 )
