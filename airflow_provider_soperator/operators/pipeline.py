@@ -89,7 +89,7 @@ class SbatchPipeline(PipelineGroup):
         :param group_id: name of the task group
         :param script: text of the shell script, or a file beside the DAG; scripts that it submits are read beside it,
             and otherwise taken to be on the cluster
-        :param variables: variables that the script is called with; ``"1"`` is its first argument
+        :param variables: variables that the script is called with, and its jobs with it; ``"1"`` is its first argument
         :param ignored: commands that the script may contain and that have no effect here
         """
         from airflow_provider_soperator.pipelines.chains.reading import task_parameters

@@ -32,11 +32,11 @@ from airflow_provider_soperator.values import SCRIPTS, has_template
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
 #: Variables that jobs do not get from the script.
-_NOT_EXPORTED = {*OF_THE_MACHINE, "BASH_ENV", "IFS", "LC_ALL", "PATH", "SHLVL", "_"}
+_NOT_EXPORTED = {*OF_THE_MACHINE, "BASH_ENV", "IFS", "LC_ALL", "LOGNAME", "PATH", "SHLVL", "USER", "_"}
 
 _OWN = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]*)=")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
-_EXPANSION = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|`[^`]*`")
+_EXPANSION = re.compile(r"\$\(\(.*?\)\)|\$\{[^{}]*\}|\$\([^()]*\)|`[^`]*`")
 #: bash shows the ends of here-documents without expansion in quotes.
 _LITERAL_DOCUMENT = re.compile(r"<<-?'([^'\n]*)'(.*?\n).*?^\1$", re.DOTALL | re.MULTILINE)
 _DOCUMENT = re.compile(r"<<-?\w[^\n]*\n")

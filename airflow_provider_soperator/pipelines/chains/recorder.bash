@@ -221,8 +221,8 @@ _soperator_look() {
       _soperator_ask words "${!_soperator_name}" "$_soperator_before"
   fi
   shopt -s failglob
-  # Options such as --nodelist=worker-[0-3] are no patterns.
-  [[ $_soperator_now != *sbatch* ]] || shopt -u failglob
+  # Options such as --nodelist=worker-[0-3] are no patterns, nor is a multiplication.
+  [[ $_soperator_now != @(*sbatch*|let\ *) ]] || shopt -u failglob
   for _soperator_name in "${_soperator_passed[@]}"; do
     [[ $_soperator_now != "$_soperator_name "* ]] || shopt -u failglob
   done

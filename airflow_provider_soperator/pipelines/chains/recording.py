@@ -58,7 +58,7 @@ _USED = re.compile(rf"\$\{{?[!#]?({_NAME})")
 _WITH_DEFAULT = re.compile(rf"\$\{{({_NAME}):?[-=+?]")
 #: What sets no variable of the script: comments, here-documents and quoted texts.
 _TEXT = re.compile(
-    r"(?<![^\s;&|(])#[^\n]*|<<-?\s*(['\"]?)(\w+)\1.*?\n\t*\2$|'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.",
+    r"(?<![^\s;&|(])#[^\n]*|(?<!<)<<-?\s*(['\"]?)(\w+)\1.*?\n\t*\2$|'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.",
     re.DOTALL | re.MULTILINE,
 )
 _SETS = re.compile(
@@ -163,6 +163,7 @@ class Script:
         calls |= dict.fromkeys(_BUILTINS, "_soperator_tell unknown")
         passed = [name for name in self.ignored if name not in _WITHOUT_EFFECT]
         calls |= dict.fromkeys(passed, "_soperator_tell unknown")
+        inherited = self.variables.keys() - _set_in(self.text)
         return [
             f"_soperator_ids={standins.PREFIX}",
             f"_soperator_ignored=({shlex.join(self.ignored)})",
@@ -172,6 +173,7 @@ class Script:
             *(f'function {name} {{ {call} {name} "$@"; }}' for name, call in calls.items()),
             "unset RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME",
             *(f"{name}={shlex.quote(value)}" for name, value in self._set_before(marks).items()),
+            *(f"export {name}" for name in inherited if re.fullmatch(_NAME, name) and self.variables[name]),
             "_soperator_begin",
         ]
 

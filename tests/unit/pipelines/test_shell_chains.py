@@ -169,6 +169,7 @@ def test_options() -> None:
     }
     assert (stage.script, stage.args) == ("a b.sh", ("-N", "9", "--", "x"))
     assert one("sbatch --nodelist=node-[1-2] x.sh").fields == {"nodelist": "node-[1-2]"}
+    assert one("N=2; let M=N*3; sbatch -t $((N * 5)):00 -n$M x.sh").fields == {"time_limit": "10:00", "ntasks": 6}
     assert one("N=node-[1-2] O=-wnode-[1-2]; sbatch --nodelist=$N $O x.sh").fields == {"nodelist": "node-[1-2]"}
     assert one("F='*.csv'; set -f; sbatch x.sh \"$F\" $F").args == ("*.csv", "*.csv")
 
@@ -224,6 +225,8 @@ def test_the_environment_of_jobs() -> None:
     assert one(script.format("--export=A,HOME")).fields == {"export": "HOME", "env": {"A": "x y"}}
     assert one(script.format("--export=A")).fields == {"export": "NONE", "env": {"A": "x y"}}
     assert one(script.format("--export=NONE")).fields == {"export": "NONE"}
+    given = one("S=1\nsbatch x.sh $2", variables={"DATA": "/d", "S": "2", "USER": "me", "NONE": "", "2": "x"})
+    assert given.fields == {"env": {"DATA": "/d"}}
     for before in ("LIBS=/x", "export LIBS=/x${LIBS:+:$LIBS}"):
         assert one(f"{before}\nexport LIBS=/y:$LIBS\nsbatch x.sh").fields == {"env": {"LIBS": "/y:/x"}}
     assert one("set -a\nA=1\nsbatch x.sh").fields == {"env": {"A": "1"}}
