@@ -34,6 +34,7 @@ MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
 #: Variables that jobs do not get from the script.
 _NOT_EXPORTED = {*OF_THE_MACHINE, "BASH_ENV", "IFS", "LC_ALL", "LOGNAME", "PATH", "SHLVL", "USER", "_"}
 
+_OTHER_SHELL = re.compile(r"#!(?!.*\b(?:ba|da|k)?sh\b).*")
 _OWN = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]*)=")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
 _EXPANSION = re.compile(r"\$\(\(.*?\)\)|\$\{[^{}]*\}|\$\([^()]*\)|`[^`]*`")
@@ -58,6 +59,10 @@ def read(text: str, *, variables: Mapping[str, str] | None = None, ignored: Coll
     """
     if re.search(r"[\x00\x02-\x05\r]", text):
         raise ShellChainError(1, "it has letters that no shell script has: check its encoding and its line ends")
+    if shell := _OTHER_SHELL.match(text):
+        raise ShellChainError(
+            1, f"it is no script of bash ({shell[0]}), which would read it otherwise: write it for bash"
+        )
     script = Script(text, variables or {}, list(dict.fromkeys(ignored)))
     run = _Run(script, [])
     while run.failed and run.decisions and run.outcomes[len(run.decisions) - 1]:
@@ -86,6 +91,11 @@ def task_parameters(
 
     ``by_name``: scripts that are there stay files beside the DAG, where a task can name them.
     """
+    if template := next((name for name, value in variables.items() if has_template(value)), None):
+        raise PipelineError(
+            f"variables: {template} is a template, which has no value yet when the script is read: write the stages as "
+            f"operators, or for SbatchPipeline.of, whose parameters may be templates"
+        )
     if "\n" not in script:
         file = here / script
         if not file.is_file():

@@ -99,6 +99,7 @@ type() {
 }
 
 cd() {
+  [[ ${1-} != -- ]] || shift
   if [[ $# -ne 1 || -z $1 || $1 == - ]] || [[ $1 == *[$_soperator_marks]* && $BASH_SUBSHELL -eq 0 ]]; then
     _soperator_tell unknown cd "$@"
   elif [[ $1 == /* || $1 == *[$_soperator_marks]* ]]; then

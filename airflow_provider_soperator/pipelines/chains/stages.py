@@ -52,7 +52,8 @@ class Call:
         self._taken("quiet")
         for name, reason in job_description.REFUSED.items():
             if name in self.said.lines and name not in ("parsable", "wrap", "quiet"):
-                raise self._error(f"--{name} cannot be used: {reason}", "take it away")
+                order = ", and let the calls after it wait by --dependency" if name == "wait" else ""
+                raise self._error(f"--{name} cannot be used: {reason}", f"take it away{order}")
         self._body(rest)
         self._environment()
         self._place()

@@ -54,6 +54,8 @@ def test_a_pipeline() -> None:
 
 
 def test_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="variables: DAY is a template"):
+        task_parameters("sbatch -J $DAY x.sh\n", tmp_path, {"DAY": "{{ ds }}"}, ())
     with pytest.raises(PipelineError, match=r"there is no script run_all\.sh in"):
         task_parameters("run_all.sh", tmp_path, {}, ())
     (tmp_path / "b.sh").write_text("#!/bin/sh\n#SBATCH --dependency=afterok:7\n")

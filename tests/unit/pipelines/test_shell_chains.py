@@ -240,8 +240,10 @@ def test_jobs_that_are_not_of_the_script() -> None:
     assert second.fields == {"dependency": "afterok:17:a,after:a+5,afterany:18"}
 
 
-def test_what_the_script_takes_from_its_surroundings() -> None:
+@pytest.mark.parametrize("dashes", ["", "--"])
+def test_what_the_script_takes_from_its_surroundings(dashes: str) -> None:
     script = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\nsbatch -o $HOME/%j "$HERE/x.sh" $1 ${2:-none}'
+    script = script.replace('cd "$(dirname ', f'cd {dashes} "$(dirname {dashes} ')
     stage = one(script, variables={"HERE": "/project", "HOME": "/home/me", "1": "fast"})
     assert (stage.script, stage.args, stage.fields) == ("/project/x.sh", ("fast", "none"), {"output": "/home/me/%j"})
     assert one("A=$(echo 1)\necho $A > log\nsbatch $A.sh", ignored=["echo"]).script == "1.sh"
@@ -348,7 +350,8 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("done", 1, "near unexpected token `done'"),
         ("sbatch", 1, "sbatch is given no script"),
         ("sbatch --wrap=true a.sh", 1, "--wrap and a script"),
-        ("sbatch --wait a.sh", 1, "--wait cannot be used"),
+        ("sbatch --wait a.sh", 1, "--wait cannot be used: .* let the calls after it wait by --dependency"),
+        ("#!/bin/zsh\nA=(x y)\nsbatch a.sh $A", 1, r"it is no script of bash \(#!/bin/zsh\)"),
         ("sbatch --nodes", 1, "--nodes needs a value"),
         ("sbatch --ntasks=two a.sh", 1, "--ntasks: 'two' is not a whole number"),
         ("sbatch --of-a-plugin a.sh", 1, "--of-a-plugin is not a known option"),
