@@ -44,6 +44,17 @@ _DOCUMENT = re.compile(r"<<-?\w[^\n]*\n")
 _OF_A_PROCESS = re.compile(r"\$(?:\$|\{?(?:UID|EUID|PPID)\b)")
 _PATTERN = re.compile(r"[*?]|\[.+\]")
 _UNDECIDED = "whether this runs is known only on the cluster: take the condition out, or write down its outcome"
+#: What is refused wherever it stands, and the remedy.
+_REFUSED = {
+    "beside": (
+        "`&` starts a command beside the script, and so does <(…)",
+        "leave `&` out, as sbatch waits for no job, and write $(…), with <<< where it is read",
+    ),
+    "clock": ("the time is known only where it is run", "write it down"),
+    "function": ("a function is exported, which jobs would not get", "write it into their scripts"),
+    "process": ("numbers of processes and users are known only where it is run", "write one down"),
+    "written": ("a command is passed over, and with it the job that it submits", "submit it before"),
+}
 _WHOLE_PATH = re.compile(r"(?<![\w.}\"])/[\w./-]*")
 
 
@@ -224,23 +235,16 @@ class _Run:
                 raise ShellChainError(self._line, self._marks.cause(value))
             case "typed", _:
                 raise ShellChainError(self._line, TYPED)
-            case "clock", _:
-                raise self._error("the time is known only where it is run", "write it down")
             case "loop", _:
                 self._refuse_patterns(command)
             case "pattern", [name, value]:
                 self._refuse_patterns(command, rf"\$\{{?{name}\b", value)
             case "words", [value, head] if standins.is_mark(value) and _is_split(head):
                 raise ShellChainError(self._line, self._marks.cause(value))
-            case "process", _ if _OF_A_PROCESS.search(_expanded(command)):
-                raise self._error("numbers of processes and users are known only where it is run", "write one down")
-            case "written", _:
-                raise self._error("a command is passed over, and with it the job that it submits", "submit it before")
-            case "function", _:
-                raise self._error("a function is exported, which jobs would not get", "write it into their scripts")
-            case "beside", _:
-                remedy = "leave `&` out, as sbatch waits for no job, and write $(…), with <<< where it is read"
-                raise self._error("`&` starts a command beside the script, and so does <(…)", remedy)
+            case "process", _ if not _OF_A_PROCESS.search(_expanded(command)):
+                pass
+            case name, _ if name in _REFUSED:
+                raise self._error(*_REFUSED[name])
         return 0, ""
 
     def _error(self, problem: str, remedy: str) -> ShellChainError:

@@ -19,7 +19,6 @@ _soperator_weighs=99
 # Set by who has begun this.
 _soperator_ids=${_soperator_ids-}
 _soperator_ignored=("${_soperator_ignored[@]}")
-_soperator_passed=("${_soperator_passed[@]}")
 
 # Asks about a command, and leaves the answer in _soperator_said; its status is the one that the command ends with.
 # The commands of a pipe run side by side: the one that asks takes a letter out of descriptor 197 until it is answered.
@@ -160,28 +159,20 @@ _soperator_filter() {
       return
     fi
   done
-  case $1 in basename | dirname | expr | seq)
-    builtin command "$@"
-    return
-    ;;
-  esac
-  # Of a loop's input only what reads it takes anything.
-  if _soperator_reads_input "$@"; then IFS= builtin read -r -d '' _soperator_text || :; fi
+  # Of a loop's input only what reads it takes anything, as it would the letter that it is given.
+  if printf x | { builtin command "$@" >&195 2>&195; ! builtin read -r -N 1; }; then
+    IFS= builtin read -r -d '' _soperator_text || :
+  fi
   if [[ $_soperator_text == *[$_soperator_marks]* ]]; then
     _soperator_pass "$1" "$_soperator_text"
     return
   fi
   printf %s "$_soperator_text" | builtin command "$@" 2>&195 || _soperator_status=$?
-  if ((_soperator_status > 1)) || [[ $_soperator_status -eq 1 && $1 != *grep ]]; then
+  if ((_soperator_status > 1)) || [[ $_soperator_status -eq 1 && $1 != @(*grep|expr) ]]; then
     _soperator_tell reads "$@"
   else
     return "$_soperator_status"
   fi
-}
-
-# True if a program takes the letter that it is given.
-_soperator_reads_input() {
-  printf x | { builtin command "$@" >&195 2>&195; ! builtin read -r -N 1; }
 }
 
 # What a program makes of a text that is not known is not known, for the same reason.
@@ -224,35 +215,28 @@ _soperator_look() {
   shopt -s failglob
   # Options such as --nodelist=worker-[0-3] are no patterns, nor is a multiplication.
   [[ $_soperator_now != @(*sbatch*|let\ *) ]] || shopt -u failglob
-  for _soperator_name in "${_soperator_passed[@]}"; do
-    [[ $_soperator_now != "$_soperator_name "* ]] || shopt -u failglob
+  # Nor do they matter of a command that is passed over. A file that it writes is passed over with it.
+  for _soperator_name in "${_soperator_ignored[@]}"; do
+    [[ $_soperator_now == "$_soperator_name "* ]] || continue
+    [[ $(declare -f "$_soperator_name") != *_soperator_tell\ unknown* ]] || shopt -u failglob
+    [[ $_soperator_now == *\>* ]] || continue
+    [[ $_soperator_now != *sbatch* ]] || _soperator_ask written
+    return 1
   done
   case $_soperator_now in
     \[\[\ *-[bcdefghkLprsStuwxGNO]\ * | \[\[\ *\ -[neo][tf]\ *)
       if _soperator_ask decide "$_soperator_now"; then return 1; fi
       ;;
   esac
-  # A file that is written by a command that is passed over is passed over with it.
-  if [[ $_soperator_now == *\>* ]]; then
-    for _soperator_name in "${_soperator_ignored[@]}"; do
-      [[ $_soperator_now == "$_soperator_name "* ]] || continue
-      [[ $_soperator_now != *sbatch* ]] || _soperator_ask written
-      return 1
-    done
-  fi
   return 0
 }
 
 # What the command before has set, if it is the id of a job, or a value that is not known here and has been given.
 _soperator_look_at_assignment() {
   local _soperator_name=$1
-  case $_soperator_name in declare\ * | export\ * | local\ * | readonly\ * | typeset\ *)
+  while [[ $_soperator_name == @(declare|export|local|readonly|typeset|-*)\ * ]]; do
     _soperator_name=${_soperator_name#* }
-    while [[ $_soperator_name == -*\ * ]]; do
-      _soperator_name=${_soperator_name#* }
-    done
-    ;;
-  esac
+  done
   [[ $_soperator_name == [A-Za-z_]*=* && ${_soperator_name#*=} != \(* ]] || return 0
   _soperator_name=${_soperator_name%%=*}
   [[ $_soperator_name != *[!A-Za-z0-9_]* ]] || return 0

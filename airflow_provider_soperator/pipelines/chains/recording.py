@@ -161,13 +161,11 @@ class Script:
         calls |= dict.fromkeys(_TELL, "_soperator_tell told")
         calls |= dict.fromkeys(_LOOK_UP, "_soperator_tell decide")
         calls |= dict.fromkeys(_BUILTINS, "_soperator_tell unknown")
-        passed = [name for name in self.ignored if name not in _WITHOUT_EFFECT]
-        calls |= dict.fromkeys(passed, "_soperator_tell unknown")
+        calls |= {name: "_soperator_tell unknown" for name in self.ignored if name not in _WITHOUT_EFFECT}
         inherited = self.variables.keys() - _set_in(self.text)
         return [
             f"_soperator_ids={standins.PREFIX}",
             f"_soperator_ignored=({shlex.join(self.ignored)})",
-            f"_soperator_passed=({shlex.join(passed)})",
             Path(__file__).with_name("recorder.bash").read_text(),
             *(f'function {name} {{ sbatch "$@"; }}' for name in sorted(set(_SBATCH_BY_PATH.findall(self.text)))),
             *(f'function {name} {{ {call} {name} "$@"; }}' for name, call in calls.items()),
