@@ -21,9 +21,10 @@ def stand_in(number: int) -> str:
     """The number for the id of a job, counted from 0.
 
     >>> stand_in(1)
-    '870217142857000001'
+    '870217000001142857'
     """
-    return f"{PREFIX}{_check(number):06}{number:06}"
+    # In the order of the jobs, as ids are.
+    return f"{PREFIX}{number:06}{_check(number):06}"
 
 
 def is_stand_in(text: str) -> bool:
@@ -36,7 +37,7 @@ def jobs_in(text: str) -> list[int]:
     >>> jobs_in(f"afterok:{stand_in(0)}:{stand_in(3)}:17")
     [0, 3]
     """
-    return [int(number) if int(check) == _check(int(number)) else -1 for check, number in _ID.findall(text)]
+    return [int(number) if int(check) == _check(int(number)) else -1 for number, check in _ID.findall(text)]
 
 
 def _check(number: int) -> int:

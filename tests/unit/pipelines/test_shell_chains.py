@@ -118,6 +118,14 @@ def test_ids_collected_in_loops() -> None:
             assert set(found["end"][0]) == set(collected["end"][0]), text
 
 
+def test_ids_have_the_order_of_their_jobs() -> None:
+    found = graph(
+        "for i in {1..9}; do IDS+=$(sbatch t.sh)$'\\n'; done\n"
+        "sbatch -d afterok:$(grep -o '[0-9]*$' <<< \"$IDS\" | sort -n | tail -1) end.sh"
+    )
+    assert found["end"] == (("afterok", "t_9"),)
+
+
 def test_a_chain_in_a_loop_with_a_first_one_that_is_different() -> None:
     assert graph("""
 PREV=""
