@@ -36,6 +36,7 @@ _NOT_EXPORTED = {*OF_THE_MACHINE, "BASH_ENV", "IFS", "LC_ALL", "LOGNAME", "PATH"
 
 _OTHER_SHELL = re.compile(r"#!(?!.*\b(?:ba|da|k)?sh\b).*")
 _OWN = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]*)=")
+_SUBMITS = re.compile(r"(?:^|[;&|(]\s*)(?:\S*/)?sbatch(?:\s|$)")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
 _EXPANSION = re.compile(r"\$\(\(.*?\)\)|\$\{[^{}]*\}|\$\([^()]*\)|`[^`]*`")
 #: bash shows the ends of here-documents without expansion in quotes.
@@ -212,6 +213,8 @@ class _Run:
                 raise ShellChainError(self._line, not_understood(name))
             case (("decide" | "reads"), args):
                 return (0 if self._decide(command) else 1), self._told(args)
+            case "unknown", args if any(map(_SUBMITS.search, args)):
+                raise self._error(f"{args[0]!r} is not understood, and submits a job", "call sbatch itself")
             case "unknown", args if args[0] in self._ignored:
                 return 0, self._told(args)
             case "unknown", [name, *_] if standins.is_marked(name):

@@ -322,7 +322,7 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("sbatch a.sh\nmkdir -p logs", 2, r"'mkdir' is not understood, .*ignored=\['mkdir'\]"),
         ("J=$(get_id $(sbatch a.sh))", 1, "'get_id' is not understood"),
         ("X=$(./submit.sh)", 1, "'./submit.sh' is not understood"),
-        ("J=$(ssh login sbatch a.sh)", 1, "'ssh' is not understood"),
+        ("J=$(ssh login sbatch a.sh)", 1, "'ssh' is not understood, and submits a job: call sbatch itself"),
         ("sbatch a.sh | mail me", 1, "'mail' is not understood"),
         ("sbatch a.sh | sed -i s/a/b/", 1, "'sed' is not understood"),
         ("\nwhile true; do sbatch a.sh; done", 2, "more than 20 jobs"),
@@ -467,6 +467,15 @@ def test_what_is_not_understood_is_refused(
 def test_no_job_is_passed_over_with_the_command_that_writes_its_id() -> None:
     with pytest.raises(ShellChainError, match="line 1: a command is passed over, and with it the job"):
         read("echo $(sbatch --parsable a.sh) >> ids\nsbatch b.sh", ignored=["echo"])
+    for call in (
+        "nohup sbatch",
+        "timeout 9 /usr/bin/sbatch",
+        "echo a.sh | xargs -n1 sbatch",
+        "sh -c 'cd x && sbatch a'",
+    ):
+        with pytest.raises(ShellChainError, match=r"line 1: '.*' is not understood, and submits a job"):
+            read(f"{call} a.sh\nsbatch b.sh", ignored=["nohup", "timeout", "xargs", "sh"])
+    assert one("cp a.sbatch x/sbatch.d\nsbatch b.sh", ignored=["cp"]).script == "b.sh"
 
 
 def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
