@@ -78,8 +78,6 @@ class SlurmClient:
     submit_together = _waited(AsyncSlurmClient.submit_together)
     unfinished = _waited(AsyncSlurmClient.unfinished)
     cancel_many = _waited(AsyncSlurmClient.cancel_many)
-    relink = _waited(AsyncSlurmClient.relink)
-    let_go = _waited(AsyncSlurmClient.let_go)
     statuses = _waited(AsyncSlurmClient.statuses)
     stats = _waited(AsyncSlurmClient.stats)
     read_file = _waited(AsyncSlurmClient.read_file)

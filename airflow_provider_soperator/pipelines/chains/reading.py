@@ -54,6 +54,7 @@ _REFUSED = {
     "clock": ("the time is known only where it is run", "write it down"),
     "function": ("a function is exported, which jobs would not get", "write it into their scripts"),
     "process": ("numbers of processes and users are known only where it is run", "write one down"),
+    "trap": ("a trap is set for each command", "leave it out"),
     "written": ("a command is passed over, and with it the job that it submits", "submit it before"),
 }
 _WHOLE_PATH = re.compile(r"(?<![\w.}\"])/[\w./-]*")
@@ -209,8 +210,6 @@ class _Run:
                 return 0, self._waiting.pop(pid)(text)
             case "told", args:
                 return 0, self._told(args)
-            case "reads", [name, *options] if name == "sed" and any(one.startswith("-i") for one in options):
-                raise ShellChainError(self._line, not_understood(name))
             case (("decide" | "reads"), args):
                 return (0 if self._decide(command) else 1), self._told(args)
             case "unknown", args if any(map(_SUBMITS.search, args)):

@@ -151,10 +151,11 @@ _soperator_filter() {
     if [[ $_soperator_word == *[$_soperator_marks]* ]]; then
       _soperator_pass "$1" "$_soperator_word"
       return
-    elif [[ $1 == *awk && $_soperator_word == *@(system|getline|print*([!;\}])[\>\|])* ]]; then
+    elif [[ $1 == sed && $_soperator_word == -i* ||
+      $1 == *awk && $_soperator_word == *@(system|getline|print*([!;\}])[\>\|])* ]]; then
       _soperator_tell unknown "$@"
       return
-    elif [[ -e $_soperator_word || $1 == sed && $_soperator_word == -i* ]]; then
+    elif [[ -e $_soperator_word ]]; then
       _soperator_tell reads "$@"
       return
     fi
@@ -199,10 +200,7 @@ _soperator_look() {
   [[ $_soperator_now != *'$$'* && $_soperator_now != *UID* && $_soperator_now != *PPID* ]] || _soperator_ask process
   [[ $_soperator_now != printf\ *%\(*\)T* ]] || _soperator_ask clock
   [[ $_soperator_now != select\ * ]] || _soperator_ask typed
-  if [[ $_soperator_now == trap\ *DEBUG* ]]; then
-    _soperator_ask unknown trap
-    return 1
-  fi
+  [[ $_soperator_now != trap\ *DEBUG* ]] || _soperator_ask trap
   # The words of a loop have been looked at by now.
   [[ $_soperator_now != for\ *[*?[]* ]] || _soperator_ask loop
   # Where a word is not known, nor is the number of words.

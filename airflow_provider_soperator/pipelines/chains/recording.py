@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import cache
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -113,8 +112,9 @@ class Script:
             here, prelude = Path(folder, "here"), Path(folder, "prelude")
             programs = Path(folder, marks.of(_unset("PATH")))
             programs.mkdir()
-            for program, path in _filters().items():
-                (programs / program).symlink_to(path)
+            for program in _FILTERS:
+                if path := shutil.which(program):
+                    (programs / program).symlink_to(path)
             for file, said in files.items():
                 (here / file).parent.mkdir(parents=True, exist_ok=True)
                 (here / file).write_text(said)
@@ -228,11 +228,6 @@ class Script:
 
 def _set_in(text: str) -> set[str]:
     return {name for found in _SETS.findall(_TEXT.sub("''", text)) for said in found for name in _WORD.findall(said)}
-
-
-@cache
-def _filters() -> dict[str, str]:
-    return {program: path for program in _FILTERS if (path := shutil.which(program))}
 
 
 def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:

@@ -164,11 +164,7 @@ class Call:
         for job in term.jobs:
             if standins.jobs_in(job) and not standins.is_stand_in(job):
                 raise self._error("--dependency has something behind the id of a job", "wait for all of the array")
-        # To the checks of ids a stand-in is as good as any number.
-        checked = dependencies.Dependency(
-            term.kind, *("1" if standins.is_stand_in(job) else job for job in term.jobs), minutes=term.minutes
-        )
-        if problems := checked.problems():
+        if problems := term.problems():
             raise self._error(f"--dependency: {'; '.join(problems)}", "mend it")
         jobs = [names[standins.jobs_in(job)[0]] if standins.is_stand_in(job) else job for job in term.jobs]
         return dependencies.Dependency(term.kind, *dict.fromkeys(jobs), minutes=term.minutes)

@@ -444,7 +444,11 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("umask 002\nsbatch a.sh", 1, "'umask' is not understood"),
         ("ulimit -s unlimited\nsbatch a.sh", 1, "'ulimit' is not understood"),
         ("printf -v D '%(%F)T' -1\nsbatch -J $D a.sh", 1, "the time is known only where it is run"),
-        ("trap 'echo $BASH_COMMAND' DEBUG\n[[ $(date) == x ]] && sbatch a.sh", 1, "'trap' is not understood"),
+        (
+            "trap 'echo $BASH_COMMAND' DEBUG\n[[ $(date) == x ]] && sbatch a.sh",
+            1,
+            "a trap is set for each command: leave it out",
+        ),
         ("seq 3 | awk '{system(\"sbatch a.sh \" $1)}'\nsbatch b.sh", 1, "'awk' is not understood"),
         ("seq 3 | awk '{print $1 > \"x\"}'\nsbatch -a 1 b.sh", 1, "'awk' is not understood"),
         ("set -e\nn=0\nsbatch a.sh\n\n((n++))", 5, "the script ends here, as a command has failed"),
