@@ -100,9 +100,6 @@ class Graph:
     def __getitem__(self, name: str) -> Stage:
         return self.stages[name]
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.stages
-
     @cached_property
     def order(self) -> tuple[str, ...]:
         """All stages, each after those that it waits for; ``PipelineError`` if they wait for each other in a circle."""
@@ -121,7 +118,7 @@ class Graph:
 
     def after(self, name: str) -> tuple[str, ...]:
         """The stages that wait for this one directly."""
-        return tuple(self._following.get(name, ()))
+        return tuple(one.name for one in self.stages.values() if name in {link.upstream for link in one.links})
 
     def doomed_by(self, name: str, state: str = "failed") -> tuple[str, ...]:
         """The stages that can never run once this one has ended this way, each before those that it follows."""
@@ -133,14 +130,6 @@ class Graph:
                 skips = states[unmet.upstream] == "skipped" or unmet.kind == "afternotok"
                 states[one] = "skipped" if skips else "upstream_failed"
         return tuple(one for one in reversed(states) if one != name)
-
-    @cached_property
-    def _following(self) -> dict[str, list[str]]:
-        following: dict[str, list[str]] = {}
-        for stage in self.stages.values():
-            for upstream in {link.upstream for link in stage.links}:
-                following.setdefault(upstream, []).append(stage.name)
-        return following
 
 
 def ordered(upstream: Mapping[str, Iterable[str]]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ class Member:
     def check(self) -> None:
         """End the task if it must not run: no trigger rule of Airflow's covers two kinds of edges."""
         links = self._pipeline.followed[self._task.task_id]
-        if self._task.task_id not in self._pipeline.graph:
+        if self._task.task_id not in self._pipeline.graph.stages:
             submits = states_of(self._ti, list(self._pipeline.submits))
             if any("skipped" in states.values() for states in submits.values()):
                 raise AirflowSkipException("nothing was submitted: plan_only of the pipeline is set")

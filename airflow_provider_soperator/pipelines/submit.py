@@ -102,7 +102,7 @@ class SubmitAheadOperator(BaseOperator):
         waited: dict[str, list[str]] = {}
         for upstream in self.segment.stages:
             for task in map(dag.get_task, sorted(dag.get_task(upstream).downstream_task_ids)):
-                if is_slurm_job(task) and task.task_group is self.task_group and task.task_id not in self.graph:
+                if is_slurm_job(task) and task.task_group is self.task_group and task.task_id not in self.graph.stages:
                     waited.setdefault(task.task_id, []).append(upstream)
         return {name: f"its task does that, after {' and '.join(stages)}" for name, stages in waited.items()}
 
