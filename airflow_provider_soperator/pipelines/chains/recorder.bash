@@ -81,6 +81,7 @@ env() {
 
 command() {
   case ${1-} in
+    -[vV]) _soperator_look_up command "$@" ;;
     -*) builtin command "$@" ;;
     sbatch) _soperator_sbatch "${@:2}" ;;
     *) "$@" ;;
@@ -93,9 +94,14 @@ type() {
   if [[ ${1-} == -[pP] ]]; then
     printf '%s\n' "${@:2}"
   else
-    builtin type "$@"
+    _soperator_look_up type "$@"
   fi
 }
+
+hash() { _soperator_look_up hash "$@"; }
+
+# Only of what is recorded is it known here that it is there.
+_soperator_look_up() { builtin "$@" 2>&195 || _soperator_tell decide "$@"; }
 
 cd() {
   [[ ${1-} != -- ]] || shift
@@ -132,14 +138,14 @@ read() {
 }
 
 _soperator_test() {
-  local _soperator_word _soperator_said=''
+  local _soperator_word _soperator_before='!' _soperator_said=''
   for _soperator_word in "${@:2}"; do
-    case $_soperator_word in
-      *[$_soperator_marks]* | -[bcdefghkLprsStuwxGNO] | -nt | -ot | -ef)
-        _soperator_ask decide "${@:2}"
-        return
-        ;;
-    esac
+    if [[ $_soperator_word == @(*[$_soperator_marks]*|-nt|-ot|-ef) ||
+      $_soperator_before == @(!|\(|-a|-o) && $_soperator_word == -[bcdefghkLprsStuwxGNO] ]]; then
+      _soperator_ask decide "${@:2}"
+      return
+    fi
+    _soperator_before=$_soperator_word
   done
   builtin "$@"
 }
@@ -221,11 +227,9 @@ _soperator_look() {
     [[ $_soperator_now != *sbatch* ]] || _soperator_ask written
     return 1
   done
-  case $_soperator_now in
-    \[\[\ *-[bcdefghkLprsStuwxGNO]\ * | \[\[\ *\ -[neo][tf]\ *)
-      if _soperator_ask decide "$_soperator_now"; then return 1; fi
-      ;;
-  esac
+  if [[ $_soperator_now == "[[ "@(?(*@(!|\(|&&|\|\|)\ )-[bcdefghkLprsStuwxGNO]|*\ -[neo][tf])\ * ]]; then
+    if _soperator_ask decide "$_soperator_now"; then return 1; fi
+  fi
   return 0
 }
 

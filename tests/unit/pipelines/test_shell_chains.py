@@ -278,6 +278,10 @@ def test_what_the_script_takes_from_its_surroundings(dashes: str) -> None:
         # Whatever the cluster decides, the jobs are the same, or the script ends with an error.
         "[ -d logs ] && echo there\nJ=$(sbatch --parsable a.sh)\nsbatch -d afterok:$J b.sh",
         "[[ -f config ]] || exit 1\n[ ! -e x ] && exit 2\nJ=$(sbatch --parsable a.sh)\nsbatch -d afterok:$J b.sh",
+        "for c in sbatch bwa; do command -v $c > /dev/null || exit 1; done\nhash jq || exit 1\ntype jq && echo\n"
+        "J=$(sbatch --parsable a.sh)\nsbatch -d afterok:$J b.sh",
+        "O=run\n[ $O = -h ] && exit 0\n[[ $O == -h || $O == --help ]] && exit 0\nJ=$(sbatch --parsable a.sh)\n"
+        "sbatch -d afterok:$J b.sh",
         "[ -f x ] && exit 3\n[ -e y ] && exit 1\nls || exit\nsbatch -d afterok:$(sbatch --parsable a.sh) b.sh",
         'X=x; [[ ! -f "$X/a b" ]] && exit 1\n[[ ! -d x ]] && echo\nsbatch -d afterok:$(sbatch --parsable a.sh) b.sh',
         "echo $PATH\nJ=$(sbatch a.sh | awk '$3 > 2 {print $4}')\nsbatch -d afterok:$J b.sh",
@@ -336,6 +340,10 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("sbatch ~/a.sh", 1, r"\$HOME is not set in the script"),
         ("if [ -f x ]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
         ("if [ -f x ]; then echo y; else sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
+        ("if [ 1 = 1 -a ! -f x ]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
+        ("if [[ 1 == 1 && ( -f x ) ]]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
+        ("if [[ a -nt b ]]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
+        ("P=cpu\ncommand -v nvidia-smi > /dev/null && P=gpu\nsbatch -p $P a.sh", 2, "whether this runs is known only"),
         ("[ -f x ] && sbatch a.sh", 1, "whether this runs is known only on the cluster"),
         ("sbatch $1", 1, r"\$1 is an argument of the script: .*variables={'1': ...}"),
         ("sbatch -o $HOME/x a.sh", 1, r"\$HOME is not set in the script"),
