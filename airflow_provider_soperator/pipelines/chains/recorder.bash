@@ -189,11 +189,11 @@ _soperator_pass() {
   [[ $1 != *grep ]] || _soperator_ask decide "$1"
 }
 
-# Before each command. Where it returns 1 the command is left out, and counts as one that has succeeded.
+# Before each command. Where it succeeds the command is left out, and counts as one that has succeeded.
 # There is no =~ here, which would take what one in the script has found.
 _soperator_look() {
   local _soperator_name _soperator_said='' _soperator_before=$_soperator_now
-  [[ ${BASH_SOURCE[1]} == "$0" ]] || return 0
+  [[ ${BASH_SOURCE[1]} == "$0" ]] || return
   shopt -s extdebug
   _soperator_last=$_soperator_place
   _soperator_place=$1
@@ -225,12 +225,12 @@ _soperator_look() {
     [[ $(declare -f "$_soperator_name") != *_soperator_tell\ unknown* ]] || shopt -u failglob
     [[ $_soperator_now == *\>* ]] || continue
     [[ $_soperator_now != *sbatch* ]] || _soperator_ask written
-    return 1
+    return 0
   done
   if [[ $_soperator_now == "[[ "@(?(*@(!|\(|&&|\|\|)\ )-[bcdefghkLprsStuwxGNO]|*\ -[neo][tf])\ * ]]; then
-    if _soperator_ask decide "$_soperator_now"; then return 1; fi
+    if _soperator_ask decide "$_soperator_now"; then return 0; fi
   fi
-  return 0
+  return 1
 }
 
 # What the command before has set, if it is the id of a job, or a value that is not known here and has been given.
@@ -285,7 +285,8 @@ _soperator_begin() {
   GLOBIGNORE='*:/*:/*/*:/*/*/*:/*/*/*/*:/*/*/*/*/*:/*/*/*/*/*/*'
   shopt -s failglob
   set -T
-  trap '_soperator_look "$LINENO" "$@"' DEBUG
+  # With the `!` a script with `set -e` goes on where a command is left out.
+  trap '! _soperator_look "$LINENO" "$@"' DEBUG
   # So that the line is known where a command that fails ends the script.
   trap '_soperator_ask over "$_soperator_last" || :' EXIT
 }

@@ -254,7 +254,7 @@ def test_what_the_script_takes_from_its_surroundings(dashes: str) -> None:
     script = script.replace('cd "$(dirname ', f'cd {dashes} "$(dirname {dashes} ')
     stage = one(script, variables={"HERE": "/project", "HOME": "/home/me", "1": "fast"})
     assert (stage.script, stage.args, stage.fields) == ("/project/x.sh", ("fast", "none"), {"output": "/home/me/%j"})
-    assert one("A=$(echo 1)\necho $A > log\nsbatch $A.sh", ignored=["echo"]).script == "1.sh"
+    assert one("set -e\nA=$(echo 1)\necho $A > log\nsbatch $A.sh", ignored=["echo"]).script == "1.sh"
     assert one('sbatch x.sh "$@"', variables={"@": "a b"}).args == ("a", "b")
     assert one('cd "$(dirname "$0")"\nsbatch x.sh', ignored=["cd"]).script == "x.sh"
     assert one("module load cuda\nmkdir -p logs\nsbatch x.sh", ignored=["module", "mkdir"]).script == "x.sh"
@@ -342,6 +342,11 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("if [ -f x ]; then echo y; else sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
         ("if [ 1 = 1 -a ! -f x ]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
         ("if [[ 1 == 1 && ( -f x ) ]]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
+        (
+            "set -e\nif [[ -d x ]]; then sbatch a.sh; fi\nsbatch b.sh",
+            2,
+            "whether this runs is known only on the cluster",
+        ),
         ("if [[ a -nt b ]]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
         ("P=cpu\ncommand -v nvidia-smi > /dev/null && P=gpu\nsbatch -p $P a.sh", 2, "whether this runs is known only"),
         ("[ -f x ] && sbatch a.sh", 1, "whether this runs is known only on the cluster"),
