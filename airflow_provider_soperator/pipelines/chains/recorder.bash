@@ -217,10 +217,8 @@ _soperator_look() {
       _soperator_ask words "${!_soperator_name}" "$_soperator_before"
   fi
   shopt -s failglob
-  # A loop over a pattern without a match would be passed over.
-  shopt -u nullglob
-  # Options such as --nodelist=worker-[0-3] are no patterns, nor is a multiplication.
-  [[ $_soperator_now != @(*sbatch*|let\ *) ]] || shopt -u failglob
+  # Options such as --nodelist=worker-[0-3] are no patterns, unless they would be dropped, nor is a multiplication.
+  [[ $_soperator_now != @(*sbatch*|let\ *) ]] || shopt -q nullglob || shopt -u failglob
   # Nor do they matter of a command that is passed over. A file that it writes is passed over with it.
   for _soperator_name in "${_soperator_ignored[@]}"; do
     [[ $_soperator_now == "$_soperator_name "* ]] || continue

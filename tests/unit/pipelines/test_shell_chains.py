@@ -453,6 +453,7 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("F='*.csv'\nsbatch a.sh $F", 2, r"'\*.csv' is a pattern for files"),
         ("sbatch a.sh\nfor f in $D/*.csv; do sbatch b.sh; done", 2, "is a pattern for files"),
         ("shopt -s nullglob\nsbatch a.sh\nfor f in *.gz; do sbatch b.sh; done", 3, "is a pattern for files"),
+        ("shopt -s nullglob\nsbatch --nodelist=n-[1-2] a.sh", 2, "is a pattern for files"),
         ("P='x/*.csv'\nsbatch a.sh\nfor f in $P; do sbatch b.sh; done", 3, r"'x/\*.csv' is a pattern for files"),
         # What jobs would inherit, or bash itself knows.
         ("umask 002\nsbatch a.sh", 1, "'umask' is not understood"),
