@@ -167,7 +167,7 @@ _soperator_filter() {
     fi
   done
   # Of a loop's input only what reads it takes anything, as it would the letter that it is given.
-  if printf x | { builtin command "$@" >&195 2>&195; ! builtin read -r -N 1; }; then
+  if printf x | { set +e; builtin command "$@" >&195 2>&195; ! builtin read -r -N 1; }; then
     IFS= builtin read -r -d '' _soperator_text || :
   fi
   if [[ $_soperator_text == *[$_soperator_marks]* ]]; then

@@ -70,6 +70,7 @@ CHAIN = {"a": (), "b": (("afterok", "a"),)}
         "J=$(sbatch a.sh | tr -cd '[:digit:]')\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | tr -d 'A-Za-z ')\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | grep -oE '[0-9]+')\nsbatch -d afterok:$J b.sh",
+        "set -e\nJ=$(sbatch a.sh | grep -oE '[0-9]+')\ngrep -q 8 <<< $J && sbatch -d afterok:$J b.sh",
         r"J=`sbatch a.sh | grep -P -o '\d+'`" + "\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | sed 's/[^0-9]*//g')\nsbatch -d afterok:$J b.sh",
         r"J=$(sbatch a.sh | sed -n 's/^Submitted batch job \([0-9]*\)$/\1/p')" + "\nsbatch -d afterok:$J b.sh",
