@@ -160,8 +160,7 @@ class Script:
         calls = dict.fromkeys(_FILTERS, "_soperator_filter") | dict.fromkeys(("[", "test"), "_soperator_test")
         calls |= dict.fromkeys(_TELL, "_soperator_tell told")
         calls |= dict.fromkeys(_LOOK_UP, "_soperator_tell decide")
-        calls |= dict.fromkeys(_BUILTINS, "_soperator_tell unknown")
-        calls |= {name: "_soperator_tell unknown" for name in self.ignored if name not in _WITHOUT_EFFECT}
+        calls |= dict.fromkeys({*_BUILTINS, *self.ignored} - _WITHOUT_EFFECT, "_soperator_tell unknown")
         inherited = self.variables.keys() - _set_in(self.text)
         return [
             f"_soperator_ids={standins.PREFIX}",
