@@ -170,7 +170,7 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
             names = f" ({hostlist.fold([node.name for _, node in ranked])})" if ranked else ""
             raise (WorkFailed if self._told else WorkRefused)(
                 f"{self.count} nodes are wanted, and there are {len(ranked)} of the kind{names}: static nodes "
-                "do not count, nor do those that others have drained, or that did not boot just now"
+                "do not count, nor do those that others have drained or reserved, or that did not boot just now"
             )
         # A chosen node stays chosen through all its states, until it is lost.
         ranked.sort(key=lambda pair: (pair[1].name not in self._chosen, pair[0]))
@@ -181,13 +181,20 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     def _rank(self, node: Node) -> int | None:
         """Sort key of the choice: first nodes that have arrived or are on their way, so each try takes the same."""
         move = self.decide((node,))
-        if move.lost:
+        if move.lost or (self.action == "down" and self._is_kept(node)):
             return None
         if move.there:
             return 0
         if self.action == "up":
             return 1 if node.is_coming_up else 2 if move.orders else 3
-        return None if is_anothers(node, self.owner) else 1 + loss_rank(node)
+        return 1 + loss_rank(node)
+
+    def _is_kept(self, node: Node) -> bool:
+        """True if others have drained, reserved or powered down the node, and may want it back."""
+        if node.is_going_off:
+            ordered = DrainReason.parse(node.reason)
+            return ordered is not None and ordered.owner != self.owner
+        return is_anothers(node, self.owner) or (WORDS["reserved"](node) and not node.is_off)
 
     def _tell(self, move: NodeMove) -> None:
         """Log changes: nodes that have arrived, and nodes that are waited for."""
