@@ -38,7 +38,21 @@ class Resize:
 
     @property
     def reason(self) -> DrainReason:
-        return DrainReason(self.owner, self.why or f"resizing NodeSet {self.nodeset} to {self.replicas} nodes")
+        return DrainReason(self.owner, self.why or f"{self._what} to {self.replicas} nodes")
+
+    @property
+    def _what(self) -> str:
+        return f"resizing NodeSet {self.nodeset}"
+
+    def drained_for_it(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        """The nodes that this resize, or another try, has drained; those that the owner keeps off stay so."""
+        whys = (self.reason.why, self._what)
+
+        def is_kept_off(node: Node) -> bool:
+            reason = DrainReason.parse(node.reason)
+            return (node.is_off or node.is_going_off) and not (reason and reason.why.startswith(whys))
+
+        return tuple(node.name for node in nodes if is_ours(node, self.owner) and not is_kept_off(node))
 
     def leaving(self, nodeset: NodeSetSeen) -> tuple[str, ...]:
         """The nodes that go: those with the highest ordinals."""
@@ -78,7 +92,7 @@ class Resize:
         own = re.compile(rf"{re.escape(nodeset.name)}-[0-9]+")
         beyond = [name for name in slurm or () if own.fullmatch(name) and name not in nodeset.nodes]
         waiting |= dict.fromkeys(beyond, "is still in Slurm")
-        ours = tuple(node.name for node in known(nodeset.nodes, slurm) if is_ours(node, self.owner))
+        ours = self.drained_for_it(known(nodeset.nodes, slurm))
         left = {*ours, *self.passed_over(nodeset, slurm, since)}
         found = of_nodes([name for name in nodeset.active_nodes if name not in left], nodeset.pods, slurm)
         waiting |= found.waiting

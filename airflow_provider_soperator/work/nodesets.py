@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import in_lines, is_ours
+from airflow_provider_soperator.slurm.node_conditions import in_lines
 from airflow_provider_soperator.slurm.node_orders import NodeMove
 from airflow_provider_soperator.slurm.requests import Undrain
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
@@ -84,7 +84,7 @@ class NodeSetResize(Work[ClusterSides]):
         if nodeset.replicas <= self.resize.replicas:
             return f"NodeSet {nodeset.name} has {nodeset.replicas} replicas, and goes on towards that"
         leaving = known(self.resize.leaving(nodeset), slurm)
-        drained = tuple(node.name for node in leaving if is_ours(node, self.resize.owner))
+        drained = self.resize.drained_for_it(leaving)
         if drained and sides.slurm:
             await sides.slurm.ask(Undrain(drained))
         undrained = f", and {hostlist.fold(drained)} are undrained" if drained else ""

@@ -117,6 +117,16 @@ def test_what_comes_must_be_usable_and_our_drains_are_undone() -> None:
     assert to(2).finish(nodeset(2), slurm(worker_0=IDLE, worker_1="MIXED"), NOW).is_over
 
 
+@pytest.mark.parametrize(
+    ("reason", "is_undone"),
+    [("lent to inference", False), ("less", True), ("resizing NodeSet worker to 1 nodes", True)],
+)
+def test_a_node_that_its_owner_keeps_off_is_not_opened_to_jobs(reason: str, is_undone: bool) -> None:
+    nodes = slurm(worker_0=IDLE, worker_1=f"{OFF}+DRAIN: airflow:night: {reason}")
+    assert to(2).finish(nodeset(2, active=[0]), nodes, NOW).orders == ((Undrain(("worker-1",)),) if is_undone else ())
+    assert to(1).drained_for_it([nodes["worker-1"]]) == (("worker-1",) if is_undone else ())
+
+
 def test_names_of_an_ephemeral_nodeset_must_be_known_though_their_nodes_are_off() -> None:
     seen = nodeset(2, active=[0])
     assert told(to(2).finish(seen, slurm(worker_0=IDLE), NOW)) == "worker-1 is not known to Slurm yet"
