@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import reduce
+from hashlib import sha256
 from operator import or_
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -49,6 +51,11 @@ def write(described: Any) -> Any:
     if isinstance(described, (list, tuple)):
         return [write(one) for one in described]
     return described
+
+
+def digest(*described: Any) -> str:
+    """The digest of descriptions, and of plain data."""
+    return sha256(json.dumps(write(described), sort_keys=True, default=str).encode()).hexdigest()
 
 
 def given(**values: Any) -> dict[str, Any]:

@@ -6,9 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.provisioning.fields import SpecMistake, is_since
+from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, is_since
 from airflow_provider_soperator.provisioning.manifests import Manifest, manifests_of, objects_of
 from airflow_provider_soperator.provisioning.object_limits import scripts_of
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
@@ -54,7 +55,8 @@ class ObjectsProvisioner(Provisioner):
         if not keep_data:
             raise SpecMistake("volume claims are not among the objects of a cluster: keep_data=False is for a Recipe")
         self._is_destroy, self._shrunk = destroy, {}
-        self._planned = asyncio.run(self._plan())
+        of = digest(self._spec, self._source.installation)
+        self._planned = replace(asyncio.run(self._plan()), digest=of)
         self._log.info("Plan: %s.", self._planned.summary)
         return self._planned
 

@@ -27,14 +27,16 @@ class ProvisioningPlan:
     changes: Mapping[str, str] = field(default_factory=dict)
     #: The cluster, or a part of it, exists already.
     exists: bool = False
+    #: Digest of the description and of the recipe, which give the changes their values.
+    digest: str = ""
 
     def write(self) -> dict[str, Any]:
         return asdict(self)
 
     def check_agreed(self, agreed: Any) -> None:
-        """Raise ``SpecMistake`` if the plan has changes that were not approved.
+        """Raise ``SpecMistake`` if the plan has changes that were not approved, or may have other values.
 
-        It may have fewer: an earlier try may have made some.
+        It may have fewer changes: an earlier try may have made some.
 
         >>> ProvisioningPlan("1 to create", {"a": "create"}).check_agreed({"changes": {"a": "create", "b": "create"}})
         """
@@ -47,6 +49,11 @@ class ProvisioningPlan:
         if news:
             raise SpecMistake(
                 f"the plan has changed since it was approved: {', '.join(news)}; plan again, and have that approved"
+            )
+        if self.changes and self.digest != agreed.get("digest", ""):
+            raise SpecMistake(
+                "the description of the cluster, or its recipe, has changed since the plan was approved, so the same "
+                "changes may have other values; plan again, and have that approved"
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.provisioning.fields import SpecMistake, given
+from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, given
 from airflow_provider_soperator.provisioning.parts import RACKED, Filesystem, NodeSet, PartitionSpec, ServiceNodes
 from airflow_provider_soperator.provisioning.provisioner import OUTPUT, Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.recipe_needs import RecipeNeeds
@@ -71,12 +71,13 @@ class RecipeProvisioner(Provisioner):
         self._plan = plan
         changes = self._changes = {one.label: one.action for one in plan.news if one.action not in ("no-op", "read")}
         exists = any(one.action not in ("create", "read") for one in plan.changes)
+        of = digest(self._spec, workspace.recipe_digest)
         if plan.is_empty:
-            return ProvisioningPlan(plan.summary, changes, exists)
+            return ProvisioningPlan(plan.summary, changes, exists, of)
         recipe = workspace.recipe
         notes = UNLOCKED * (not recipe.is_locked) + NO_BUCKET * recipe.is_without_bucket
         outputs = {f"{OUTPUT}{name}": "update" for name in plan.outputs}
-        return ProvisioningPlan(plan.summary + notes, changes or outputs, exists)
+        return ProvisioningPlan(plan.summary + notes, changes or outputs, exists, of)
 
     def _check_needs(self) -> None:
         """Raise if something is missing that Terraform would name only one by one, or late, or wait for forever."""

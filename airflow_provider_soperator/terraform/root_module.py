@@ -148,10 +148,14 @@ def texts_of(folder: Path) -> dict[Path, str]:
     return read
 
 
+def modules_of(folder: Path) -> set[Path]:
+    """The folders of a recipe and of all its local modules, also indirect ones."""
+    return {path.parent for path in texts_of(folder) if path.name.endswith(_ENDS)}
+
+
 def reach(folder: Path) -> Path:
-    """The smallest folder that contains a recipe and all its local modules, also indirect ones."""
-    modules = (path.parent for path in texts_of(folder) if path.name.endswith(_ENDS))
-    return Path(os.path.commonpath([os.path.normpath(folder.absolute()), *modules]))
+    """The smallest folder that contains all these."""
+    return Path(os.path.commonpath([os.path.normpath(folder.absolute()), *modules_of(folder)]))
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:

@@ -13,14 +13,15 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from airflow_provider_soperator.terraform.failures import RECIPE_MISSING, STATE_ELSEWHERE
-from airflow_provider_soperator.terraform.root_module import RootModule, reach
+from airflow_provider_soperator.terraform.root_module import RootModule, modules_of, reach
 from airflow_provider_soperator.terraform.runs import Terraform
 
-#: File with the source of a copy, and its files.
+#: File with the source of a copy, its files, and their digest.
 _NOTE = "source.json"
 _MODULE = "recipe"
 _STATE = "terraform.tfstate"
@@ -89,8 +90,23 @@ def bring(terraform: Terraform, source: Source, into: Path, workspace: str | Non
         with TemporaryDirectory(dir=into.parent, prefix=".bringing-") as staging:
             tree, root = _download(terraform, source, Path(staging))
             files = _mirror(tree, root, into, known.get("files", []))
-    note.write_text(json.dumps({"module": module, "root": root, "files": files}, indent=1))
+    told = {"module": module, "root": root, "files": files, "digest": _digest(into, root, files)}
+    note.write_text(json.dumps(told, indent=1))
     return into / root
+
+
+def digest_of(into: Path) -> str:
+    """The digest of the recipe that was copied there."""
+    return str(json.loads((into / _NOTE).read_text()).get("digest", ""))
+
+
+def _digest(into: Path, root: str, files: list[str]) -> str:
+    """The digest of all files of the modules, with values and templates, but not of other recipes beside them."""
+    modules, digest = modules_of(into / root), sha256()
+    for path in (into / name for name in files):
+        if path.is_file() and any(one in modules for one in path.parents):
+            digest.update(f"{path.relative_to(into)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _download(terraform: Terraform, source: Source, staging: Path) -> tuple[Path, str]:

@@ -32,7 +32,7 @@ from airflow_provider_soperator.terraform.plan import TerraformPlan
 from airflow_provider_soperator.terraform.progress import Applied
 from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Run, Terraform
-from airflow_provider_soperator.terraform.sources import Source, bring
+from airflow_provider_soperator.terraform.sources import Source, bring, digest_of
 from airflow_provider_soperator.values import texts_in
 
 _BACKEND = "terraform_backend_override.tf.json"
@@ -97,7 +97,7 @@ class Workspace:
         version = self.terraform.run("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")
         self.log.info("%s, in %s", version, self.folder)
         with self._alone():
-            root = bring(self.terraform, self.source, self.folder / "recipe", self.terraform_workspace)
+            root = bring(self.terraform, self.source, self._copy, self.terraform_workspace)
             backend = root / _BACKEND
             backend.unlink(missing_ok=True)
             if self.backend:
@@ -221,6 +221,15 @@ class Workspace:
     @property
     def root(self) -> Path:
         return self.recipe.folder
+
+    @property
+    def recipe_digest(self) -> str:
+        """The digest of the files of the recipe, as they were brought."""
+        return digest_of(self._copy)
+
+    @property
+    def _copy(self) -> Path:
+        return self.folder / "recipe"
 
     @property
     def _runs(self) -> Path:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def test_a_cluster_is_made_tried_changed_and_destroyed(
     assert "worker-cpu: worker-cpu-0" in capsys.readouterr().out
 
     again = provision(source, **options)
-    assert again["plan"] == {"summary": "nothing to do", "changes": {}, "exists": True}
+    assert again["plan"] == {**made["plan"], "summary": "nothing to do", "changes": {}, "exists": True}
     assert again["tried"]
 
     more = (NodeSet("worker", 101, ephemeral=True, min_size=0, **GPU), *spec().nodesets[1:])
@@ -96,6 +97,10 @@ def test_only_what_was_agreed_to_is_done(tmp_path: Path) -> None:
     with pytest.raises(AirflowFailException, match=r"has changed since it was approved: module\.node_group\[.more-0"):
         provision(source, spec=other, approved_plan=planned)
     assert ledger(tmp_path) == []
+    # The same changes, of other sizes.
+    larger = spec(nodesets=(replace(spec().nodesets[0], size=64), *spec().nodesets[1:]))
+    with pytest.raises(AirflowFailException, match=r"or its recipe, has changed since the plan was approved"):
+        provision(source, spec=larger, approved_plan=planned)
     provision(source, approved_plan=planned)
     # The next try of the task has nothing left to do.
     provision(source, approved_plan=planned)

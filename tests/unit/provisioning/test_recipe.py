@@ -156,10 +156,12 @@ def test_nothing_is_said_twice() -> None:
         variables(cluster(nodesets=(workers(extra={"resource": {}}),)))
 
 
-def planned(*changes: dict[str, Any], is_locked: bool = True, **changed: Any) -> tuple[RecipeProvisioner, str]:
+def planned(
+    *changes: dict[str, Any], is_locked: bool = True, digest: str = "1", **changed: Any
+) -> tuple[RecipeProvisioner, str]:
     """The provisioner of a cluster after a plan with these changes, and what it says of the plan."""
     recipe = Mock(variables=(), blocks=lambda kind: (), is_locked=is_locked, is_without_bucket=is_locked)
-    workspace = Mock(Workspace, recipe=recipe)
+    workspace = Mock(Workspace, recipe=recipe, recipe_digest=digest)
     workspace.plan.return_value = TerraformPlan.read({"resource_changes": changes})
     provisioner = RecipeProvisioner(cluster(**changed), workspace, logging.getLogger())
     return provisioner, provisioner.plan().summary
@@ -170,6 +172,18 @@ def change(kind: str, *actions: str, reason: str = "", **names: str) -> dict[str
     known = {which: {"name": name} for which, name in names.items()}
     said = {"actions": actions, "before": None, "after": {}, **known}
     return {"address": f"a.{kind}", "type": kind, "change": said, "action_reason": reason}
+
+
+def test_an_approval_is_of_the_values_too() -> None:
+    provisioner, _ = planned(change("a", "update"))
+    approved = provisioner.plan().write()
+    planned(change("a", "update"))[0].plan().check_agreed(approved)
+    for other, digest in (({"region": "eu-west1"}, "1"), ({}, "2")):
+        changed, _ = planned(change("a", "update"), digest=digest, **other)
+        with pytest.raises(SpecMistake, match="description of the cluster, or its recipe, has changed since the plan"):
+            changed.plan().check_agreed(approved)
+    # Where nothing is left to do, nothing can have another value.
+    planned(change("a", "no-op"), digest="2")[0].plan().check_agreed(approved)
 
 
 @pytest.mark.parametrize("is_locked", [True, False])

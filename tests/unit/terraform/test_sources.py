@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_soperator.terraform.failures import STATE_ELSEWHERE
 from airflow_provider_soperator.terraform.runs import Terraform
-from airflow_provider_soperator.terraform.sources import Source, bring
+from airflow_provider_soperator.terraform.sources import Source, bring, digest_of
 from tests.terraform_errors import fails
 
 DEFAULT, OF_RESEARCH = "terraform.tfstate", "terraform.tfstate.d/research/terraform.tfstate"
@@ -47,3 +48,26 @@ def test_a_local_state_is_not_left_behind_unless_it_is_in_use(
     copy(workspace)
     if there == OF_RESEARCH:
         copy("another")
+
+
+def test_the_digest_is_of_what_the_recipe_consists_of(tmp_path: Path) -> None:
+    recipe, into = tmp_path / "all/installations/mine", tmp_path / "home/research/recipe"
+    (tmp_path / "all/modules/k8s/templates").mkdir(parents=True)
+    (tmp_path / "all/modules/k8s/main.tf").write_text("# none\n")
+    for name in ("mine", "others"):
+        (tmp_path / "all/installations" / name).mkdir(parents=True)
+    (recipe / "main.tf").write_text('module "k8s" {\n  source = "../../modules/k8s"\n}\n')
+    found = []
+    for path, text in (
+        (recipe / "terraform.tfvars", "region = 1"),
+        (tmp_path / "all/installations/others/terraform.tfvars", "region = 2"),
+        (recipe / "terraform.tfstate", "{}"),
+        (recipe / "terraform.tfvars", "region = 3"),
+        (tmp_path / "all/modules/k8s/templates/values.yaml.tftpl", "a: 1"),
+    ):
+        path.write_text(text)
+        bring(Terraform("terraform", {}), Source(str(recipe)), into)
+        # What a run writes there is none of it.
+        (into / "installations/mine/.terraform.lock.hcl").touch()
+        found.append(digest_of(into))
+    assert [one != before for before, one in pairwise(found)] == [False, False, True, True]
