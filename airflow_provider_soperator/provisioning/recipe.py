@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ _NOTE = "begun-by"
 #: In what a person approves.
 NO_BUCKET = "; its state stays on this machine, and not in the bucket of the recipe's .envrc: set Recipe(backend=…)"
 UNLOCKED = "; its state has no lock against a second apply at the same time: set use_lockfile in the backend"
+#: Fields of a node group's template that only new machines get.
+_NEVER_ROLL = ("metadata", "taints")
 _KUBERNETES, _NODE_GROUP = "nebius_mk8s_v1_cluster", "nebius_mk8s_v1_node_group"
 #: What holds data: it stays when its cluster is destroyed, unless it may go, too.
 _HOLD_DATA = ("nebius_compute_v1_filesystem", "nebius_compute_v1_disk", "nebius_storage_v1_bucket")
@@ -76,6 +78,7 @@ class RecipeProvisioner(Provisioner):
             return ProvisioningPlan(plan.summary, changes, exists, of)
         recipe = workspace.recipe
         notes = UNLOCKED * (not recipe.is_locked) + NO_BUCKET * recipe.is_without_bucket
+        notes += "".join(f"; {how}" for _, how in lost_nodes(plan))
         outputs = {f"{OUTPUT}{name}": "update" for name in plan.outputs}
         return ProvisioningPlan(plan.summary + notes, changes or outputs, exists, of)
 
@@ -172,13 +175,20 @@ class RecipeProvisioner(Provisioner):
             (self._workspace.folder / _NOTE).write_text(f"{owner}\n{len(self._changes)}")
 
 
-def refuse_lost_nodes(plan: TerraformPlan, allowed: Sequence[str]) -> None:
-    """Raise ``SpecMistake`` if a node group becomes smaller or another one, and its address is not ``allowed``.
+def lost_nodes(plan: TerraformPlan) -> Iterator[tuple[ResourceChange, str]]:
+    """The node groups that become smaller, others, or roll their machines, and how.
 
     For Terraform these are updates. The machines, and the jobs on them, are lost all the same.
     """
     for one in plan.changes:
-        if one.type == _NODE_GROUP and one.action == "update" and not one.is_among(allowed) and (how := _lost(one)):
+        if one.type == _NODE_GROUP and one.action == "update" and (how := _lost(one)):
+            yield one, how
+
+
+def refuse_lost_nodes(plan: TerraformPlan, allowed: Sequence[str]) -> None:
+    """Raise ``SpecMistake`` if a node group loses machines, and its address is not ``allowed``."""
+    for one, how in lost_nodes(plan):
+        if not one.is_among(allowed):
             raise SpecMistake(
                 f"rejected, nothing was changed: {how}; jobs on machines that go are killed: if none runs there, set "
                 f"allow_destroy=[{one.address!r}]"
@@ -196,16 +206,34 @@ def _lost(one: ResourceChange) -> str:
     before, after = size(one.before), size(one.after)
     if before is not None and after is not None and after < before:
         return f"the node group {was or one.address} would shrink from {before} to {after} machines"
-    had, gets = _kind(one.before), _kind(one.after)
-    if had and gets and had != gets:
-        return f"all machines of {was or one.address} would be replaced, {had} by {gets}"
-    return ""
+    changed = ", ".join(_rolling(one.before, one.after))
+    return f"all machines of {was or one.address} would be replaced, {changed}" if changed else ""
 
 
-def _kind(group: Mapping[str, Any]) -> str:
-    """The platform and preset of a node group's machines; empty if the plan does not say."""
-    said = (group.get("template") or {}).get("resources") or {}
-    return " ".join(filter(None, (said.get("platform"), said.get("preset"))))
+def _rolling(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """The changes for which Nebius replaces all machines of a node group, as far as the plan says."""
+    if before.get("version") and after.get("version") and before["version"] != after["version"]:
+        yield f"Kubernetes {before['version']} by {after['version']}"
+    had, gets = before.get("template") or {}, after.get("template") or {}
+    for name in gets if had else ():
+        if name == "resources" and _kind(had) != _kind(gets):
+            yield f"{_kind(had)} by {_kind(gets)}"
+        elif name not in _NEVER_ROLL and _is_other(had.get(name), gets[name]):
+            # Not its value, which may be a secret.
+            yield f"for another {name}"
+
+
+def _kind(template: Mapping[str, Any]) -> str:
+    return " ".join(filter(None, map((template.get("resources") or {}).get, ("platform", "preset"))))
+
+
+def _is_other(before: Any, after: Any) -> bool:
+    """True if a value changes, as far as it is known: the plan leaves out others, or has null for those of a list."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return any(_is_other(before.get(name), value) for name, value in after.items())
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return any(_is_other(*pair) for pair in zip(before, after, strict=True) if pair[1] is not None)
+    return bool(before != after)
 
 
 def size(group: Mapping[str, Any]) -> int | None:

@@ -26,6 +26,14 @@ def made_of(preset: str) -> dict[str, Any]:
     return {"template": {"resources": {"platform": "gpu-h100-sxm", "preset": preset}}}
 
 
+def templated(**fields: Any) -> dict[str, Any]:
+    return {"template": {**made_of("8gpu")["template"], **fields}}
+
+
+def with_disk(size: int, **fields: Any) -> dict[str, Any]:
+    return templated(boot_disk={"size_gibibytes": size, "block_size_bytes": 4096}, **fields)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -37,6 +45,13 @@ def made_of(preset: str) -> dict[str, Any]:
             made_of("1gpu"),
             "all machines of a-0 would be replaced, gpu-h100-sxm 8gpu by gpu-h100-sxm 1gpu",
         ),
+        (with_disk(512), with_disk(1024), "all machines of a-0 would be replaced, for another boot_disk;"),
+        (
+            {"version": "1.31", **templated(cloud_init_user_data="a", preemptible=None)},
+            {"version": "1.32", **templated(cloud_init_user_data="b", preemptible={})},
+            "replaced, Kubernetes 1.31 by 1.32, for another cloud_init_user_data, for another preemptible;",
+        ),
+        (templated(filesystems=[{"mount_tag": "jail"}]), templated(filesystems=[]), "for another filesystems"),
         ({}, {"name": "b-0"}, r"turn from a-0 into b-0 in place: keep the order of nodesets"),
     ],
 )
@@ -54,6 +69,14 @@ def test_what_is_refused(before: dict[str, Any], after: dict[str, Any], said: st
         ({"fixed_node_count": 2}, scaled(2)),
         (made_of("8gpu"), {"fixed_node_count": 4, **made_of("8gpu")}),
         (made_of("8gpu"), {"template": None}),
+        # Existing machines are left as they are.
+        (templated(taints=[], metadata={"labels": {"a": "b"}}), templated(taints=[{"key": "a"}], metadata=None)),
+        # What Terraform does not know yet, or only the state has.
+        ({**with_disk(512, os="ubuntu24.04"), "version": "1.31"}, {**templated(boot_disk={}), "version": None}),
+        (
+            templated(network_interfaces=[{"subnet_id": "a"}, {}]),
+            templated(network_interfaces=[{"public_ip_address": None}, None]),
+        ),
         ({}, {}),
     ],
 )

@@ -167,9 +167,9 @@ def planned(
     return provisioner, provisioner.plan().summary
 
 
-def change(kind: str, *actions: str, reason: str = "", **names: str) -> dict[str, Any]:
+def change(kind: str, *actions: str, reason: str = "", **names: str | dict[str, Any]) -> dict[str, Any]:
     """A change of one resource, of which nothing but its names may be known."""
-    known = {which: {"name": name} for which, name in names.items()}
+    known = {which: {"name": name} if isinstance(name, str) else name for which, name in names.items()}
     said = {"actions": actions, "before": None, "after": {}, **known}
     return {"address": f"a.{kind}", "type": kind, "change": said, "action_reason": reason}
 
@@ -191,6 +191,13 @@ def test_a_person_who_approves_a_plan_is_told_of_its_state(is_locked: bool) -> N
     _, summary = planned(change("a", "create"), is_locked=is_locked)
     assert ("no lock" in summary) is not is_locked
     assert ("not in the bucket" in summary) is is_locked
+
+
+def test_a_person_who_approves_a_plan_is_told_of_machines_that_it_replaces() -> None:
+    groups = [{"name": "a-0", "template": {"os": os, "resources": {}}} for os in ("ubuntu22.04", "ubuntu24.04")]
+    _, summary = planned(change("nebius_mk8s_v1_node_group", "update", before=groups[0], after=groups[1]))
+    assert summary.startswith("1 to update; ")
+    assert summary.endswith("; all machines of a-0 would be replaced, for another os")
 
 
 @pytest.mark.parametrize(
