@@ -22,8 +22,8 @@ from airflow_provider_soperator.soperator.workloads import Host, Pod
 _HARDWARE = "[hardware_problem]"
 #: Reasons that lead to a replacement.
 _ENDS_IN_ANOTHER = (_HARDWARE, "[compute_maintenance] node replacement process")
-#: A reason that reports an unhealthy machine, so replacing it is justified.
-_ASKS_FOR_IT = "[node_problem]"
+#: A reason that reports an unhealthy machine: replacing it is justified, and Soperator may do so.
+_ASKS_FOR_IT = ("[node_problem]",)
 #: Marks a reason of ours that has overwritten another one.
 _NOT_THE_FIRST = "(was drained before)"
 
@@ -38,7 +38,7 @@ class NodeSnapshot:
     """A node at one moment."""
 
     node: Node
-    #: None if it has none, or if that is unknown.
+    #: None if it has none, or if that is unknown. It may be gone.
     machine: Host | None = None
     #: The action on its machine, worded to follow the node's name; empty if none.
     acted: str = ""
@@ -50,8 +50,7 @@ class NodeSnapshot:
 
 def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
     """A snapshot from Kubernetes, which knows each machine and Soperator's marks on it."""
-    host = pod.host if pod else None
-    machine = host if host and not host.is_gone else None
+    machine = pod.host if pod else None
     drained = node.reason_since if node.state.has(NodeFlag.DRAIN) else None
     is_there = pod is not None and pod.is_ready
     return NodeSnapshot(node, machine, acted_upon(pod) or _is_away(node), drained, is_there)
@@ -96,9 +95,11 @@ class Replacement:
     is_skipped: bool = False
     began: datetime | None = None
     ended: datetime | None = None
+    #: When it was drained first: Soperator renews its drains for a maintenance every few minutes.
+    drained: datetime | None = None
     _former: str = ""
     _was_drained: bool = False
-    #: The drain of a replacement that others have begun.
+    #: The drain for which others may have begun to replace it.
     _since: datetime | None = None
     #: The time since which Soperator is expected to act.
     _its_turn: datetime | None = None
@@ -116,8 +117,11 @@ class Replacement:
         return self.is_begun and not self.is_over
 
     def look(self, snapshot: NodeSnapshot, now: datetime, *, may_begin: bool) -> NodeStep:
+        node = snapshot.node
         if self.is_over:
             return NodeStep()
+        if self.is_begun and node.state.has(NodeFlag.DRAIN) and node.reason != self._former:
+            self.drained = self.drained or node.reason_since
         if not self.is_begun and (step := self._begin(snapshot, now, may_begin)):
             return step
         if self._is_on_another(snapshot.machine):
@@ -144,19 +148,22 @@ class Replacement:
             self.is_skipped = True
             return NodeStep()
         drained = node.state.has(NodeFlag.DRAIN)
-        if drained and _is_for_replacement(node):
+        self._since = snapshot.drained if _says(node, *_ENDS_IN_ANOTHER, *_ASKS_FOR_IT) else None
+        if drained and _says(node, *_ENDS_IN_ANOTHER):
             self._started(snapshot, now)
             self._was_drained = True
             return None
-        asks_for_it = _ASKS_FOR_IT in node.reason or is_ours(node, self.options.owner)
+        asks_for_it = _says(node, *_ASKS_FOR_IT) or is_ours(node, self.options.owner)
         if drained and not asks_for_it and not self.options.any_owner:
             return NodeStep(lost=because(node, "is drained") + "; set any_owner=True to replace its machine anyway")
-        if self._is_new(machine):
-            # An earlier try has replaced the machine.
+        if self._is_new(machine) or (machine and (machine.is_leaving or machine.is_gone)):
+            # An earlier try, or others, have replaced the machine, or do so now. A drain would be one of the next one.
             self._started(snapshot, now)
             return None
         if node.is_coming_up:
             return NodeStep(waits="boots")
+        if machine is None and not snapshot.is_there:
+            return NodeStep(waits=snapshot.acted)
         if not may_begin:
             return NodeStep(waits="waits for other replacements")
         self._started(snapshot, now)
@@ -165,8 +172,6 @@ class Replacement:
 
     def _started(self, snapshot: NodeSnapshot, now: datetime) -> None:
         self.began = now
-        if _is_for_replacement(snapshot.node):
-            self._since = snapshot.drained
         if snapshot.machine and not self._is_new(snapshot.machine):
             self.old = snapshot.machine.name
 
@@ -209,7 +214,8 @@ class Replacement:
             return NodeStep()
         if not node.state.has(NodeFlag.DRAIN):
             return NodeStep(waits=f"is on {self.new}, and is {node.state}")
-        if not _is_for_replacement(node) or _is_older(machine.created, node.reason_since):
+        is_of_machine = _says(node, *_ENDS_IN_ANOTHER, *_ASKS_FOR_IT)
+        if not is_of_machine or _is_older(machine.created, node.reason_since):
             # The new machine is ill as well.
             return held(node, f"is on {self.new}, and is drained")
         # Soperator up to 4.1 has undrained it when its Pod started; 5.0 does so at its next look.
@@ -222,7 +228,7 @@ class Replacement:
         return now - self._its_turn >= self.options.response_timeout
 
     def _is_on_another(self, machine: Host | None) -> bool:
-        if machine is None:
+        if machine is None or machine.is_gone:
             return False
         if self.old is None:
             return self._is_new(machine)
@@ -241,5 +247,5 @@ def _is_older(one: datetime | None, other: datetime | None) -> bool:
     return bool(one and other and one < other)
 
 
-def _is_for_replacement(node: Node) -> bool:
-    return any(text in node.reason for text in _ENDS_IN_ANOTHER)
+def _says(node: Node, *texts: str) -> bool:
+    return any(text in node.reason for text in texts)

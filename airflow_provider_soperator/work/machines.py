@@ -156,7 +156,8 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
         """True once its jobs have had the time that they were given."""
         one = self._replacements[node.name]
         # Jobs on its new machine need not end.
-        drained = node.reason_since if node.is_draining and one.is_under_way and one.new is None else None
+        is_draining = node.is_draining and one.is_under_way and one.new is None
+        drained = (one.drained or node.reason_since) if is_draining else None
         return bool(drained and datetime.now(timezone.utc) - drained > self.grace)
 
     def _result(self) -> dict[str, Any]:

@@ -295,6 +295,41 @@ def test_a_machine_that_has_come_for_the_drain_before_this_began_is_the_new_one(
     assert (story.replacement.is_over, story.replacement.new) == (True, NEW.name)
 
 
+#: It was made before the work began.
+COME = Host("computeinstance-come", NOON - timedelta(minutes=1))
+
+
+@pytest.mark.parametrize("going", [replace(OLD, is_leaving=True), Host(OLD.name, is_gone=True)])
+def test_a_machine_that_goes_already_is_not_the_cause_of_a_drain_of_the_next_one(going: Host) -> None:
+    story = Story()
+    assert story.see(on(going, "IDLE+CLOUD")) == NodeStep(waits="has a machine that goes (computeinstance-old)")
+    assert story.replacement.undo(on(going, "IDLE+CLOUD")) == ()
+    assert story.see(on(COME, "DOWN+CLOUD")).waits == "boots on computeinstance-come"
+    story.see(on(COME, "IDLE+CLOUD"))
+    assert (story.replacement.is_over, story.replacement.old, story.replacement.new) == (True, OLD.name, COME.name)
+
+
+def test_a_node_on_no_machine_is_drained_once_it_is_known_which_it_is_on() -> None:
+    story = Story()
+    assert story.see(by_kubernetes(node("DOWN+CLOUD"), None)) == NodeStep(waits="has no Pod")
+    assert not story.replacement.is_begun
+    assert story.see(on(OLD, "IDLE+CLOUD")).orders == (Drain(("worker-0",), OURS),)
+    story = Story()
+    story.see(by_kubernetes(node("DOWN+CLOUD"), Pod("Pending")))
+    story.see(on(NEW, "IDLE+CLOUD"))
+    assert (story.replacement.is_over, story.replacement.new) == (True, NEW.name)
+
+
+def test_a_machine_that_has_come_for_a_failed_check_is_not_replaced_once_more() -> None:
+    story, hour = Story(), timedelta(hours=1)
+    seen = on(COME, "IDLE+CLOUD+DRAIN", "[node_problem] gpu_health_check: XID 94", NOON - hour)
+    assert story.see(seen) == NodeStep(waits="is on computeinstance-come, waiting for Soperator to undrain it")
+    assert story.see(seen, after=10).orders == (Undrain(("worker-0",)),)
+    # The check has failed on this one as well.
+    ill = on(COME, "IDLE+CLOUD+DRAIN", "[node_problem] gpu_health_check: XID 94", NOON)
+    assert Story().see(ill).orders == (Drain(("worker-0",), AGAIN),)
+
+
 def test_an_order_that_did_not_arrive_is_repeated_for_a_node_that_was_drained_before() -> None:
     story = Story()
     seen = sight("IDLE+CLOUD+DRAIN", reason="[node_problem] gpu_health_check: XID 94")
@@ -302,6 +337,24 @@ def test_an_order_that_did_not_arrive_is_repeated_for_a_node_that_was_drained_be
     assert asked.orders == (Drain(("worker-0",), AGAIN),)
     assert story.see(seen, after=60) == asked
     assert story.see(sight("IDLE+CLOUD+DRAIN", reason=AGAIN)).waits == "is drained, waiting for Soperator"
+
+
+def test_jobs_are_ended_a_while_after_the_first_drain_which_soperator_renews() -> None:
+    now, minute = datetime.now(timezone.utc), timedelta(minutes=1)
+    span = {"since": now, "deadline": now + timedelta(days=1), "grace": 10 * minute}
+    work = MachineReplacement(slurm_conn_id="c", nodes=("worker-0",), owner="nights", mode="force", **span)  # type: ignore[arg-type]
+    work._replacements = {"worker-0": (one := Replacement(WANTED))}
+    for ago, is_late in ((11 * minute, True), (minute, True)):
+        draining = node("MIXED+CLOUD+DRAIN", SOPERATORS, now - ago)
+        for _ in range(2):
+            one.look(NodeSnapshot(draining, OLD), now, may_begin=True)
+        assert work._is_late(draining) is is_late
+    # The one that was there before is not that of the replacement.
+    work._replacements = {"worker-0": (one := Replacement(WANTED))}
+    before, ours = (node("MIXED+CLOUD+DRAIN", *said) for said in (("[node_problem] x", NOON), (AGAIN, now)))
+    for seen in (before, before, ours):
+        one.look(NodeSnapshot(seen, OLD), now, may_begin=True)
+    assert not work._is_late(ours)
 
 
 def test_jobs_on_the_new_machine_are_not_ended() -> None:
