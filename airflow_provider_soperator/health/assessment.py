@@ -58,7 +58,11 @@ def assess(nodes: Sequence[Node], seen: Observations, *, ignore_own_drains: bool
     on = {node.name for node in nodes if not node.is_off}
     for check, kept in seen.figures.items():
         for finding in slower(check, {name: runs for name, runs in kept.items() if name in on}, seen.tolerance):
-            found[finding.node].append(finding)
+            pod = (seen.kubernetes or {}).get(finding.node)
+            came = pod.host.created if pod and pod.host else None
+            # What was measured on another machine says nothing of this one.
+            if not (came and finding.since and finding.since < came):
+                found[finding.node].append(finding)
     return found
 
 

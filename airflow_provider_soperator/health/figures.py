@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from math import isfinite
+from operator import itemgetter
 from statistics import median
 
 from airflow_provider_soperator.errors import ClusterError
@@ -62,7 +63,8 @@ def with_run(kept: Kept, at: datetime, run: Figures) -> Kept:
         new = (second, {name: float(f"{value:.6g}") for name, value in found.items()})
         before = [(begun, figures) for begun, figures in kept.get(node, ())]
         if found and new not in before:
-            grown[node] = [*before, new][-_MOST_RUNS:]
+            # A run that is kept late, such as by a retry, is not the newest by that.
+            grown[node] = sorted([*before, new], key=itemgetter(0))[-_MOST_RUNS:]
     return grown
 
 

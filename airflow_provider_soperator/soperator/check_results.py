@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -58,12 +59,18 @@ class JobEnd:
     state: str = ""
     reason: str = ""
     nodes: tuple[str, ...] = ()
+    ended: datetime | None = None
     #: The file with what it has printed, if the queue still knew it.
     output: str = ""
 
     @property
     def succeeded(self) -> bool:
         return self.state == JobBase.COMPLETED.value
+
+    def is_past(self, boot: datetime | None) -> bool:
+        """True if its node has booted since, mostly on another machine; but a node may also fail by that."""
+        is_before = self.ended is not None and boot is not None and self.ended < boot
+        return is_before and self.state not in ("NODE_FAIL", "BOOT_FAIL")
 
     def describe(self) -> dict[str, str]:
         return {"job_id": self.job_id, "state": self.state, "reason": self.reason}
@@ -83,7 +90,12 @@ class CheckResult:
 
     @property
     def failing(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(node for job in self.jobs if job.state in _NODE_AT_FAULT for node in job.nodes))
+        return self.failing_since({})
+
+    def failing_since(self, boots: Mapping[str, datetime | None]) -> tuple[str, ...]:
+        """The nodes that have failed and not booted since."""
+        ends = ((node, job) for job in self.jobs if job.state in _NODE_AT_FAULT for node in job.nodes)
+        return tuple(dict.fromkeys(node for node, job in ends if not job.is_past(boots.get(node))))
 
     @property
     def nodes(self) -> dict[str, dict[str, str]]:
@@ -132,6 +144,7 @@ def _ends(status: JobStatus) -> Iterator[JobEnd]:
                 state=part.state.base.value if part.state.base else str(part.state),
                 reason="" if part.state.succeeded else part.reason,
                 nodes=tuple(hostlist.expand(part.nodelist)) if part.nodelist else (),
+                ended=part.ends,
                 output=part.output,
             )
 

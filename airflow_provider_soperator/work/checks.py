@@ -243,7 +243,11 @@ class CheckRun(Work[CheckClients]):
 
     async def _drain(self, slurm: AsyncSlurmClient, outcome: CheckResult) -> list[str]:
         """Drain the nodes that have failed; one that is drained already keeps its reason."""
-        nodes, bad = await slurm.ask(ListNodes()), {*outcome.failing}
+        nodes = await slurm.ask(ListNodes())
+        bad = {*outcome.failing_since({node.name: node.booted_at for node in nodes})}
+        if past := {*outcome.failing} - bad:
+            # The run may have waited for other nodes for hours.
+            self._log.info("Not drained, as they have booted since they failed: %s", hostlist.fold(past))
         failing = [node for node in nodes if node.name in bad]
         self._refuse_too_many(nodes, failing)
         await give_orders(drained(failing, self.drain_reason).orders, slurm)

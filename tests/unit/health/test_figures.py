@@ -22,6 +22,7 @@ from airflow_provider_soperator.health.figures import (
 )
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.states import NodeState
+from airflow_provider_soperator.soperator.workloads import Host, Pod
 
 NIGHT = datetime(2026, 11, 1, 2, tzinfo=timezone.utc)
 PRINTED = """\
@@ -67,6 +68,8 @@ def test_a_node_that_is_slower_than_before_is_found_with_the_numbers() -> None:
     assert found(nights(usual, usual, usual, {"worker_0": 440.0})) == {}
     slow = nights(usual, usual, usual, {"worker_0": 310.0})
     assert found(slow) == {"worker-0": "busbw of nccl was 310: 35% less than 480, the median in its 3 runs before"}
+    # Nor is a run the newest by being kept last.
+    assert found(with_run(slow, NIGHT - timedelta(days=1), {"worker-0": {"busbw": 480.0}})).keys() == {"worker-0"}
     # Two runs tell nothing yet; and what has been slow is not slow any more.
     assert found(nights(usual, usual, {"worker_0": 310.0})) == {}
     assert found(nights(usual, usual, usual, {"worker_0": 310.0}, usual)) == {}
@@ -128,6 +131,11 @@ def test_slow_nodes_are_findings_like_others_unless_they_are_off() -> None:
     [finding] = ill["worker-0"]
     assert (finding["kind"], finding["source"], finding["takes_machine"]) == ("slow", "checks", False)
     assert finding["since"] == (NIGHT + timedelta(days=3)).isoformat()
+    # It is another machine that was measured.
+    for come, is_slow in ((timedelta(days=2), True), (timedelta(days=4), False)):
+        pods = {"worker-0": Pod("Running", True, Host("computeinstance-2", NIGHT + come))}
+        seen = Observations(kubernetes=pods, figures={"nccl": kept})
+        assert bool(HealthQuery(kinds=("slow",)).unhealthy(nodes, seen)) is is_slow
     patient = Observations(figures={"nccl": kept}, tolerance=0.5)
     assert HealthQuery().unhealthy(nodes, patient) == {}
 

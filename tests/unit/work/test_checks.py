@@ -148,15 +148,17 @@ class Nodes:
         return None
 
 
-def node(number: int, state: str = "IDLE", reason: str = "") -> Node:
-    return Node(name=f"worker-{number}", state=NodeState.parse(state), reason=reason)
+def node(number: int, state: str = "IDLE", reason: str = "", **fields: Any) -> Node:
+    return Node(name=f"worker-{number}", state=NodeState.parse(state), reason=reason, **fields)
 
 
-def drains(nodes: Iterable[Node], failing: Iterable[str], max_drained: int | str = "10%") -> list[str]:
+def drains(
+    nodes: Iterable[Node], failing: Iterable[str], max_drained: int | str = "10%", state: str = "FAILED"
+) -> list[str]:
     slurm: Any = Nodes(*nodes)
     run = run_of(drain_reason="airflow:night: gpu-checks failed", max_drained=max_drained)
-    outcome: Any = SimpleNamespace(failing=[*failing])
-    asyncio.run(run._drain(slurm, outcome))
+    failed = JobEnd(job_id="7", state=state, nodes=tuple(failing), ended=BEGAN)
+    asyncio.run(run._drain(slurm, CheckResult(state=RunState.FAILED, jobs=(failed,))))
     return [name for order in slurm.orders for name in order.names]
 
 
@@ -167,6 +169,15 @@ def test_as_many_nodes_are_drained_as_may_be() -> None:
     assert drains(TWENTY, ["worker-3", "worker-7"]) == ["worker-3", "worker-7"]
     assert drains(TWENTY[:4], ["worker-3"]) == ["worker-3"]
     assert len(drains(TWENTY, [one.name for one in TWENTY], max_drained="100%")) == 20
+
+
+@pytest.mark.parametrize("state", ["FAILED", "NODE_FAIL"])
+def test_a_node_that_has_booted_since_it_failed_is_not_drained_on_its_next_machine(state: str) -> None:
+    """The run may have waited for other nodes meanwhile. But a node that fails may boot by that."""
+    minute = timedelta(minutes=1)
+    nodes = [node(3, booted_at=BEGAN + minute), node(4, booted_at=BEGAN - minute)]
+    found = drains(nodes, ["worker-3", "worker-4"], max_drained=2, state=state)
+    assert found == ["worker-3", "worker-4"][state == "FAILED" :]
 
 
 def test_a_check_that_fails_everywhere_drains_nobody() -> None:
