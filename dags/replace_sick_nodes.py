@@ -155,6 +155,8 @@ def replace_sick_nodes() -> None:
         task_id="replace",
         nodes=judged["broken"],
         reason="found ill",
+        # Until a person has approved it, Soperator may have replaced some.
+        since="{{ dag_run.start_date }}",
         # At most this share of the broken nodes is replaced at a time.
         max_parallel="25%",
         kubernetes_conn_id="kubernetes_default",

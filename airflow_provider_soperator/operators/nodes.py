@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
 from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
 from airflow_provider_soperator.slurm.node_conditions import refuse_orders
-from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, number_or_share
+from airflow_provider_soperator.values import (
+    NAMESPACE,
+    check_choice,
+    is_on,
+    is_template,
+    moment_of,
+    number_or_share,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -234,6 +241,8 @@ class ReplaceNodesOperator(_NodesOperator):
         those that cannot be requeued (``"requeue"``), or cancel these (``"force"``)
     :param grace: time that jobs have after the drain
     :param response_timeout: time limit for each of Soperator's reactions
+    :param since: time at which the nodes were found ill: one whose machine is newer is not replaced once more; by
+        default the start of the task, and in another try that of the DAG run
     :param any_owner: take also nodes that another owner has drained for another purpose
     :param kubernetes_conn_id: Airflow connection to Kubernetes, by which the machine of a node is looked up; by default
         that of the Soperator connection, else Slurm is asked
@@ -241,8 +250,8 @@ class ReplaceNodesOperator(_NodesOperator):
     """
 
     template_fields: Sequence[str] = (
-        "slurm_conn_id", "nodes", "drain_owner", "reason", "max_parallel", "mode", "any_owner", "kubernetes_conn_id",
-        "namespace",
+        "slurm_conn_id", "nodes", "drain_owner", "reason", "max_parallel", "mode", "since", "any_owner",
+        "kubernetes_conn_id", "namespace",
     )  # fmt: skip
 
     def __init__(
@@ -254,6 +263,7 @@ class ReplaceNodesOperator(_NodesOperator):
         mode: Literal["asap", "requeue", "force"] = "asap",
         grace: timedelta = timedelta(0),
         response_timeout: timedelta = timedelta(minutes=10),
+        since: datetime | str | None = None,
         any_owner: bool | str = False,
         kubernetes_conn_id: str | None = None,
         namespace: str = NAMESPACE,
@@ -263,7 +273,9 @@ class ReplaceNodesOperator(_NodesOperator):
         if not is_template(max_parallel):
             number_or_share("max_parallel", max_parallel, 1)
         check_choice("mode", mode, ("asap", "requeue", "force"))
-        self.reason = reason
+        if not is_template(since):
+            moment_of("since", since)
+        self.reason, self.since = reason, since
         self.max_parallel, self.mode, self.grace = max_parallel, mode, grace
         self.response_timeout = response_timeout
         self.any_owner = any_owner
@@ -276,7 +288,7 @@ class ReplaceNodesOperator(_NodesOperator):
         check_choice("mode", self.mode, ("asap", "requeue", "force"))
         ti = context["ti"]
         # Of an earlier try it is not known when it began, but not before the run of the DAG.
-        since = context["dag_run"].start_date if ti and ti.try_number > 1 else None
+        begun = context["dag_run"].start_date if ti and ti.try_number > 1 else None
         return MachineReplacement(
             slurm_conn_id=self.slurm_conn_id,
             nodes=names_of(self.nodes),
@@ -289,5 +301,5 @@ class ReplaceNodesOperator(_NodesOperator):
             response_timeout=self.response_timeout,
             kubernetes_conn_id=self.kubernetes_conn_id or None,
             namespace=self.namespace,
-            **self.span(since),
+            **self.span(moment_of("since", self.since) or begun),
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
 from airflow_provider_soperator.work.protocols import Watch, failed, refused, succeeded
 from tests.unit.operators.task_runs import TaskRun
 
+FOUND, BEGUN = "2026-11-22T02:00:00+00:00", "2026-11-22T01:00:00+00:00"
 MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
     (NodeHealthSensor, {"target_state": "well"}, "target_state must be one of 'healthy', 'unhealthy', 'any'"),
     (NodeHealthSensor, {"kinds": ["hardware"]}, "unknown kind hardware of findings"),
@@ -23,6 +26,7 @@ MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
     (NodeHealthSensor, {"nodes": "worker-[0"}, "worker-"),
     (ReplaceNodesOperator, {"nodes": "worker-0", "max_parallel": "half"}, "max_parallel must be a number of nodes"),
     (ReplaceNodesOperator, {"nodes": "worker-0", "mode": "kill"}, "mode must be one of 'asap', 'requeue', 'force'"),
+    (ReplaceNodesOperator, {"nodes": "worker-0", "since": "noon"}, "since='noon' is not a date and time"),
 ]
 
 
@@ -47,6 +51,17 @@ def test_nobody_of_that_name_can_own_a_drain() -> None:
     task = ReplaceNodesOperator(task_id="task", nodes="worker-0", drain_owner="night shift")
     with pytest.raises(AirflowFailException, match="'night shift' cannot own a drain"):
         task.execute({"ti": None})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(("tries", "since", "counts"), [(1, FOUND, FOUND), (2, FOUND, FOUND), (2, None, BEGUN)])
+def test_a_machine_that_is_newer_than_the_finding_counts_as_new(tries: int, since: str | None, counts: str) -> None:
+    """Also if a person had to approve first: Soperator may have replaced it meanwhile."""
+    task = ReplaceNodesOperator(task_id="task", nodes="worker-0", since=since)
+    context: Any = {
+        "ti": SimpleNamespace(try_number=tries),
+        "dag_run": SimpleNamespace(start_date=datetime.fromisoformat(BEGUN)),
+    }
+    assert task.work(context).since == datetime.fromisoformat(counts)
 
 
 def test_a_sensor_is_deferred_with_what_it_watches() -> None:
