@@ -108,7 +108,7 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
 
     async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, NodeSnapshot]:
         self._witnesses = self._witnesses or await self._sources()
-        seen, nodes = await asyncio.gather(self._witnesses.ask(), client.ask_shared(ListNodes(), most_age))
+        seen, nodes = await asyncio.gather(self._witnesses.ask(most_age), client.ask_shared(ListNodes(), most_age))
         known = {node.name: node for node in nodes}
         refuse_unknown(self.nodes, known)
         wanted = [known[name] for name in self.nodes]
