@@ -179,7 +179,8 @@ class Replacement:
         """On the old machine still, or on none."""
         node = snapshot.node
         if snapshot.acted:
-            self._its_turn = None
+            # A Pod that starts again, such as after a reboot, undrains its node, up to Soperator 4.1.
+            self._its_turn, self._was_drained = None, False
             return NodeStep(waits=snapshot.acted)
         if snapshot.machine is None:
             return NodeStep(waits="is on an unknown machine")

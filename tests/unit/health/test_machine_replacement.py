@@ -231,6 +231,14 @@ def test_somebody_undrains_it_on_the_way() -> None:
     assert story.see(sight("MIXED+CLOUD")).lost == "was undrained by others while still on computeinstance-old"
 
 
+def test_a_reboot_on_the_way_undrains_it() -> None:
+    story = Story()
+    story.see(sight("IDLE+CLOUD"))
+    story.see(sight("IDLE+CLOUD+DRAIN", reason=OURS))
+    story.see(sight("IDLE+CLOUD+DRAIN", reason=OURS, acted="has a machine with SlurmNodeReboot"))
+    assert story.see(sight("IDLE+CLOUD")).orders == (Drain(("worker-0",), OURS),)
+
+
 @pytest.mark.parametrize(("reason", "heals"), [("[user_problem] boot_disk_full", True), ("new cables", False)])
 def test_the_new_machine_is_ill_as_well(reason: str, heals: bool) -> None:
     story = Story()
