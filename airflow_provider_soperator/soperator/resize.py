@@ -38,21 +38,14 @@ class Resize:
 
     @property
     def reason(self) -> DrainReason:
-        return DrainReason(self.owner, self.why or f"{self._what} to {self.replicas} nodes")
-
-    @property
-    def _what(self) -> str:
-        return f"resizing NodeSet {self.nodeset}"
+        return DrainReason(self.owner, self.why or f"resizing NodeSet {self.nodeset} to {self.replicas} nodes")
 
     def drained_for_it(self, nodes: Iterable[Node]) -> tuple[str, ...]:
-        """The nodes that this resize, or another try, has drained; those that the owner keeps off stay so."""
-        whys = (self.reason.why, self._what)
-
-        def is_kept_off(node: Node) -> bool:
-            reason = DrainReason.parse(node.reason)
-            return (node.is_off or node.is_going_off) and not (reason and reason.why.startswith(whys))
-
-        return tuple(node.name for node in nodes if is_ours(node, self.owner) and not is_kept_off(node))
+        """The nodes that this resize, or another one, has drained; those that the owner keeps off stay so."""
+        mine = (str(self.reason), str(DrainReason(self.owner, f"resizing NodeSet {self.nodeset} to ")))
+        ours = [node for node in nodes if is_ours(node, self.owner)]
+        kept = {node.name for node in ours if (node.is_off or node.is_going_off) and not node.reason.startswith(mine)}
+        return tuple(node.name for node in ours if node.name not in kept)
 
     def leaving(self, nodeset: NodeSetSeen) -> tuple[str, ...]:
         """The nodes that go: those with the highest ordinals."""

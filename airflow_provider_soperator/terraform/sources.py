@@ -68,8 +68,8 @@ class Source:
         return {"source": package + (f"//{within}" if within else "") + (f"?{query}" if query else ""), **module}
 
 
-def bring(terraform: Terraform, source: Source, into: Path, workspace: str | None = None) -> Path:
-    """Copy the present recipe from its source into a folder, and return the path of its root module.
+def bring(terraform: Terraform, source: Source, into: Path, workspace: str | None = None) -> tuple[Path, str]:
+    """Copy the present recipe from its source into a folder; returns the path of its root module, and its digest.
 
     Other files stay: a local state, installed providers, output of scripts. A recipe with a ``ref`` is copied once.
     """
@@ -79,7 +79,7 @@ def bring(terraform: Terraform, source: Source, into: Path, workspace: str | Non
     if folder and not folder.is_dir():
         raise RECIPE_MISSING.error(f"{folder} does not exist")
     if not folder and source.ref and known.get("module") == module:
-        return into / str(known["root"])
+        return into / str(known["root"]), str(known.get("digest", ""))
     if folder:
         tree = reach(folder)
         root = os.path.relpath(folder.absolute(), tree)
@@ -90,14 +90,9 @@ def bring(terraform: Terraform, source: Source, into: Path, workspace: str | Non
         with TemporaryDirectory(dir=into.parent, prefix=".bringing-") as staging:
             tree, root = _download(terraform, source, Path(staging))
             files = _mirror(tree, root, into, known.get("files", []))
-    told = {"module": module, "root": root, "files": files, "digest": _digest(into, root, files)}
-    note.write_text(json.dumps(told, indent=1))
-    return into / root
-
-
-def digest_of(into: Path) -> str:
-    """The digest of the recipe that was copied there."""
-    return str(json.loads((into / _NOTE).read_text()).get("digest", ""))
+    digest = _digest(into, root, files)
+    note.write_text(json.dumps({"module": module, "root": root, "files": files, "digest": digest}, indent=1))
+    return into / root, digest
 
 
 def _digest(into: Path, root: str, files: list[str]) -> str:

@@ -32,7 +32,7 @@ from airflow_provider_soperator.terraform.plan import TerraformPlan
 from airflow_provider_soperator.terraform.progress import Applied
 from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Run, Terraform
-from airflow_provider_soperator.terraform.sources import Source, bring, digest_of
+from airflow_provider_soperator.terraform.sources import Source, bring
 from airflow_provider_soperator.values import texts_in
 
 _BACKEND = "terraform_backend_override.tf.json"
@@ -63,6 +63,8 @@ class Workspace:
     backend: Mapping[str, Mapping[str, Any]] | None = None
     parallelism: int | None = None
     lock_timeout: float = 600.0
+    #: Of the files of the recipe, as they were brought.
+    recipe_digest: str = field(default="", init=False)
     _recipe: RootModule | None = field(default=None, init=False)
     _following: Run | None = field(default=None, init=False)
     _is_interrupted: bool = field(default=False, init=False)
@@ -97,7 +99,8 @@ class Workspace:
         version = self.terraform.run("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")
         self.log.info("%s, in %s", version, self.folder)
         with self._alone():
-            root = bring(self.terraform, self.source, self._copy, self.terraform_workspace)
+            copy = self.folder / "recipe"
+            root, self.recipe_digest = bring(self.terraform, self.source, copy, self.terraform_workspace)
             backend = root / _BACKEND
             backend.unlink(missing_ok=True)
             if self.backend:
@@ -221,15 +224,6 @@ class Workspace:
     @property
     def root(self) -> Path:
         return self.recipe.folder
-
-    @property
-    def recipe_digest(self) -> str:
-        """The digest of the files of the recipe, as they were brought."""
-        return digest_of(self._copy)
-
-    @property
-    def _copy(self) -> Path:
-        return self.folder / "recipe"
 
     @property
     def _runs(self) -> Path:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_soperator.terraform.failures import STATE_ELSEWHERE
 from airflow_provider_soperator.terraform.runs import Terraform
-from airflow_provider_soperator.terraform.sources import Source, bring, digest_of
+from airflow_provider_soperator.terraform.sources import Source, bring
 from tests.terraform_errors import fails
 
 DEFAULT, OF_RESEARCH = "terraform.tfstate", "terraform.tfstate.d/research/terraform.tfstate"
@@ -66,8 +66,8 @@ def test_the_digest_is_of_what_the_recipe_consists_of(tmp_path: Path) -> None:
         (tmp_path / "all/modules/k8s/templates/values.yaml.tftpl", "a: 1"),
     ):
         path.write_text(text)
-        bring(Terraform("terraform", {}), Source(str(recipe)), into)
+        root, digest = bring(Terraform("terraform", {}), Source(str(recipe)), into)
         # What a run writes there is none of it.
-        (into / "installations/mine/.terraform.lock.hcl").touch()
-        found.append(digest_of(into))
+        (root / ".terraform.lock.hcl").touch()
+        found.append(digest)
     assert [one != before for before, one in pairwise(found)] == [False, False, True, True]
