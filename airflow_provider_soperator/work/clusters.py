@@ -92,12 +92,8 @@ class ClusterWatch(Watch[ClusterSides]):
         return Look(found.is_ready, seen.describe(), tuple(found.waiting))
 
 
-@dataclass(frozen=True)
-class ClusterClients:
-    """The clients of a cluster, for the connections that are given."""
-
-    sides: ClusterSides | None
-    slurm: AsyncSlurmClient | None
+#: The clients of both sides of a cluster, and of its Slurm alone, for the connections that are given.
+ClusterClients = tuple[ClusterSides | None, AsyncSlurmClient | None]
 
 
 @dataclass(kw_only=True)
@@ -136,13 +132,14 @@ class ClusterStart(Work[ClusterClients]):
                 slurm = sides.slurm
             elif self.slurm_conn_id:
                 slurm = await opened.enter_async_context(SlurmHook(self.slurm_conn_id).async_client())
-            yield ClusterClients(sides, slurm)
+            yield sides, slurm
 
     async def step(self, clients: ClusterClients) -> dict[str, Any] | None:
+        sides, slurm = clients
         try:
-            if clients.sides and not self._is_tried and not await self._is_ready(clients.sides):
+            if sides and not self._is_tried and not await self._is_ready(sides):
                 return None
-            tried = await self._try(clients.slurm) if clients.slurm and self.smoke_job is not None else {}
+            tried = await self._try(slurm) if slurm and self.smoke_job is not None else {}
         except ClusterError as error:
             # Before its objects exist even their kinds may be missing. A job that is refused stays refused.
             if self._is_tried and is_final(error):
@@ -153,9 +150,9 @@ class ClusterStart(Work[ClusterClients]):
 
     async def undo(self, clients: ClusterClients) -> str:
         """Cancel the test jobs."""
-        if clients.slurm:
+        if slurm := clients[1]:
             # Another process may have submitted them.
-            await clients.slurm.cancel_keys([SubmissionKey(key) for keys in self.keys.values() for key in keys])
+            await slurm.cancel_keys([SubmissionKey(key) for keys in self.keys.values() for key in keys])
         return "The cluster stays, and comes up by itself"
 
     def left(self, error: Exception) -> str:
