@@ -11,14 +11,7 @@ from airflow_provider_soperator.operators.reservations import CreateReservationO
 from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
 from airflow_provider_soperator.slurm.node_conditions import refuse_orders
-from airflow_provider_soperator.values import (
-    NAMESPACE,
-    check_choice,
-    is_on,
-    is_template,
-    moment_of,
-    number_or_share,
-)
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of, number_or_share
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from airflow_provider_soperator.terraform.plan import ResourceChange, TerraformP
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.logger import Logger
-    from airflow_provider_soperator.terraform.root_module import RootModule
     from airflow_provider_soperator.terraform.workspace import Workspace
 
 Variables = dict[str, Any]
@@ -63,7 +61,6 @@ class RecipeProvisioner(Provisioner):
     def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
         workspace = self._workspace
         workspace.init(self._check_needs)
-        refuse_nameless(workspace.recipe)
         values = variables(self._spec, workspace.recipe.variables)
         # Without a refresh it is quick; that of the destruction follows.
         plan = workspace.plan(values, refresh=not destroy)
@@ -292,15 +289,6 @@ def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
         if new in rendered and known and new not in known and old in known:
             rendered[old] = rendered.pop(new)
     return _merged(rendered, spec.extra, "the description of the cluster")
-
-
-def refuse_nameless(recipe: RootModule) -> None:
-    """Refuse a recipe of Soperator 1, in which node sets have no names: Terraform would call it a type error."""
-    said = str(dict(recipe.blocks("variable")).get("slurm_nodeset_workers", {}).get("type", ""))
-    if said and not re.search(r"\bname\s*=", said):
-        raise SpecMistake(
-            "this recipe is of Soperator 1, whose node sets have no names; use that of the release in operator_version"
-        )
 
 
 def _workers(one: NodeSet) -> Variables:

@@ -69,8 +69,7 @@ class JobEnd:
 
     def is_past(self, boot: datetime | None) -> bool:
         """True if its node has booted since, mostly on another machine; but a node may also fail by that."""
-        is_before = self.ended is not None and boot is not None and self.ended < boot
-        return is_before and self.state not in ("NODE_FAIL", "BOOT_FAIL")
+        return bool(self.ended and boot and self.ended < boot) and self.state not in ("NODE_FAIL", "BOOT_FAIL")
 
     def describe(self) -> dict[str, str]:
         return {"job_id": self.job_id, "state": self.state, "reason": self.reason}

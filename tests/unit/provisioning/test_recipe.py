@@ -17,11 +17,10 @@ import yaml
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme, PartitionSpec, ServiceNodes, Submount
 from airflow_provider_soperator.provisioning.provisioner import Reached
-from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvisioner, refuse_nameless, variables
+from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvisioner, variables
 from airflow_provider_soperator.provisioning.spec import Connections
 from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED
 from airflow_provider_soperator.terraform.plan import TerraformPlan
-from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Terraform
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
@@ -138,15 +137,6 @@ def test_an_older_recipe_gets_its_own_names() -> None:
 def test_what_is_no_recipe() -> None:
     with pytest.raises(SpecMistake, match=r"recipe is not for Soperator clusters.*no variable company_name"):
         variables(cluster(), ["name", "region"])
-
-
-@pytest.mark.parametrize(("form", "is_old"), [("size = number", True), ("name = string, size = number", False)])
-def test_a_recipe_of_soperator_1_is_told_by_name(tmp_path: Path, form: str, is_old: bool) -> None:
-    type_ = f"list(object({{ {form}, resource = object({{ platform = string }}) }}))"
-    variable = f'variable "slurm_nodeset_workers" {{ type = {type_} }}'
-    (tmp_path / "variables.tf").write_text(f"{variable}\n")
-    with pytest.raises(SpecMistake, match="of Soperator 1, whose node sets have no names") if is_old else nullcontext():
-        refuse_nameless(RootModule.read(tmp_path))
 
 
 def test_nothing_is_said_twice() -> None:
