@@ -18,7 +18,7 @@ from airflow_provider_soperator.operators.provisioning import (
     ProvisionClusterOperator,
     explained,
 )
-from airflow_provider_soperator.operators.work import WorkOperator, final_errors, task_name
+from airflow_provider_soperator.operators.work import WorkOperator, task_name
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects
 from airflow_provider_soperator.slurm.node_conditions import DrainReason, refuse_orders
 from airflow_provider_soperator.soperator.resize import MODES, Resize
@@ -128,9 +128,6 @@ class ScaleNodeSetOperator(WorkOperator):
         self.cluster, self.namespace = cluster, namespace
         self.kubernetes_conn_id, self.slurm_conn_id = kubernetes_conn_id, slurm_conn_id
 
-    def execute(self, context: Context) -> Any:
-        return self._plan() if is_on(self.plan_only) else super().execute(context)
-
     def work(self, context: Context) -> NodeSetResize:
         from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
         from airflow_provider_soperator.work.nodesets import NodeSetResize
@@ -146,27 +143,9 @@ class ScaleNodeSetOperator(WorkOperator):
             resize=Resize(
                 nodeset=self.nodeset, replicas=_count(self.replicas), mode=self.mode, owner=owner, why=self.reason
             ),
+            plan_only=is_on(self.plan_only),
             **self.span(),
         )
-
-    def _plan(self) -> dict[str, Any]:
-        from airflow_provider_soperator.client.sync import LOOP
-        from airflow_provider_soperator.work.polling import FAILURES, event_of
-        from airflow_provider_soperator.work.protocols import WorkFailed, exception_of
-
-        async def plan() -> dict[str, Any]:
-            async with work.open() as sides:
-                return await work.plan(sides)
-
-        with final_errors():
-            work = self.work(context={})
-        try:
-            found = LOOP.run(plan())
-        except (WorkFailed, *FAILURES) as error:
-            raise exception_of(event_of(error)) from error
-        for name, value in found.items():
-            self.log.info("%s: %s", name, value)
-        return found
 
 
 def _count(replicas: int | str) -> int:

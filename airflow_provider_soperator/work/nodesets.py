@@ -29,6 +29,8 @@ class NodeSetResize(Work[ClusterSides]):
 
     where: ClusterConnections
     resize: Resize
+    #: Log and return the plan, and change nothing.
+    plan_only: bool = False
 
     def __post_init__(self) -> None:
         #: True once this process has changed the number.
@@ -54,6 +56,11 @@ class NodeSetResize(Work[ClusterSides]):
         }
 
     async def step(self, sides: ClusterSides) -> dict[str, Any] | None:
+        if self.plan_only:
+            planned = await self.plan(sides)
+            for name, value in planned.items():
+                self._log.info("%s: %s", name, value)
+            return planned
         nodeset, slurm = await self._look(sides, self.max_age)
         if not self.has_begun:
             await self._check(sides, nodeset)
