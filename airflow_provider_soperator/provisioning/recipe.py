@@ -209,19 +209,17 @@ def _lost(one: ResourceChange) -> str:
 
 def _rolling(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """The changes for which Nebius replaces all machines of a node group, as far as the plan says."""
-    if before.get("version") and after.get("version") and before["version"] != after["version"]:
-        yield f"Kubernetes {before['version']} by {after['version']}"
-    had, gets = before.get("template") or {}, after.get("template") or {}
+    had, gets = (one.get("template") or {} for one in (before, after))
+    said = [(one.get("resources") or {}).get for one in (had, gets)]
+    kinds = [" ".join(filter(None, map(get, ("platform", "preset")))) for get in said]
+    versions = [one.get("version") for one in (before, after)]
+    for what, (was, becomes) in (("", kinds), ("Kubernetes ", versions)):
+        if was and becomes and was != becomes:
+            yield f"{what}{was} by {becomes}"
     for name in gets if had else ():
-        if name == "resources" and _kind(had) != _kind(gets):
-            yield f"{_kind(had)} by {_kind(gets)}"
-        elif name not in _NEVER_ROLL and _is_other(had.get(name), gets[name]):
+        if name not in ("resources", *_NEVER_ROLL) and _is_other(had.get(name), gets[name]):
             # Not its value, which may be a secret.
             yield f"for another {name}"
-
-
-def _kind(template: Mapping[str, Any]) -> str:
-    return " ".join(filter(None, map((template.get("resources") or {}).get, ("platform", "preset"))))
 
 
 def _is_other(before: Any, after: Any) -> bool:
