@@ -17,7 +17,7 @@ from airflow_provider_soperator.slurm.hostlist import fold
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen, cluster_of
 from airflow_provider_soperator.soperator.conditions import Object
-from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SLURM_CLUSTER
+from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SERVICE, SLURM_CLUSTER
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 
@@ -214,8 +214,8 @@ class ObjectsProvisioner(Provisioner):
 
     async def _login(self) -> str:
         async with self._opened() as objects:
-            soperator = ClusterObjects(objects, self._spec.name)
-            for service in await soperator.services("login"):
+            labels = f"app.kubernetes.io/instance={self._spec.name},app.kubernetes.io/component=login"
+            for service in await objects.list_all(SERVICE, labels):
                 for one in service.get("status", {}).get("loadBalancer", {}).get("ingress") or ():
                     return str(one.get("ip") or one.get("hostname") or "")
         return ""

@@ -13,13 +13,9 @@ from airflow_provider_soperator.soperator.clusters import (
     cluster_of,
 )
 from airflow_provider_soperator.soperator.conditions import Object
-from airflow_provider_soperator.soperator.kinds import NODE_SET, POD, POWER_STATE, SERVICE, SLURM_CLUSTER, Resource
+from airflow_provider_soperator.soperator.kinds import NODE_SET, POD, POWER_STATE, SLURM_CLUSTER, Resource
 from airflow_provider_soperator.soperator.objects import KindMissing, ObjectMissing, Objects
 from airflow_provider_soperator.soperator.workloads import Pod
-
-#: On all objects of a cluster.
-_INSTANCE_LABEL = "app.kubernetes.io/instance"
-_COMPONENT_LABEL = "app.kubernetes.io/component"
 
 
 class ClusterObjects:
@@ -52,11 +48,6 @@ class ClusterObjects:
             return found[name]
         there = ", ".join(found) or "none"
         raise ObjectMissing(f"there is no NodeSet {name} in namespace {self.objects.namespace}", f"there are {there}")
-
-    async def services(self, component: str) -> list[Object]:
-        """The cluster's Services as plain objects; component ``login`` is for users."""
-        name = (await self.cluster()).name
-        return await self.objects.list_all(SERVICE, f"{_INSTANCE_LABEL}={name},{_COMPONENT_LABEL}={component}")
 
     async def set_replicas(self, nodeset: str, replicas: int, *, version: str = "", dry_run: bool = False) -> None:
         """Scale a NodeSet; a conflict (see ``is_conflict``) if it is no longer at ``version``."""
