@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, is_since
@@ -55,8 +54,7 @@ class ObjectsProvisioner(Provisioner):
         if not keep_data:
             raise SpecMistake("volume claims are not among the objects of a cluster: keep_data=False is for a Recipe")
         self._is_destroy, self._shrunk = destroy, {}
-        of = digest(self._spec, self._source.installation)
-        self._planned = replace(asyncio.run(self._plan()), digest=of)
+        self._planned = asyncio.run(self._plan())
         self._log.info("Plan: %s.", self._planned.summary)
         return self._planned
 
@@ -100,7 +98,7 @@ class ObjectsProvisioner(Provisioner):
                 self._begun_by = cluster["metadata"].get("annotations", {}).get(_BEGUN_BY, "")
             if self._is_destroy:
                 await self._tell_left(objects, before)
-                return _plan_of(dict.fromkeys(before, "delete"), cluster is not None)
+                return self._plan_of(dict.fromkeys(before, "delete"), cluster is not None)
             self._wanted = manifests_of(self._spec, self._source.installation, before)
             await self._refuse_foreign(objects, cluster)
             after = {one.label: await self._sent(objects, one, dry_run=True) for one in self._wanted}
@@ -108,7 +106,13 @@ class ObjectsProvisioner(Provisioner):
             self._login_comes = login.get("sshdServiceType") == "LoadBalancer"
             changes = {label: action for label in after if (action := self._told(label, before.get(label), after))}
             self._shrunk = await self._lost(objects, before, after)
-        return _plan_of(changes, cluster is not None)
+        return self._plan_of(changes, cluster is not None)
+
+    def _plan_of(self, changes: Mapping[str, str], exists: bool) -> ProvisioningPlan:
+        counted = Counter(changes.values())
+        summary = ", ".join(f"{counted[action]} to {action}" for action in _ACTIONS if counted[action])
+        of = digest(self._spec, self._source.installation) if changes else ""
+        return ProvisioningPlan(summary or "nothing to do", changes, exists, of)
 
     def _refuse_another(self, label: str, there: Object) -> None:
         """Raise for a node set of another cluster, which would be taken from it, or destroyed."""
@@ -232,9 +236,3 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
             yield from differences(before.get(name), after.get(name), f"{path}.{name}" if path else name)
     elif before != after:
         yield f"{path}: {'(not set)' if before is None else before} -> {'(not set)' if after is None else after}"
-
-
-def _plan_of(changes: Mapping[str, str], exists: bool) -> ProvisioningPlan:
-    counted = Counter(changes.values())
-    summary = ", ".join(f"{counted[action]} to {action}" for action in _ACTIONS if counted[action])
-    return ProvisioningPlan(summary or "nothing to do", changes, exists)

@@ -27,11 +27,11 @@ class ProvisioningPlan:
     changes: Mapping[str, str] = field(default_factory=dict)
     #: The cluster, or a part of it, exists already.
     exists: bool = False
-    #: Digest of the description and of the recipe, which give the changes their values.
+    #: Digest of the description and of the recipe, which give the changes their values; empty if there are none.
     digest: str = ""
 
     def write(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value != ""}
 
     def check_agreed(self, agreed: Any) -> None:
         """Raise ``SpecMistake`` if the plan has changes that were not approved, or may have other values.

@@ -70,14 +70,14 @@ class RecipeProvisioner(Provisioner):
         self._plan = plan
         changes = self._changes = {one.label: one.action for one in plan.news if one.action not in ("no-op", "read")}
         exists = any(one.action not in ("create", "read") for one in plan.changes)
-        of = digest(self._spec, workspace.recipe_digest)
         if plan.is_empty:
-            return ProvisioningPlan(plan.summary, changes, exists, of)
+            return ProvisioningPlan(plan.summary, changes, exists)
         recipe = workspace.recipe
         notes = UNLOCKED * (not recipe.is_locked) + NO_BUCKET * recipe.is_without_bucket
         notes += "".join(f"; {how}" for _, how in lost_nodes(plan))
-        outputs = {f"{OUTPUT}{name}": "update" for name in plan.outputs}
-        return ProvisioningPlan(plan.summary + notes, changes or outputs, exists, of)
+        told = changes or {f"{OUTPUT}{name}": "update" for name in plan.outputs}
+        of = digest(self._spec, workspace.recipe_digest) if told else ""
+        return ProvisioningPlan(plan.summary + notes, told, exists, of)
 
     def _check_needs(self) -> None:
         """Raise if something is missing that Terraform would name only one by one, or late, or wait for forever."""
