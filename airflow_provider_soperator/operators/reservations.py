@@ -124,7 +124,7 @@ class CreateReservationOperator(StrictOperator):
         others = slurm.ask(ListReservations())
         there = next((one for one in others if one.name == self.name), None)
         if there is not None:
-            self._compare(there, self._wanted(names or self._taken(there)))
+            self._compare(there, self._wanted(names or names_of(there.nodelist or None)))
             return there, True
         wanted = self._wanted(names or self._choose(known, others))
         try:
@@ -169,15 +169,6 @@ class CreateReservationOperator(StrictOperator):
             raise InvalidRequest(f"{count} nodes are wanted, and {len(usable)} are usable{reserved}")
         return tuple(node.name for node in sorted(fitting, key=lambda node: node.is_busy)[:count])
 
-    def _taken(self, there: Reservation) -> tuple[str, ...]:
-        """The nodes that the first try has taken, if their number is the wanted one."""
-        names = names_of(there.nodelist or None)
-        if len(names) != int(self.count or 0):
-            raise InvalidRequest(
-                f"there is a reservation {self.name} already, of {len(names)} nodes ({there.nodelist})"
-            )
-        return names
-
     def _compare(self, there: Reservation, wanted: CreateReservation) -> None:
         """Raise if what is there is not what is wanted."""
         pairs: list[tuple[str, Any, Any]] = [
@@ -185,6 +176,9 @@ class CreateReservationOperator(StrictOperator):
             ("users", set(there.users), set(wanted.users)),
             ("accounts", set(there.accounts), set(wanted.accounts)),
         ]
+        if self.count is not None:
+            # The first try has chosen some.
+            pairs.append(("number of nodes", len(pairs[0][1]), int(self.count)))
         # Without a start it begins when it is made, which is another moment in each try.
         if self.start:
             pairs += [("start", there.start, wanted.start)]
