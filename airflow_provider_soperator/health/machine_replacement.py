@@ -53,7 +53,10 @@ def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
     machine = pod.host if pod else None
     drained = node.reason_since if node.state.has(NodeFlag.DRAIN) else None
     is_there = pod is not None and pod.is_ready
-    return NodeSnapshot(node, machine, acted_upon(pod) or _is_away(node), drained, is_there)
+    # The node group, and Soperator, replace a machine that does not answer. Nothing acts on a slurmd that does not.
+    answers = machine and all(one.is_true for one in machine.conditions if one.type == "Ready")
+    acted = acted_upon(pod) or ("" if answers and is_there else _is_away(node))
+    return NodeSnapshot(node, machine, acted, drained, is_there)
 
 
 def by_slurm(node: Node) -> NodeSnapshot:
@@ -196,6 +199,8 @@ class Replacement:
             return NodeStep(waits="has jobs")
         if not self._is_overdue(now):
             return NodeStep(waits="is drained, waiting for Soperator")
+        if not node.is_up:
+            return NodeStep(lost=f"is {node.state}, and Soperator acts on drained nodes only that are idle")
         return NodeStep(
             lost=f"is drained for {node.reason!r}, but Soperator did not react within {self.options.response_timeout}: "
             "check that soperatorchecks runs with --enable-node-replacement"

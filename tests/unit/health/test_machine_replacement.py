@@ -215,6 +215,17 @@ def test_a_dead_node_is_drained_and_waited_for() -> None:
     assert story.see(held, after=60).lost == ""
 
 
+@pytest.mark.parametrize(("machine", "is_lost"), [("True", True), ("Unknown", False)])
+def test_nothing_acts_on_a_machine_that_answers_while_its_slurmd_does_not(machine: str, is_lost: bool) -> None:
+    story = Story()
+    host = replace(OLD, conditions=(Condition("Ready", machine),))
+    story.see(on(host, "DOWN+CLOUD+NOT_RESPONDING"))
+    held = on(host, "DOWN+CLOUD+DRAIN+NOT_RESPONDING", OURS)
+    assert story.see(held).lost == ""
+    lost = "is DOWN+CLOUD+DRAIN+NOT_RESPONDING, and Soperator acts on drained nodes only that are idle"
+    assert story.see(held, after=60).lost == lost * is_lost
+
+
 def test_a_node_waits_until_it_may() -> None:
     story = Story()
     assert story.see(sight("IDLE+CLOUD"), may_begin=False) == NodeStep(waits="waits for other replacements")
