@@ -120,7 +120,6 @@ class ClusterStart(Work[ClusterClients]):
         self.place = "nothing has answered yet"
         self._broken_since: float | None = None
         self._is_tried = False
-        self._runs: list[JobRun] = []
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[ClusterClients]:
@@ -176,13 +175,11 @@ class ClusterStart(Work[ClusterClients]):
         self._reach("ready, and tried by jobs", _LINE)
         nodes = await slurm.ask(ListNodes())
         chosen = self._chosen(nodes)
-        self._runs.clear()
         try:
-            for name, node in chosen.items():
-                await self._submit(slurm, name, node)
+            runs = {name: await self._submit(slurm, name, node) for name, node in chosen.items()}
         except InvalidJob as error:
             raise WorkRefused(str(error)) from error
-        followed = [asyncio.ensure_future(self._follow(*pair)) for pair in zip(chosen, self._runs, strict=True)]
+        followed = [asyncio.ensure_future(self._follow(*pair)) for pair in runs.items()]
         try:
             await asyncio.gather(*followed)
         finally:
@@ -203,7 +200,7 @@ class ClusterStart(Work[ClusterClients]):
                 self._log.info("Node set %s has no node on, so no job tries it", name)
         return chosen
 
-    async def _submit(self, slurm: AsyncSlurmClient, name: str, node: Node) -> None:
+    async def _submit(self, slurm: AsyncSlurmClient, name: str, node: Node) -> JobRun:
         # Partitions that Soperator keeps for its own checks come last.
         partitions = sorted(node.partitions, key=_OWN.__contains__)
         where: dict[str, Any] = {"partition": partitions[0]} if partitions else {}
@@ -213,9 +210,9 @@ class ClusterStart(Work[ClusterClients]):
         job = job_of({"name": f"smoke-{name}", **where, **given, "nodelist": node.name})
         keys = [SubmissionKey(key) for key in self.keys[name]]
         run = JobRun(slurm, job, keys, since=self.submitted_since, poll_interval=2.0)
-        self._runs.append(run)
         submitted = await run.submit()
         self._log.info("Job %s tries node set %s, on %s", submitted.id, name, node.name)
+        return run
 
     async def _follow(self, name: str, run: JobRun) -> None:
         async for news in run.follow():
