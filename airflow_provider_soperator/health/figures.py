@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -11,6 +10,7 @@ from math import isfinite
 from operator import itemgetter
 from statistics import median
 
+from airflow_provider_soperator import values
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.health.findings import Finding, FindingKind
 
@@ -70,11 +70,10 @@ def with_run(kept: Kept, at: datetime, run: Figures) -> Kept:
 
 def kept_figures(check: str) -> Kept:
     """What is known of a check, from an Airflow Variable, which Airflow workers and the triggerer can read."""
-    from airflow.sdk import Variable
     from pydantic import TypeAdapter
 
     try:
-        read: Kept = json.loads(Variable.get(_key(check), default=None) or "{}")
+        read: Kept = values.kept(_key(check), {})
         TypeAdapter(Kept).validate_python(read)
     except ValueError:
         raise FiguresMistake(f"the Airflow Variable {_key(check)} was edited, and has no figures: delete it") from None
@@ -90,10 +89,8 @@ def keep_figures(check: str, run: Figures, tolerance: float = 0.1, at: datetime 
     A run that was kept already, ``at`` the same time with the same figures, is not kept twice: so a retry may keep it
     again. Two runs of one check must not be kept at the same time.
     """
-    from airflow.sdk import Variable
-
     known = with_run(kept_figures(check), at or datetime.now(timezone.utc), run)
-    Variable.set(_key(check), json.dumps(known))
+    values.keep(_key(check), known)
     slow: dict[str, str] = {}
     for one in slower(check, {node: runs for node, runs in known.items() if run.get(node)}, tolerance):
         slow[one.node] = "; ".join(filter(None, (slow.get(one.node), one.what)))
@@ -122,7 +119,7 @@ def slower(check: str, kept: Kept, tolerance: float) -> Iterator[Finding]:
             usual = {f"in its {len(past)} runs before": past} if len(past) >= _LEAST else {}
             # Its own value among them moves a median little.
             usual |= {f"of {len(others)} nodes in this run": others} if len(others) > _LEAST else {}
-            losses = (_loss(figure, value, median(values), where, tolerance) for where, values in usual.items())
+            losses = (_loss(figure, value, median(found), where, tolerance) for where, found in usual.items())
             if said := ", ".join(filter(None, losses)):
                 since = datetime.fromtimestamp(second, timezone.utc)
                 what = f"{figure} of {check} was {value:g}: {said}"
