@@ -146,8 +146,7 @@ class _ProvisioningOperator(ClusterOperator):
             planned.check_agreed(self.approved_plan)
         if is_on(self.plan_only):
             return planned.write()
-        provisioner.begin(owner)
-        done = provisioner.apply()
+        done = provisioner.apply(owner)
         self.log.info("Done: %s.", done)
         self._conclude(provisioner)
         return {"plan": planned.write(), "done": done}

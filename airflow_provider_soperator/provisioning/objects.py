@@ -67,7 +67,9 @@ class ObjectsProvisioner(Provisioner):
                     f"allow_destroy=[{name!r}]"
                 )
 
-    def apply(self) -> str:
+    def apply(self, owner: str) -> str:
+        if not self._is_destroy:
+            self._wanted[0].body["metadata"].setdefault("annotations", {})[_BEGUN_BY] = owner
         asyncio.run(self._apply())
         return self._planned.summary
 
@@ -80,10 +82,6 @@ class ObjectsProvisioner(Provisioner):
 
     def is_begun_by(self, owner: str) -> bool:
         return self._begun_by == owner
-
-    def begin(self, owner: str) -> None:
-        if not self._is_destroy:
-            self._wanted[0].body["metadata"].setdefault("annotations", {})[_BEGUN_BY] = owner
 
     async def _plan(self) -> ProvisioningPlan:
         async with self._opened() as objects:

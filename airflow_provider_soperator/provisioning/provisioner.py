@@ -125,12 +125,8 @@ class Provisioner(ABC):
         """True if an earlier try of a task has begun to make or destroy the cluster."""
 
     @abstractmethod
-    def begin(self, owner: str) -> None:
-        """Note that a task begins to carry out the plan, where its next try finds it."""
-
-    @abstractmethod
-    def apply(self) -> str:
-        """Carry out the plan, and return a summary."""
+    def apply(self, owner: str) -> str:
+        """Carry out the plan for a task, whose next try finds that it has begun; returns a summary."""
 
     @abstractmethod
     def interrupt(self) -> str:

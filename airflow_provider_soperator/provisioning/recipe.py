@@ -136,8 +136,10 @@ class RecipeProvisioner(Provisioner):
         self._plan.refuse_destruction(allowed, unfinished=_RELEASE not in self._plan.standing)
         refuse_lost_nodes(self._plan, allowed)
 
-    def apply(self) -> str:
+    def apply(self, owner: str) -> str:
         assert self._plan is not None, "it was planned"
+        if not self.is_begun_by(owner):
+            (self._workspace.folder / _NOTE).write_text(f"{owner}\n{len(self._changes)}")
         return str(self._workspace.apply(self._plan))
 
     def interrupt(self) -> str:
@@ -166,10 +168,6 @@ class RecipeProvisioner(Provisioner):
         said, _, changes = note.read_text().rpartition("\n") if note.exists() else ("", "", "")
         # A try that has changed nothing may have been long ago.
         return said == owner and len(self._changes) < int(changes)
-
-    def begin(self, owner: str) -> None:
-        if not self.is_begun_by(owner):
-            (self._workspace.folder / _NOTE).write_text(f"{owner}\n{len(self._changes)}")
 
 
 def lost_nodes(plan: TerraformPlan) -> Iterator[tuple[ResourceChange, str]]:

@@ -107,10 +107,7 @@ class Planned:
     def is_begun_by(self, owner: str) -> bool:
         return owner == self.begun_by
 
-    def begin(self, owner: str) -> None:
-        pass
-
-    def apply(self) -> str:
+    def apply(self, owner: str) -> str:
         self.done += 1
         return "done"
 

@@ -46,7 +46,7 @@ def provision(spec: ClusterSpec, there: Namespace, *allowed: str, **source: Any)
     made = provisioner(spec, there, **source)
     planned = made.plan()
     made.guard(allowed)
-    made.apply()
+    made.apply("dag/run/task")
     return dict(planned.changes)
 
 

@@ -218,11 +218,11 @@ def test_a_try_has_begun_once_it_has_changed_something(tmp_path: Path) -> None:
         return provisioner
 
     assert not of_try(*changes).is_begun_by("destroy dag/run/task")
-    of_try(*changes).begin("destroy dag/run/task")
+    of_try(*changes).apply("destroy dag/run/task")
     assert not of_try(*changes).is_begun_by("destroy dag/run/task")
     assert not of_try(changes[0]).is_begun_by("dag/run/task")
     # Also after a try that has changed nothing more.
-    of_try(changes[0]).begin("destroy dag/run/task")
+    of_try(changes[0]).apply("destroy dag/run/task")
     assert of_try(changes[0]).is_begun_by("destroy dag/run/task")
 
 
