@@ -10,6 +10,7 @@ The task goes on with an event: ``{"status": "success", "result": ...}``, or a `
 from __future__ import annotations
 
 import importlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
@@ -68,10 +69,12 @@ class Work(Stored, ABC, Generic[C]):
     has_begun = False
     #: How far it has come, and its reason to wait.
     place = ""
+    #: When this process has begun it, by its own clock.
+    _opened = 0.0
 
     def begin(self, log: Logger) -> Self:
         """Have the steps of this process log there. Nothing is done before the first of them."""
-        self._log = log
+        self._log, self._opened = log, time.monotonic()
         #: What was logged last about nodes, by their names.
         self._told: dict[str, str] = {}
         return self
@@ -84,7 +87,8 @@ class Work(Stored, ABC, Generic[C]):
     @property
     def max_age(self) -> float:
         """Seconds that a shared answer may be old: none is from before the work began, and lacks what was done then."""
-        return min(self.poll_interval / 2, self.seconds)
+        # Of another try, or of what was found before, it has begun long ago.
+        return min(self.poll_interval / 2, self.seconds, time.monotonic() - self._opened)
 
     def _reach(self, place: str, line: str = "%s") -> None:
         """Log the place of the work, if it is a new one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -137,7 +138,10 @@ def test_no_answer_from_before_the_work_counts() -> None:
     now = datetime.now(timezone.utc)
     since, deadline = now - timedelta(seconds=10), now + timedelta(hours=1)
     assert PlayedWork(since=now, deadline=deadline, poll_interval=600.0).max_age < 60
-    assert PlayedWork(since=since, deadline=deadline, poll_interval=5.0).max_age == 2.5
+    work = PlayedWork(since=since, deadline=deadline, poll_interval=5.0)
+    assert work.max_age == 2.5
+    # Another try of it begins.
+    assert work.begin(logging.getLogger(__name__)).max_age < 2.5
 
 
 def test_after_a_failure_the_connection_is_opened_anew(play: Callable[..., None]) -> None:
