@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import chain
 from typing import Any, Literal
 
 from async_timeout import timeout
@@ -87,19 +88,14 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
                 self._replacements = {name: Replacement(self) for name in self.nodes}
                 for name, one in self._replacements.items():
                     one.look(sights[name], datetime.now(timezone.utc), may_begin=False)
-            undone = []
-            for name, replacement in self._replacements.items():
-                for order in replacement.undo(sights[name]):
-                    await client.ask(order)
-                    undone.append(name)
-        left = [name for name, one in self._replacements.items() if one.is_under_way and name not in undone]
-        untouched = [name for name, one in self._replacements.items() if not one.is_begun and not one.is_over]
-        done = [name for name, one in self._replacements.items() if one.new and one.is_over]
+            undone = {name: orders for name, one in self._replacements.items() if (orders := one.undo(sights[name]))}
+            await give_orders(chain(*undone.values()), client)
+        all_ = self._replacements.items()
         said = {
-            "Replaced": done,
-            "On their way, which they stay": left,
-            "Their drains were taken back": undone,
-            "Untouched": untouched,
+            "Replaced": [name for name, one in all_ if one.new and one.is_over],
+            "On their way, which they stay": [name for name, one in all_ if one.is_under_way and name not in undone],
+            "Their drains were taken back": [*undone],
+            "Untouched": [name for name, one in all_ if not one.is_begun and not one.is_over],
         }
         return ". ".join(f"{what}: {hostlist.fold(names)}" for what, names in said.items() if names)
 
