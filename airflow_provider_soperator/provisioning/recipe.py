@@ -55,7 +55,7 @@ class RecipeProvisioner(Provisioner):
     ) -> None:
         self._spec, self._workspace, self._log = spec, workspace, log
         self._unused_programs = unused_programs
-        self._plan: TerraformPlan | None = None
+        self._plan = TerraformPlan(())
         self._changes: dict[str, str] = {}
 
     def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
@@ -132,12 +132,10 @@ class RecipeProvisioner(Provisioner):
         return end
 
     def guard(self, allowed: Sequence[str]) -> None:
-        assert self._plan is not None, "it was planned"
         self._plan.refuse_destruction(allowed, unfinished=_RELEASE not in self._plan.standing)
         refuse_lost_nodes(self._plan, allowed)
 
     def apply(self, owner: str) -> str:
-        assert self._plan is not None, "it was planned"
         if not self.is_begun_by(owner):
             (self._workspace.folder / _NOTE).write_text(f"{owner}\n{len(self._changes)}")
         return str(self._workspace.apply(self._plan))
