@@ -120,7 +120,7 @@ class CheckRun(Work[CheckClients]):
     async def step(self, clients: CheckClients) -> dict[str, Any] | None:
         check = await clients.checks.find(self.check)
         runs = [run for run in await clients.checks.runs() if run.check == check.name]
-        self._run = run = self._again(runs) if self._run else await self._begun(clients, check, runs)
+        self._run = run = self._again(self._run, runs) if self._run else await self._begun(clients, check, runs)
         if run is None:
             return None
         outcome = await self._outcome(clients, check, run)
@@ -175,9 +175,7 @@ class CheckRun(Work[CheckClients]):
     def left(self, error: Exception) -> str:
         return f"What has been started goes on, as it could not be ended: {error}"
 
-    def _again(self, runs: Sequence[RunSeen]) -> RunSeen:
-        before = self._run
-        assert before is not None
+    def _again(self, before: RunSeen, runs: Sequence[RunSeen]) -> RunSeen:
         now = next((run for run in runs if run.uid == before.uid), None)
         if now is None and not before.end and not before.slurm_jobs:
             raise WorkFailed(f"{before.name} was deleted before it ended")
