@@ -57,6 +57,20 @@ def test_a_count_means_the_same_nodes_in_each_try(perform: Perform, cluster: Clu
     assert cluster.job_state(job) == "RUNNING"
 
 
+def test_a_node_that_others_have_reserved_is_not_one_of_a_number(perform: Perform, cluster: Cluster) -> None:
+    hour = {"users": ["root"], "duration": timedelta(hours=1)}
+    perform(CreateReservationOperator, name="kept", nodes="worker-0", **hour)
+    try:
+        # slurmctld marks the nodes of reservations every few seconds.
+        cluster.wait("worker-0 is reserved", lambda: "RESERVED" in cluster.node("worker-0").state)
+        # Three are off, and the one that is on is kept.
+        with pytest.raises(AirflowFailException, match=r"4 nodes are wanted, and there are 3 .*drained or reserved"):
+            perform(PowerDownNodesOperator, count=4, partition="main")
+    finally:
+        perform(DeleteReservationOperator, name="kept")
+    assert "POWER" not in "".join(cluster.node("worker-0").state)
+
+
 def test_drains_of_others_are_undone_by_force_only(perform: Perform, cluster: Cluster) -> None:
     perform(DrainNodesOperator, nodes="worker-0", reason="new driver", drain_owner="day")
     assert cluster.node("worker-0").reason == "airflow:day: new driver"
