@@ -110,20 +110,14 @@ class RecipeProvisioner(Provisioner):
             return self._workspace.plan(values, destroy=True)
         self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
         going = [one for one in found if one.address not in kept]
-
-        def plan(targets: list[ResourceChange], *, refresh: bool = True) -> TerraformPlan:
-            addresses = [one.address for one in targets]
-            how = {"destroy": True, "refresh": refresh}
-            return self._workspace.plan(values, targets=addresses, **how) if addresses else TerraformPlan(())
-
-        def lost(plan: TerraformPlan) -> list[str]:
-            return [one.address for one in plan.changes if one.is_loss and one.address in kept]
-
+        end, data = TerraformPlan(()), list[str]()
         # With a target goes all that depends on it: in the recipe, file systems depend on the check of the variables.
-        if lost(plan(going, refresh=False)):
-            going = [one for one in going if not one.holds_nothing]
-        end = plan(going)
-        if data := lost(end):
+        for refresh in (False, True):
+            targets = [one.address for one in going if not (data and one.holds_nothing)]
+            how = {"destroy": True, "refresh": refresh}
+            end = self._workspace.plan(values, targets=targets, **how) if targets else TerraformPlan(())
+            data = [one.address for one in end.changes if one.is_loss and one.address in kept]
+        if data:
             raise SpecMistake(
                 f"nothing was changed: Terraform destroys {', '.join(data)} with what it depends on: set "
                 f"keep_data=False, or keep it by `terraform state rm '{data[0]}'` in {self._workspace.root}, which "

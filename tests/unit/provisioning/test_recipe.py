@@ -255,6 +255,14 @@ def test_data_stays_if_a_cluster_is_destroyed_or_the_task_fails() -> None:
         provisioner.plan(destroy=True)
 
 
+def test_nothing_is_left_to_destroy_but_what_data_depends_on() -> None:
+    jail, step = change("nebius_compute_v1_filesystem", "no-op"), change("terraform_data", "no-op")
+    provisioner, _ = planned(jail, step)
+    look: Any = provisioner._workspace.plan
+    look.side_effect = [look.return_value, TerraformPlan.read({"resource_changes": [change(jail["type"], "delete")]})]
+    assert provisioner.plan(destroy=True).summary == "nothing to do"
+
+
 #: As `nebius mk8s cluster get-credentials` adds one for each cluster.
 KUBECONFIG = """
 apiVersion: v1
