@@ -10,8 +10,9 @@ from typing import Any
 
 from airflow_provider_soperator.cli.verdicts import Verdict, judged
 from airflow_provider_soperator.executors import SlurmExecutor
+from airflow_provider_soperator.executors.connection import lent
 from airflow_provider_soperator.executors.environment import installed_packages
-from airflow_provider_soperator.executors.job_keeper import News, NewsKind, lent
+from airflow_provider_soperator.executors.job_keeper import News, NewsKind
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.trial import trial
 from airflow_provider_soperator.slurm.files import FileRequest
@@ -77,7 +78,7 @@ async def _executor(asked: Mapping[str, str]) -> AsyncIterator[Verdict]:
         await client.ask_now(Ping())
     keeper = executor.keeper
     try:
-        client, folder = await keeper.prepared()
+        client, folder = await keeper.connection.prepared()
         yield Verdict("executor", f"{folder.python} has this Airflow; files of tasks are in {folder.root}")
         there = await client.ask(LookAtAirflow(folder.python, keeper.env))
         for verdict in (_packages(there["packages"]), *_bundles(there["bundles"])):

@@ -1,6 +1,6 @@
 """Submits the jobs of tasks and follows each to its end, in an event loop beside the scheduler.
 
-What it learns goes to the executor as news. All jobs share one client: one connection and one poller.
+What it learns goes to the executor as news. All jobs share one client, and so one poller.
 """
 
 from __future__ import annotations
@@ -8,43 +8,38 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
-from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.client.submissions import jobs_of
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors import runner
-from airflow_provider_soperator.executors.environment import PrepareFolder, WithdrawLegs, installed_packages
+from airflow_provider_soperator.executors.connection import ExecutorConnection, lent
+from airflow_provider_soperator.executors.environment import WithdrawLegs
 from airflow_provider_soperator.executors.options import ExecutorOptions
-from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, QueuedTask, TaskJob
+from airflow_provider_soperator.executors.task_jobs import QueuedTask, TaskJob
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.files import Piece, ReadPieces, RemoveFiles, UnpackFiles, WorkingFolder
+from airflow_provider_soperator.slurm.files import Piece, ReadPieces, RemoveFiles, UnpackFiles
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_failures import JobError, JobNodeFailed, JobPreempted, JobTimedOut, failure
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus, expand_filename, sentence, state_of
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
-from airflow_provider_soperator.slurm.requests.commands import Request, run_steps_async
+from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
 
-T = TypeVar("T")
-
-#: Seconds after which the connection is read anew, and the folder is made anew, in which old files are removed then.
-RENEWED, CLEANED = 60.0, 86400.0
-#: Days that a task may run after its token is over: what adopts it needs its file.
-LONGEST = 90
 #: Seconds until a job is followed again after a failure that does not pass by itself.
 AGAIN = 10.0
-#: Files that are read together, and bytes of each; bytes of the end of a log.
-_READ, _MOST, MOST_OF_LOG = 200, 64 << 10, 4 << 20
+#: Files that are read together, and bytes of each.
+_READ, _MOST = 200, 64 << 10
 
 _MEANING = {
     runner.GONE: "the file of its workload was gone: it was removed, or executor_token_days were over",
@@ -90,14 +85,6 @@ class News:
         return self.kind not in (NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED)
 
 
-def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-    """The client of a connection."""
-    # Imported here, as every command of Airflow's imports the executor.
-    from airflow_provider_soperator.hooks.slurm import SlurmHook
-
-    return SlurmHook(conn_id).async_client()
-
-
 class JobKeeper:
     """The jobs of an executor's tasks. ``tell`` takes the news; ``env`` are variables that each job has.
 
@@ -112,16 +99,11 @@ class JobKeeper:
         log: Logger,
         lend: Callable[[str], AbstractAsyncContextManager[AsyncSlurmClient]] = lent,
     ) -> None:
-        self._options, self._env, self._tell, self._log, self._lend = options, env, tell, log, lend
-        self._lease: AbstractAsyncContextManager[AsyncSlurmClient] | None = None
-        self._client: AsyncSlurmClient | None = None
-        #: Where files are; and the same with the Python that tasks run with, once that is there.
-        self._folder: ExecutorFolder | None = None
-        self._made: ExecutorFolder | None = None
-        self._read_at = self._made_at = 0.0
-        self._reaching, self._making, self._dropping = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
+        self._options, self._env, self._tell, self._log = options, env, tell, log
+        self.connection = ExecutorConnection(options, log, lend)
+        self._dropping = asyncio.Lock()
         #: The jobs by the legs of their tasks; the legs among them that are not wanted any more.
-        self._keys: dict[str, SubmissionKey] = {}
+        self._jobs: dict[str, TaskJob] = {}
         self._unwanted: set[str] = set()
         #: Files of jobs that have ended, by the legs of their tasks: Airflow may not know it yet.
         self._ended: dict[str, list[str]] = {}
@@ -129,53 +111,54 @@ class JobKeeper:
 
     async def submit(self, tasks: Sequence[QueuedTask]) -> None:
         """Submit the jobs of tasks that became ready together."""
-        if self._made is None and not self._options.python:
+        if self.connection.made is None and not self._options.python:
             said = "The environment on the cluster is made, if it is not there"
             for task in tasks:
                 self._tell(News(task.leg, NewsKind.WAITING, said))
         try:
-            _, folder = await self.prepared()
+            _, folder = await self.connection.prepared()
             jobs, rejected = folder.plan(tasks, self._options.defaults, self._env)
             for task in tasks:
                 if error := rejected.get(task.leg):
                     self._over([task], _failed(f"The job is not submitted: {error}"))
             tasks = [task for task in tasks if task.leg not in rejected]
             if jobs:
-                await self._ask(UnpackFiles(folder.tasks, folder.archive(jobs)))
+                await self.connection.ask(UnpackFiles(folder.tasks, folder.archive(jobs)))
         except Exception as error:
             self._over(tasks, _failed(f"The job could not be submitted: {error}"))
             return
         for one in jobs:
-            self._work(one.key, one.tasks, self._run(one))
+            self._work(one, self._run(one))
 
     async def adopt(self, legs: Sequence[str]) -> set[str]:
         """Follow the jobs that another executor has submitted, also if they have ended since; returns whose are found.
 
         What was begun there for others, and may yet be completed on the cluster, is withdrawn.
         """
-        client, folder = await self._reach()
-        ours = {leg for leg in legs if leg in self._keys}
+        client, folder = await self.connection.reach()
+        ours = {leg for leg in legs if leg in self._jobs}
         legs = [leg for leg in legs if leg not in ours]
-        tasks: dict[SubmissionKey, list[QueuedTask]] = {}
-        jobs: dict[SubmissionKey, BatchJob] = {}
+        jobs: dict[SubmissionKey, TaskJob] = {}
         for start in range(0, len(legs), _READ):
             some = legs[start : start + _READ]
             pieces = await client.ask(ReadPieces(tuple(Piece(f"{folder.tasks}/{leg}", 0, _MOST) for leg in some)))
             for leg, piece in zip(some, pieces, strict=True):
                 with suppress(KeyError, ValueError):
                     said = json.loads(piece.data)
-                    key = SubmissionKey(said["key"])
-                    tasks.setdefault(key, []).append(QueuedTask(leg, "", "", "", workload=said["workload"]))
-                    jobs[key] = BatchJob(command="true", name=said["name"])
+                    key, task = SubmissionKey(said["key"]), QueuedTask(leg, "", "", "", workload=said["workload"])
+                    before = jobs[key].tasks if key in jobs else ()
+                    job = BatchJob(command="true", name=said["name"])
+                    jobs[key] = TaskJob(job, key, (*before, task), said["tasks"])
         if not jobs:
             return ours
-        found = await run_steps_async(jobs_of(jobs, _since(self._options.token_days)), client.ask)
+        named = {key: one.job for key, one in jobs.items()}
+        found = await run_steps_async(jobs_of(named, _since(self._options.token_days)), client.ask)
         await client.cancel_keys(lost := [key for key in jobs if key not in found])
         for key in lost:
-            self._ended |= {task.leg: [*folder.files_of(task.leg)] for task in tasks[key]}
+            self._ended |= {task.leg: [*folder.files_of(task.leg)] for task in jobs[key].tasks}
         for key, status in found.items():
-            self._work(key, tasks[key], self._follow(status.id, key, tasks[key]))
-        return ours | {task.leg for key in found for task in tasks[key]}
+            self._work(jobs[key], self._follow(status.id, jobs[key]))
+        return ours | {task.leg for key in found for task in jobs[key].tasks}
 
     async def adopt_later(self, legs: Sequence[str]) -> None:
         """Adopt jobs as soon as the cluster answers, and tell which tasks turn out to have none."""
@@ -192,7 +175,7 @@ class JobKeeper:
 
     async def _withdraw(self, legs: Sequence[str]) -> None:
         """Keep jobs from starting that a scheduler which hangs may yet submit."""
-        client, folder = await self._reach()
+        client, folder = await self.connection.reach()
         await client.ask(WithdrawLegs(folder.tasks, folder.withdrawal(legs)))
 
     @property
@@ -205,22 +188,23 @@ class JobKeeper:
 
         A job that others share goes on without them. Each look also finds out whether the connection was changed.
         """
-        if self._dropping.locked() or not (legs or self._keys):
+        if self._dropping.locked() or not (legs or self._jobs):
             # The next look finds the same.
             return
         async with self._dropping:
-            unwanted = {leg for leg in legs if leg in self._keys}
+            unwanted = {leg for leg in legs if leg in self._jobs}
             self._unwanted |= unwanted
-            void = {self._keys[leg] for leg in unwanted}
-            void -= {key for leg, key in self._keys.items() if leg not in self._unwanted}
+            # Another scheduler may have adopted the other tasks of a job.
+            numbers = Counter(self._jobs[leg].key for leg in self._unwanted)
+            void = {one.key for one in map(self._jobs.__getitem__, unwanted) if numbers[one.key] == one.size}
             # Its end is told once it is there, as of any job.
-            await self._patiently(lambda client: client.cancel_keys(sorted(void, key=str)))
+            await self.connection.patiently(lambda client: client.cancel_keys(sorted(void, key=str)))
             ended = self._ended.keys() & legs
             paths = [path for leg in ended for path in self._ended[leg]]
             # What stays is removed with old files.
             with suppress(ClusterError):
                 if paths:
-                    await self._ask(RemoveFiles(tuple(paths)))
+                    await self.connection.ask(RemoveFiles(tuple(paths)))
             for leg in ended:
                 del self._ended[leg]
 
@@ -228,99 +212,23 @@ class JobKeeper:
         """Leave all jobs as they are."""
         for task in list(self._tasks):
             task.cancel()
-        if self._lease:
-            await self._lease.__aexit__(None, None, None)
-
-    async def _reach(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
-        """The client, of the connection as it is now, and where files are."""
-        while True:
-            client = await self._connected()
-            if self._folder:
-                return client, self._folder
-            asked, folder = await self._patiently(lambda client: folder_of(self._options, client))
-            if asked is self._client:
-                self._folder = folder
-
-    async def _connected(self) -> AsyncSlurmClient:
-        async with self._reaching:
-            now = time.monotonic()
-            if self._client is None or now - self._read_at > RENEWED:
-                client, self._read_at = await self._renewed(), now
-                if client is not self._client:
-                    # It may be another user's, or lead to another cluster.
-                    self._client, self._folder, self._made = client, None, None
-            return self._client
-
-    async def _ask(self, request: Request[T]) -> T:
-        return (await self._patiently(lambda client: client.ask(request)))[1]
-
-    async def _patiently(self, do: Callable[[AsyncSlurmClient], Coroutine[Any, Any, T]]) -> tuple[AsyncSlurmClient, T]:
-        """Wait while the cluster is away, begin anew if the connection changes; returns the client that did it, too."""
-        while True:
-            client = await self._connected()
-            doing = asyncio.ensure_future(do(client.patient(self._log)))
-            try:
-                while not doing.done() and client is await self._connected():
-                    await asyncio.wait({doing}, timeout=RENEWED)
-                # One that was replaced is closed after a while.
-                if doing.done() and (client is self._client or not doing.exception()):
-                    return client, doing.result()
-            finally:
-                doing.cancel()
-                # What has been sent has its answer first.
-                await asyncio.wait({doing})
+        await self.connection.close()
 
     @property
     def env(self) -> dict[str, str]:
         """The variables that each job has."""
         return {**self._env, **(self._options.defaults.job.get("env") or {})}
 
-    async def prepared(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
-        """The client, and the folder with the Python of the tasks, which take a while if they are not there."""
-        await self._reach()
-        async with self._making:
-            while True:
-                client, now = await self._connected(), time.monotonic()
-                if self._made and now - self._made_at <= CLEANED:
-                    return client, self._made
-                asked, made = await self._patiently(self._make)
-                if asked is self._client:
-                    self._made, self._made_at = made, now
-
-    async def _make(self, client: AsyncSlurmClient) -> ExecutorFolder:
-        packages = () if self._options.python else self._options.packages or installed_packages()
-        keep = self._options.token_days + LONGEST
-        return await client.ask(PrepareFolder(self._options.root, self._options.python, packages, keep))
-
-    async def _renewed(self) -> AsyncSlurmClient:
-        try:
-            lease = self._lend(self._options.conn_id)
-            # With equal settings it is the same client.
-            client, before = await lease.__aenter__(), self._lease
-        except Exception as error:
-            if self._client is None:
-                raise
-            # To Airflow a connection is missing, too, while a secrets backend does not answer.
-            self._log.warning("The connection is used as it was, as it cannot be read at present: %s", error)
-            return self._client
-        self._lease = lease
-        if before:
-            await before.__aexit__(None, None, None)
-        return client
-
-    def _work(self, key: SubmissionKey, tasks: Sequence[QueuedTask], work: Coroutine[Any, Any, None]) -> None:
-        self._keys |= dict.fromkeys((task.leg for task in tasks), key)
-        self._begin(work)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _work(self, one: TaskJob, work: Coroutine[Any, Any, None]) -> None:
+        self._jobs |= dict.fromkeys((task.leg for task in one.tasks), one)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _run(self, one: TaskJob) -> None:
+        patiently = self.connection.patiently
         try:
-            _, submitted = await self._patiently(lambda client: client.submit(one.job, one.key, since=_since()))
+            _, submitted = await patiently(lambda client: client.submit(one.job, one.key, since=_since()))
             assert submitted.id is not None
         except Exception as error:
             self._over(one.tasks, _failed(f"The job could not be submitted: {error}"))
@@ -329,18 +237,18 @@ class JobKeeper:
         said = f"Job {submitted.id} submitted as {one.key.name(one.job.name or '')}"
         for task in one.tasks:
             self._tell(News(task.leg, NewsKind.SUBMITTED, said))
-        await self._follow(submitted.id, one.key, one.tasks)
+        await self._follow(submitted.id, one)
 
-    async def _follow(self, job: JobId, key: SubmissionKey, tasks: Sequence[QueuedTask]) -> None:
+    async def _follow(self, job: JobId, one: TaskJob) -> None:
         told: set[tuple[str, int]] = set()
         while True:
             try:
-                client, _ = await self._reach()
-                async for status in client.watch(job, name=key.suffix_of(job), mine=True):
+                client, _ = await self.connection.reach()
+                async for status in client.watch(job, name=one.key.suffix_of(job), mine=True):
                     if status.is_over:
-                        await self._end(status, key, tasks)
+                        await self._end(status, one)
                         return
-                    self._tell_state(status, tasks, told)
+                    self._tell_state(status, one.tasks, told)
             except Exception as error:
                 self._log.warning("Job %s cannot be followed at present: %s", job, error)
             await asyncio.sleep(AGAIN)
@@ -364,19 +272,19 @@ class JobKeeper:
             for task in tasks:
                 self._tell(News(task.leg, kind, said))
 
-    async def _end(self, status: JobStatus, key: SubmissionKey, tasks: Sequence[QueuedTask]) -> None:
-        client, folder = await self._reach()
+    async def _end(self, status: JobStatus, one: TaskJob) -> None:
+        client, folder = await self.connection.reach()
         part, output = status.telling, f"{folder.root}/output/%j.out"
         code = part.exit_code.code if part and part.state.base is JobBase.FAILED else 0
         path = expand_filename(part.stdout or output, part) if part else None
         files = [path] if path else []
         # Of a thousand tasks that are cleared together none needs a diagnosis.
-        is_wanted = any(task.leg not in self._unwanted for task in tasks)
+        is_wanted = any(task.leg not in self._unwanted for task in one.tasks)
         if status.succeeded or code == runner.NOT_WANTED or not is_wanted:
             kind = NewsKind.SUCCEEDED if status.succeeded else NewsKind.NOT_WANTED
-            self._over(tasks, News("", kind, f"Job {status.id} {sentence(status)}"), files)
+            self._over(one.tasks, News("", kind, f"Job {status.id} {sentence(status)}"), files)
             return
-        run = JobRun(client, BatchJob(command="true", output=output), [key])
+        run = JobRun(client, BatchJob(command="true", output=output), [one.key])
         # Only accounting knows who has cancelled a job.
         status = await client.accounts.complete(status)
         diagnosis, last = await run.diagnosis(status), await run.last_lines(status)
@@ -385,14 +293,14 @@ class JobKeeper:
         lines = (*diagnosis, *(last if len(last) > 1 else ()))
         error = failure(status)
         why = _MEANING.get(code) or (error and _REMEDIES.get(type(error))) or str(error).partition("\n")[0]
-        self._over(tasks, _failed(f"Job {status.id} {sentence(status)}: {why}", lines), files)
+        self._over(one.tasks, _failed(f"Job {status.id} {sentence(status)}: {why}", lines), files)
 
     def _over(self, tasks: Iterable[QueuedTask], news: News, files: Sequence[str] = ()) -> None:
         """Tell the end of tasks, and note what is left of them."""
         for task in tasks:
-            self._keys.pop(task.leg, None)
-            if self._folder:
-                self._ended[task.leg] = [*self._folder.files_of(task.leg), *files]
+            self._jobs.pop(task.leg, None)
+            if folder := self.connection.folder:
+                self._ended[task.leg] = [*folder.files_of(task.leg), *files]
             is_wanted = task.leg not in self._unwanted
             self._unwanted.discard(task.leg)
             told = news if is_wanted else News("", NewsKind.NOT_WANTED)
@@ -408,22 +316,3 @@ def _since(days: float = 0.0) -> datetime:
     since = submitted_since(datetime.fromtimestamp(time.time() - days * 86400, timezone.utc))
     assert since is not None
     return since
-
-
-async def folder_of(options: ExecutorOptions, client: AsyncSlurmClient) -> ExecutorFolder:
-    """Where the files of an executor are."""
-    home: PurePosixPath = await client.ask(WorkingFolder())
-    return ExecutorFolder(str(home / options.root), options.python)
-
-
-async def read_log(options: ExecutorOptions, leg: str) -> tuple[str, str]:
-    """The log of a task that runs, or its end, and the path on the cluster."""
-    async with lent(options.conn_id) as client:
-        path = (await folder_of(options, client)).log_of(leg)
-        [piece] = await client.ask(ReadPieces((Piece(path, 0, MOST_OF_LOG),)))
-        data, size = piece.data, piece.size or 0
-        if size > MOST_OF_LOG:
-            [piece] = await client.ask(ReadPieces((Piece(path, size - MOST_OF_LOG, MOST_OF_LOG),)))
-            # The first line is cut.
-            data = piece.data.partition(b"\n")[2]
-        return data.decode(errors="replace"), path

@@ -308,7 +308,7 @@ class SlurmExecutor(BaseExecutor):
         # With any source Airflow does not look for a log server on the node.
         if not leg or ti.try_number != try_number:
             return ["No log on the cluster"], []
-        from airflow_provider_soperator.executors.job_keeper import read_log
+        from airflow_provider_soperator.executors.connection import read_log
         from airflow_provider_soperator.executors.options import ExecutorOptions
 
         try:

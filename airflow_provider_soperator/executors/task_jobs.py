@@ -6,7 +6,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,13 @@ class QueuedTask:
 
 @dataclass(frozen=True)
 class TaskJob:
-    """A job, or the element of an array, that runs some tasks."""
+    """A job, or the element of an array, that runs some tasks; of one that was adopted those that are known."""
 
     job: BatchJob
     key: SubmissionKey
     tasks: tuple[QueuedTask, ...]
+    #: The number of all of them.
+    size: int = 1
 
 
 @dataclass(frozen=True)
@@ -150,13 +152,14 @@ class ExecutorFolder:
     def _with_arguments(self, jobs: Iterable[TaskJob]) -> Iterable[TaskJob]:
         for one in jobs:
             args = (self.tasks, *(task.leg for task in one.tasks))
-            yield TaskJob(one.job.replace(args=args), one.key, one.tasks)
+            yield replace(one, job=one.job.replace(args=args))
 
     def archive(self, jobs: Iterable[TaskJob]) -> bytes:
         """The files that the jobs read, which only their user can read; also what adopts them needs to know."""
         return _packed(
-            (task.leg, json.dumps({"name": one.job.name, "key": one.key.text, "workload": task.workload}).encode())
+            (task.leg, json.dumps(said | {"workload": task.workload}).encode())
             for one in jobs
+            for said in [{"name": one.job.name, "key": one.key.text, "tasks": one.size}]
             for task in one.tasks
         )
 
@@ -196,7 +199,7 @@ def _arrays(job: BatchJob, group: Sequence[QueuedTask]) -> Iterable[TaskJob]:
 def _shared(job: BatchJob, share: int, group: Sequence[QueuedTask]) -> Iterable[TaskJob]:
     for start in range(0, len(group), share):
         some = tuple(group[start : start + share])
-        yield TaskJob(job.replace(name=_name(some)), _key(some[0].leg), some)
+        yield TaskJob(job.replace(name=_name(some)), _key(some[0].leg), some, len(some))
 
 
 def _name(tasks: Sequence[QueuedTask]) -> str:

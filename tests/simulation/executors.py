@@ -168,7 +168,7 @@ class World(Story):
     def fate_of(self, name: str) -> Fate:
         pick = self._fates.choice
         end = pick(DEATHS) if self._fates.random() < 0.4 else "COMPLETED"
-        return Fate(pick((0.0, 2.0, 40.0)), pick((1.0, 1.0, 20.0, 90.0)), end)
+        return Fate(pick((0.0, 2.0, 40.0, 200.0)), pick((1.0, 1.0, 20.0, 90.0)), end)
 
     async def _event(self) -> None:
         await asyncio.sleep(self.dice.choice((self.dice.uniform(0, 30), self.dice.uniform(0, 300))))

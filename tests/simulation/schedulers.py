@@ -142,6 +142,8 @@ class Scheduler:
             for one in self.world.tasks
             if one.state in ADOPTABLE and one.owner is not self and is_dead[one.owner] and one not in self.world.locked
         ]
+        # Others lock some of the rows, which it skips: the API server for a task that starts, or who clears one.
+        orphans = [one for one in orphans if self.world.dice.random() < 0.8]
         if not orphans:
             return
         # Airflow locks these rows meanwhile.

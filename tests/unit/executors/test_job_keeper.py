@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import pytest
 
 from airflow_provider_soperator.executors import runner
+from airflow_provider_soperator.executors.connection import RENEWED
 from airflow_provider_soperator.executors.environment import PrepareFolder, WithdrawLegs
-from airflow_provider_soperator.executors.job_keeper import RENEWED, News, NewsKind
+from airflow_provider_soperator.executors.job_keeper import News, NewsKind
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
 from airflow_provider_soperator.slurm.files import FileError, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.requests import JobDetail
@@ -267,7 +268,7 @@ def test_jobs_of_another_scheduler_are_adopted_even_if_they_have_ended(slurm: Cl
             await first.until(leg, NewsKind.SUBMITTED)
         await first.keeper.close()
         # This file was written, and its job not submitted.
-        lost = {"name": "fit.train.manual", "key": "q6befiawjvkz", "workload": {"log_path": ""}}
+        lost = {"name": "fit.train.manual", "key": "q6befiawjvkz", "tasks": 1, "workload": {"log_path": ""}}
         slurm.files[f"{ROOT}/tasks/lost"] = json.dumps(lost).encode()
         ended = next(job for job in slurm.jobs() if job.element == 1)
         slurm.end(ended, "NODE_FAIL")
@@ -282,6 +283,26 @@ def test_jobs_of_another_scheduler_are_adopted_even_if_they_have_ended(slurm: Cl
 
     play_out(play())
     assert slurm.calls == 2
+
+
+def test_a_job_of_which_another_scheduler_has_adopted_a_task_goes_on(slurm: ClusterOfTasks, play_out: Any) -> None:
+    async def play() -> Keeper:
+        first, second, third = Keeper(slurm), Keeper(slurm), Keeper(slurm)
+        await first.keeper.submit([task("a", share=2), task("b", share=2)])
+        await first.until("a", NewsKind.SUBMITTED)
+        await first.keeper.close()
+        assert (await second.keeper.adopt(["a"]), await third.keeper.adopt(["b"])) == ({"a"}, {"b"})
+        await second.keeper.drop(["a"])
+        await asyncio.sleep(30)
+        assert [str(job.state) for job in slurm.queue] == ["PENDING"]
+        assert (second.ends(), third.ends()) == ({}, {})
+        # Once it has adopted the other one as well, nobody else can want it.
+        assert await second.keeper.adopt(["b"]) == {"b"}
+        await second.keeper.drop(["a", "b"])
+        await second.until("b", NewsKind.NOT_WANTED)
+        return second
+
+    assert play_out(play()).ends() == {"a": [NewsKind.NOT_WANTED], "b": [NewsKind.NOT_WANTED]}
 
 
 def test_jobs_are_adopted_once_the_cluster_answers(slurm: ClusterOfTasks, play_out: Any) -> None:
@@ -353,12 +374,12 @@ def test_a_connection_that_cannot_be_read_anew_is_used_as_it_was(slurm: ClusterO
     async def play() -> Keeper:
         keeper = Keeper(slurm)
         await keeper.keeper.submit([task("a")])
-        keeper.keeper._read_at -= 2 * RENEWED
+        keeper.keeper.connection._read_at -= 2 * RENEWED
 
         def missing(_: str) -> Any:
             raise UnknownEndpoint("there is no connection soperator_default", "")
 
-        keeper.keeper._lend = missing
+        keeper.keeper.connection._lend = missing
         await keeper.keeper.submit([task("b")])
         await keeper.until("b", NewsKind.SUBMITTED)
         return keeper
@@ -406,7 +427,8 @@ def test_the_answer_of_a_connection_that_has_been_replaced_is_not_kept(
         # A look finds it first.
         await keeper.keeper.drop(["another"])
         await submission
-        for client, folder in (await keeper.keeper._reach(), await keeper.keeper.prepared()):
+        connection = keeper.keeper.connection
+        for client, folder in (await connection.reach(), await connection.prepared()):
             assert (client, folder.root) == (keeper._client, "/other/airflow/executor")
 
     play_out(play())

@@ -127,4 +127,4 @@ def test_only_the_owner_reads_the_files_and_they_tell_which_job_it_is() -> None:
         assert data is not None
         said = json.load(data)
     assert (member.name, member.mode) == ("a", 0o600)
-    assert said == {"name": "fit.train.manual", "key": one.key.text, "workload": {"log_path": "a.log"}}
+    assert said == {"name": "fit.train.manual", "key": one.key.text, "tasks": 1, "workload": {"log_path": "a.log"}}

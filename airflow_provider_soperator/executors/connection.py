@@ -1,0 +1,152 @@
+"""The connection of an executor, which may be corrected at any time: the cluster's client, and what is behind it.
+
+That is the executor's folder, and the Python there with which tasks run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.executors.environment import PrepareFolder, installed_packages
+from airflow_provider_soperator.executors.options import ExecutorOptions
+from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.files import Piece, ReadPieces, WorkingFolder
+from airflow_provider_soperator.slurm.requests.commands import Request
+
+T = TypeVar("T")
+
+#: Seconds after which the connection is read anew, and the folder is made anew, in which old files are removed then.
+RENEWED, CLEANED = 60.0, 86400.0
+#: Days that a task may run after its token is over: what adopts it needs its file.
+LONGEST = 90
+#: Bytes of the end of a log.
+MOST_OF_LOG = 4 << 20
+
+
+def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+    """The client of a connection."""
+    # Imported here, as every command of Airflow's imports the executor.
+    from airflow_provider_soperator.hooks.slurm import SlurmHook
+
+    return SlurmHook(conn_id).async_client()
+
+
+class ExecutorConnection:
+    """The client of a connection, as that is now, and the folder of the executor behind it."""
+
+    def __init__(
+        self,
+        options: ExecutorOptions,
+        log: Logger,
+        lend: Callable[[str], AbstractAsyncContextManager[AsyncSlurmClient]],
+    ) -> None:
+        self._options, self._log, self._lend = options, log, lend
+        self._lease: AbstractAsyncContextManager[AsyncSlurmClient] | None = None
+        self._client: AsyncSlurmClient | None = None
+        #: Where files are; and the same with the Python that tasks run with, once that is there.
+        self.folder: ExecutorFolder | None = None
+        self.made: ExecutorFolder | None = None
+        self._read_at = self._made_at = 0.0
+        self._reaching, self._making = asyncio.Lock(), asyncio.Lock()
+
+    async def reach(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
+        """The client, of the connection as it is now, and where files are."""
+        while True:
+            client = await self._connected()
+            if self.folder:
+                return client, self.folder
+            asked, folder = await self.patiently(lambda client: folder_of(self._options, client))
+            if asked is self._client:
+                self.folder = folder
+
+    async def _connected(self) -> AsyncSlurmClient:
+        async with self._reaching:
+            now = time.monotonic()
+            if self._client is None or now - self._read_at > RENEWED:
+                client, self._read_at = await self._renewed(), now
+                if client is not self._client:
+                    # It may be another user's, or lead to another cluster.
+                    self._client, self.folder, self.made = client, None, None
+            return self._client
+
+    async def ask(self, request: Request[T]) -> T:
+        return (await self.patiently(lambda client: client.ask(request)))[1]
+
+    async def patiently(self, do: Callable[[AsyncSlurmClient], Coroutine[Any, Any, T]]) -> tuple[AsyncSlurmClient, T]:
+        """Wait while the cluster is away, begin anew if the connection changes; returns the client that did it, too."""
+        while True:
+            client = await self._connected()
+            doing = asyncio.ensure_future(do(client.patient(self._log)))
+            try:
+                while not doing.done() and client is await self._connected():
+                    await asyncio.wait({doing}, timeout=RENEWED)
+                # One that was replaced is closed after a while.
+                if doing.done() and (client is self._client or not doing.exception()):
+                    return client, doing.result()
+            finally:
+                doing.cancel()
+                # What has been sent has its answer first.
+                await asyncio.wait({doing})
+
+    async def prepared(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
+        """The client, and the folder with the Python of the tasks, which take a while if they are not there."""
+        await self.reach()
+        async with self._making:
+            while True:
+                client, now = await self._connected(), time.monotonic()
+                if self.made and now - self._made_at <= CLEANED:
+                    return client, self.made
+                asked, made = await self.patiently(self._make)
+                if asked is self._client:
+                    self.made, self._made_at = made, now
+
+    async def _make(self, client: AsyncSlurmClient) -> ExecutorFolder:
+        packages = () if self._options.python else self._options.packages or installed_packages()
+        keep = self._options.token_days + LONGEST
+        return await client.ask(PrepareFolder(self._options.root, self._options.python, packages, keep))
+
+    async def _renewed(self) -> AsyncSlurmClient:
+        try:
+            lease = self._lend(self._options.conn_id)
+            # With equal settings it is the same client.
+            client, before = await lease.__aenter__(), self._lease
+        except Exception as error:
+            if self._client is None:
+                raise
+            # To Airflow a connection is missing, too, while a secrets backend does not answer.
+            self._log.warning("The connection is used as it was, as it cannot be read at present: %s", error)
+            return self._client
+        self._lease = lease
+        if before:
+            await before.__aexit__(None, None, None)
+        return client
+
+    async def close(self) -> None:
+        if self._lease:
+            await self._lease.__aexit__(None, None, None)
+
+
+async def folder_of(options: ExecutorOptions, client: AsyncSlurmClient) -> ExecutorFolder:
+    """Where the files of an executor are."""
+    home: PurePosixPath = await client.ask(WorkingFolder())
+    return ExecutorFolder(str(home / options.root), options.python)
+
+
+async def read_log(options: ExecutorOptions, leg: str) -> tuple[str, str]:
+    """The log of a task that runs, or its end, and the path on the cluster."""
+    async with lent(options.conn_id) as client:
+        path = (await folder_of(options, client)).log_of(leg)
+        [piece] = await client.ask(ReadPieces((Piece(path, 0, MOST_OF_LOG),)))
+        data, size = piece.data, piece.size or 0
+        if size > MOST_OF_LOG:
+            [piece] = await client.ask(ReadPieces((Piece(path, size - MOST_OF_LOG, MOST_OF_LOG),)))
+            # The first line is cut.
+            data = piece.data.partition(b"\n")[2]
+        return data.decode(errors="replace"), path
