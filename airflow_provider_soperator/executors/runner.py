@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import selectors
+import signal
 import sys
 from pathlib import Path
 
@@ -34,12 +35,15 @@ def main(folder: str, names: list[str]) -> int:
     if len(names) == 1:
         return _run(Path(folder, names[0]))
     waiting, running, codes = names[::-1], set[int](), list[int]()
+    # Slurm signals all processes of a job, and kills what is left of them once this one has ended.
+    signal.signal(signal.SIGTERM, lambda *_: waiting.clear())
     while waiting or running:
         while waiting and len(running) < int(os.environ.get("SLURM_CPUS_ON_NODE", "1")):
             name = waiting.pop()
             if child := os.fork():
                 running.add(child)
             else:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 os._exit(_run(Path(folder, name)))
         child, status = os.wait()
         running.discard(child)

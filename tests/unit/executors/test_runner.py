@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +32,37 @@ def test_an_api_server_that_is_not_reached_is_told(library: str) -> None:
     unreached = type("ConnectError", (Exception,), {"__module__": f"{library}._exceptions"})
     assert runner._code_of(unreached("Connection refused")) == runner.UNREACHED
     assert runner._code_of(OSError("no space left")) == 1
+
+
+#: Two tasks of one job, whose supervisors take a while to end them, and a third one that has not begun.
+TASKS = """
+import os, signal, sys, time
+from pathlib import Path
+from airflow_provider_soperator.executors import runner
+
+def run(file):
+    def end(*_):
+        time.sleep(0.3)
+        file.with_suffix(".ended").touch()
+        os._exit(0)
+    signal.signal(signal.SIGTERM, end)
+    file.touch()
+    time.sleep(600)
+
+runner._prepare, runner._run = lambda: None, run
+sys.exit(runner.main(sys.argv[1], ["a", "b", "c"]))
+"""
+
+
+def test_a_job_that_is_told_to_end_waits_for_all_of_its_tasks(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", TASKS, str(tmp_path)]
+    with subprocess.Popen(words, env=os.environ | {"SLURM_CPUS_ON_NODE": "2"}, start_new_session=True) as job:
+        while len([*tmp_path.iterdir()]) < 2:
+            assert job.poll() is None
+            time.sleep(0.05)
+        os.killpg(job.pid, signal.SIGTERM)
+        assert job.wait(60) == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"a", "b", "a.ended", "b.ended"}
 
 
 def test_a_supervisor_is_not_kept_by_pipes_that_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
