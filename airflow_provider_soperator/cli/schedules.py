@@ -218,6 +218,8 @@ def override(args: Namespace) -> None:
         lines.append(f"  {at:%a %d %b %H:%M}: {units_text(change.after.allocation)} ({change.after.name})")
     show(args, map(_row, new), "\n".join(lines))
     agreed(args, "Keep it so?")
+    if kept_overrides(key) != kept:
+        raise LookupError("the overrides were changed meanwhile, and stay as they are: repeat this")
     from airflow.models.variable import Variable
 
     Variable.set(key, json.dumps(written(new, now, base.zone)))

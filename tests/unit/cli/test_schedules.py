@@ -131,6 +131,18 @@ def test_an_override_is_shown_kept_and_removed(
     assert json.loads(variables["nights_overrides"]) == []
 
 
+def test_an_override_that_was_added_during_the_question_is_not_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, others = written(tmp_path, "nights"), {"when": "2030-02-01/2030-02-02", "allocation": {"training": 3}}
+    monkeypatch.setattr(
+        schedules, "agreed", lambda args, question: variables.update(nights_overrides=json.dumps([others]))
+    )
+    said = called(capsys, "override", file, "training=2", "--until", "2030-01-06T08:00").status
+    assert "The overrides were changed meanwhile" in str(said)
+    assert json.loads(variables["nights_overrides"]) == [others]
+
+
 def test_an_override_that_is_over_may_be_of_an_earlier_schedule(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str]
 ) -> None:
