@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver.common.keys import Keys
 
 from tests.integration.cluster import Cluster
 from tests.ui.page import Page
@@ -132,6 +133,44 @@ def test_it_is_as_dark_as_airflow(browser: webdriver.Chrome, airflow: str, conne
     assert found == {"light": "light", "dark": "dark"}
 
 
+def refreshed(browser: webdriver.Chrome) -> bool:
+    """Whether the page would go on to renew itself."""
+    said = browser.execute_async_script("refresh().then(arguments[0], (error) => arguments[0](String(error)))")
+    return said is True
+
+
+def test_what_is_typed_stays_and_it_is_told_that_all_else_gets_old(
+    browser: webdriver.Chrome, airflow: str, connection: str
+) -> None:
+    board = Board(browser, airflow, f"connection={connection}")
+    search = board.find("//input[@name = 'search']")
+    search.send_keys("fit")
+    board.click("//input[@name = 'on_node']")
+    assert refreshed(browser)
+    assert search.get_attribute("value") == "fit"
+    notice = board.find("//*[@id = 'notice'][contains(., 'is getting old while a form is filled in')]")
+    search.send_keys(Keys.BACKSPACE * 3)
+    assert refreshed(browser)
+    # Who has only clicked into a field sees what is new.
+    assert not notice.is_displayed()
+    assert browser.switch_to.active_element.get_attribute("name") == "search"
+
+
+def test_on_a_phone_tables_are_moved_and_not_squeezed(
+    browser: webdriver.Chrome, airflow: str, cluster: Cluster, connection: str
+) -> None:
+    cluster.run("scontrol", "update", "nodename=worker-0", "state=drain", "reason=airflow:nightly: it is tested")
+    cluster.drained.add("worker-0")
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    try:
+        board = Page(browser, f"{airflow}/soperator/?connection={connection}")
+        assert board.find("//td[. = 'it is tested']").size["width"] > 80
+        assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth && innerWidth == 390")
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_what_is_gone_is_not_said_to_be_an_airflow_that_does_not_answer(
     browser: webdriver.Chrome, airflow: str, connection: str
 ) -> None:
@@ -139,6 +178,5 @@ def test_what_is_gone_is_not_said_to_be_an_airflow_that_does_not_answer(
     board.find("//h2[. = 'Nodes']")
     # As that of a job whose output is looked at while it leaves the queue.
     browser.execute_script("history.replaceState(null, '', '?connection=gone')")
-    said = browser.execute_async_script("refresh().then(arguments[0], (error) => arguments[0](String(error)))")
-    assert said is True
+    assert refreshed(browser)
     board.find("//h1[. = 'No connection gone']")

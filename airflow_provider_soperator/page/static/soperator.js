@@ -30,6 +30,10 @@ function tell(text) {
   notice.hidden = !text;
 }
 
+function isChanged(field) {
+  return field.matches("option") ? field.selected !== field.defaultSelected : field.value !== field.defaultValue;
+}
+
 async function refresh() {
   const page = document.getElementById("page");
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
@@ -41,10 +45,15 @@ async function refresh() {
   if (!answer.ok && answer.status !== 404) throw new Error(String(answer.status));
   const drawn = new DOMParser().parseFromString(await answer.text(), "text/html");
   const focused = document.activeElement;
-  // What is being typed is not taken away.
-  if (page.contains(focused) && focused.matches("input, select")) return true;
+  // What is being typed or chosen is not taken away.
+  if (focused.matches("select") || [...page.querySelectorAll("input, option")].some(isChanged)) {
+    tell("What is shown is getting old while a form is filled in.");
+    return true;
+  }
+  const places = [...page.querySelectorAll(".wide")].map((one) => one.scrollLeft);
   page.replaceChildren(...drawn.getElementById("page").childNodes);
   document.body.dataset.refresh = drawn.body.dataset.refresh;
+  page.querySelectorAll(".wide").forEach((one, place) => { one.scrollLeft = places[place] ?? 0; });
   if (focused.id) document.getElementById(focused.id)?.focus({ preventScroll: true });
   tell("");
   return true;
