@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from airflow_provider_soperator.board.capacity_dags import CapacityDag, capacity_dags
-from airflow_provider_soperator.board.looks import attempt
+from airflow_provider_soperator.board.looks import attempt, kept_since
 from airflow_provider_soperator.capacity import reconciliation
 from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
@@ -45,7 +45,7 @@ async def look_at_capacity(connection: str, before: CapacityLook | None = None) 
         dags=dags,
         worlds={name: world for name, world in zip(looks, found, strict=True) if world},
         failures=failures,
-        since={name: last.since.get(name, last.taken) for name in failures if name in last.worlds},
+        since=kept_since(failures, before),
     )
 
 

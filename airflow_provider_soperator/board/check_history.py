@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
-from airflow_provider_soperator.board.looks import attempt
+from airflow_provider_soperator.board.looks import attempt, kept_since
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.figures import VARIABLES, FiguresMistake, Kept, kept_figures, slower
 from airflow_provider_soperator.health.findings import Finding
@@ -40,10 +40,12 @@ class CheckLook:
 class HealthLook:
     """What is known of the health of a cluster's nodes beside what Slurm says."""
 
+    taken: datetime
     observations: Observations = Observations()  # noqa: RUF009 - it is frozen
     checks: Sequence[CheckLook] = ()
-    #: Why a source could not be asked, by the name of the source.
+    #: Why a source could not be asked, by the name of the source; and since when what is known of it is as it was.
     failures: Mapping[str, str] = field(default_factory=dict)
+    since: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +69,21 @@ class Course:
 
 async def look_at_health(connection: str, before: HealthLook | None = None) -> HealthLook:
     """Figures from Airflow Variables; Pods and active checks, if the connection names one to Kubernetes."""
-    failures, last = dict[str, str](), before or HealthLook()
+    now, failures = datetime.now(timezone.utc), dict[str, str]()
+    last = before or HealthLook(taken=now)
     figures, pods, checks = await asyncio.gather(
         attempt("figures of checks", failures, asyncio.to_thread(_all_figures, failures), last.observations.figures),
         attempt("Pods", failures, _pods(connection), last.observations.kubernetes),
         attempt("active checks", failures, _checks(connection), last.checks),
     )
-    return HealthLook(observations=Observations(kubernetes=pods, figures=figures), checks=checks, failures=failures)
+    return HealthLook(
+        taken=now,
+        observations=Observations(kubernetes=pods, figures=figures),
+        checks=checks,
+        failures=failures,
+        # Of figures that cannot be read none are shown.
+        since=kept_since(failures.keys() & {"figures of checks", "Pods", "active checks"}, before),
+    )
 
 
 def _all_figures(failures: dict[str, str]) -> dict[str, Kept]:

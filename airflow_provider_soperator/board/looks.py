@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from datetime import datetime
+from typing import Any, Generic, TypeVar
 
 from async_timeout import timeout
 
@@ -32,6 +33,12 @@ async def attempt(
     except Exception as error:
         failures[what] = in_words(error)
     return otherwise
+
+
+def kept_since(failures: Iterable[str], before: Any) -> dict[str, datetime]:
+    """Since when parts of a look that could not be read are as they were; those that never were read are left out."""
+    first = {name: before.taken for name in failures if name not in before.failures} if before else {}
+    return first | {name: before.since[name] for name in failures if before and name in before.since}
 
 
 @dataclass

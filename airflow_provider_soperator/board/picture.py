@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from airflow_provider_soperator.board.looks import PATIENCE, attempt
+from airflow_provider_soperator.board.looks import PATIENCE, attempt, kept_since
 from airflow_provider_soperator.board.tasks import JobTasks, find_tasks
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.functions.call import FOLDER
@@ -146,8 +146,7 @@ async def take(connection: str, before: Picture | None = None) -> Picture:
         late = last.taken - _LATE
         new = {one.id for one in read["jobs"] if known.get(one.id) != one.name or (one.submitted or late) > late}
         read |= [await part("tasks", asyncio.to_thread(find_tasks, read["jobs"], last.tasks, new))]
-    since = {name: last.since.get(name, last.taken) for name in failures} if before else {}
-    now = datetime.now(timezone.utc)
+    now, since = datetime.now(timezone.utc), kept_since(failures, before)
     return Picture(connection=connection, taken=now, failures=failures, since=since, **read)
 
 

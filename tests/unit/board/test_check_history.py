@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_soperator.board import check_history
 from airflow_provider_soperator.board.check_history import HealthLook, alike, courses, look_at_health
+from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.findings import Finding, FindingKind
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, LastRun
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
@@ -106,6 +107,13 @@ def test_each_source_is_asked_and_one_that_fails_is_told(monkeypatch: pytest.Mon
     fryer, ssh = seen.checks
     assert (fryer.name, fryer.state, fryer.is_bad, fryer.why) == ("gpu-fryer", "Failed", True, "job 7 (FAILED, hot)")
     assert (ssh.state, ssh.is_bad, ssh.at) == ("never run", False, None)
+
+
+def test_what_is_known_of_a_source_that_does_not_answer_has_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = HealthLook(taken=datetime(2026, 11, 25, tzinfo=timezone.utc), observations=Observations(kubernetes={}))
+    first = look(monkeypatch, before)
+    assert (first.observations.kubernetes, first.since) == ({}, {"Pods": before.taken})
+    assert look(monkeypatch, first).since == first.since
 
 
 def test_without_a_kubernetes_connection_there_are_no_checks(monkeypatch: pytest.MonkeyPatch) -> None:

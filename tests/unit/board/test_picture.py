@@ -107,6 +107,15 @@ def test_what_cannot_be_read_stays_as_it_was_and_is_told() -> None:
     assert after.since == {"jobs": before.taken, "tasks": before.taken}
 
 
+def test_what_was_never_read_has_no_age() -> None:
+    async def story() -> Picture:
+        with cluster() as slurm:
+            slurm.answers[ListNodes] = SlurmError("Unable to contact slurm controller", "sinfo")
+            return await take("c", await take("c", await take("c")))
+
+    assert asyncio.run(story()).since == {}
+
+
 def test_a_cluster_that_does_not_answer_is_told_after_a_while() -> None:
     async def story() -> Picture:
         with cluster(PATIENCE=0.05) as slurm:

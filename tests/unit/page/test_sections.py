@@ -47,9 +47,11 @@ CAPACITY = CapacityLook(
     failures={"twin": HOSTILE},
 )
 HEALTH = HealthLook(
+    taken=NOW,
     observations=Observations(figures={HOSTILE: {"worker-0": [(day, {HOSTILE: 1.0 + day}) for day in range(4)]}}),
     checks=[CheckLook(name=HOSTILE, state="Failed", is_bad=True, at=NOW, why=HOSTILE)],
     failures={"Pods": HOSTILE},
+    since={"Pods": NOW - timedelta(hours=2)},
 )
 OF_DAGS = [
     Used(user=HOSTILE, dag_id=dag, name="fit", jobs=1, gpu_hours=4, failed_hours=4, waits=(60.0,))
@@ -90,6 +92,7 @@ def test_one_sees_who_has_the_block_what_comes_next_and_what_was_used(rights: Ev
         "8.0 GPU-hours of 2 jobs, 100 % of them of jobs that failed",
         "Not read: the block of twin.",
         "Not read: Pods.",
+        "What is shown of it is 2 h old.",
     ):
         assert part in text
 
