@@ -18,6 +18,7 @@ from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
+from airflow_provider_soperator.slurm.requests import WhoAmI
 from airflow_provider_soperator.slurm.submission_keys import strip_key
 
 #: Rows on a page, and reasons above them.
@@ -26,8 +27,8 @@ ROWS, _REASONS = 100, 4
 _BYTES, _LINES = 32 << 10, 200
 #: An offset beyond the end of any file: only its size is read.
 _BEYOND = (1 << 63) - 1
-#: Seconds for which viewers share what was read.
-_MAX_AGE = 5.0
+#: Seconds for which viewers share what was read, and who the user of a connection is.
+_MAX_AGE, _OF_USER = 5.0, 600.0
 
 
 class QueueQuery(BaseModel):
@@ -158,11 +159,17 @@ def _order(row: QueueRow) -> tuple[int, int, object]:
 
 
 async def output_tail(connection: str, job: Job) -> str:
-    """The last lines of what a job has printed; raises ``ClusterError`` if they cannot be read."""
+    """The last lines of what a job has printed; raises ``ClusterError`` if they cannot be read.
+
+    Others can give their jobs any name, also with the key of a task, and let their output be a link to any file.
+    """
     path = job.output
     if not path:
         raise FileError("it is not known yet which file the job writes")
     async with SlurmHook(connection).async_client() as client:
+        user = await client.ask_shared(WhoAmI(), _OF_USER)
+        if job.user != user:
+            raise FileError(f"it is a job of {job.user}: the connection {connection} reads those of {user}")
         [found] = await client.ask_shared(ReadPieces((Piece(path, _BEYOND, 0),)), _MAX_AGE)
         if found.size is None:
             raise FileError("the job has written no output yet")

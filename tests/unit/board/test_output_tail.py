@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,9 @@ from airflow_provider_soperator.board.queue_rows import output_tail
 from airflow_provider_soperator.slurm.files import FileError, FilePiece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.requests import WhoAmI
 
-JOB = Job(id=JobId(7), raw_id=7, workdir="/home/ann", stdout="out.%j")
+JOB = Job(id=JobId(7), raw_id=7, user="ann", workdir="/home/ann", stdout="out.%j")
 
 
 class Files:
@@ -24,7 +27,10 @@ class Files:
         self.files = {f"/home/ann/{name.replace('_', '.')}": data for name, data in files.items()}
         self.read = 0
 
-    async def ask_shared(self, request: ReadPieces, max_age: float) -> list[FilePiece]:
+    async def ask_shared(self, request: Any, max_age: float) -> Any:
+        if isinstance(request, WhoAmI):
+            return "ann"
+        assert isinstance(request, ReadPieces)
         found = []
         for piece in request.pieces:
             data = self.files.get(piece.path)
@@ -65,3 +71,11 @@ def test_what_cannot_be_read_is_told() -> None:
         tail(Files())
     with pytest.raises(FileError, match="not known yet"):
         tail(Files(), Job(id=JobId(8)))
+
+
+def test_the_file_of_a_job_of_another_user_is_not_opened() -> None:
+    """Their job may have the name of a task's, and its output may be a link to what only this user may read."""
+    files = Files(out_7=b"secret\n")
+    with pytest.raises(FileError, match="it is a job of mallory: the connection c reads those of ann"):
+        tail(files, replace(JOB, user="mallory"))
+    assert files.read == 0
