@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_soperator.hooks.connections import installed, known
+from airflow_provider_soperator.hooks.connections import http_address, installed, known
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ class AirflowApiHook(BaseHook):
             import httpx
         with known(self.api_conn_id):
             connection = self.get_connection(self.api_conn_id)
-        host = connection.host or ""
-        url = host if "://" in host else f"{connection.schema or 'http'}://{host}"
-        url = f"{url.rstrip('/')}:{connection.port}" if connection.port else url.rstrip("/")
+        url = http_address(connection)
         try:
             with httpx.Client(base_url=url, timeout=_PATIENCE) as client:
                 token = self._token(client, connection.login, connection.password)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow_provider_soperator.errors import ConnectionMistake, nearest
 
@@ -138,6 +139,23 @@ async def read_connection(conn_id: str) -> tuple[Connection, dict[str, Any]]:
     with known(conn_id):
         connection = await get_async_connection(conn_id)
     return connection, await get_async_extra_dejson(connection)
+
+
+def http_address(connection: Any) -> str:
+    """The address of a connection of type ``http``, whose host may be a whole one, with a path.
+
+    >>> from types import SimpleNamespace as Connection
+    >>> http_address(Connection(conn_type="http", schema=None, host="https://example.com/prom/", port=9090))
+    'https://example.com:9090/prom'
+    >>> http_address(Connection(conn_type="https", schema=None, host="example.com", port=None))
+    'https://example.com'
+    """
+    host = (connection.host or "").strip().rstrip("/")
+    # A connection that is written as the address https://... is of that type to Airflow.
+    scheme = connection.schema or ("https" if connection.conn_type == "https" else "http")
+    url = urlsplit(host if "://" in host else f"{scheme}://{host}")
+    is_complete = not connection.port or re.search(r":\d+$", url.netloc)
+    return (url if is_complete else url._replace(netloc=f"{url.netloc}:{connection.port}")).geturl()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
-from airflow_provider_soperator.hooks.connections import installed, read_connection
+from airflow_provider_soperator.hooks.connections import http_address, installed, read_connection
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectRefused,
@@ -84,13 +84,15 @@ class PrometheusHook(BaseHook):
         with installed("rest"):
             import httpx
         connection, extra = await read_connection(self.prometheus_conn_id)
+        if not (connection.host or "").strip():
+            raise ConnectFailed(f"the connection {self.prometheus_conn_id} has no host", _CHECK)
         token = extra.get("bearer_token") or ("" if connection.login else connection.password)
         headers = dict(extra.get("headers") or {})
         if token:
             headers["Authorization"] = f"Bearer {token}"
         try:
             return httpx.AsyncClient(
-                base_url=_address(connection),
+                base_url=http_address(connection),
                 headers=headers,
                 auth=(connection.login, connection.password or "") if connection.login else None,
                 verify=extra.get("verify", True),
@@ -98,16 +100,6 @@ class PrometheusHook(BaseHook):
             )
         except (httpx.InvalidURL, OSError) as error:
             raise ConnectFailed(f"the connection {self.prometheus_conn_id} cannot be used ({error})", _CHECK) from error
-
-
-def _address(connection: Any) -> str:
-    host = (connection.host or "").strip().rstrip("/")
-    if not host:
-        raise ConnectFailed(f"the connection {connection.conn_id} has no host", _CHECK)
-    if "://" in host:
-        return f"{host}/"
-    port = f":{connection.port}" if connection.port else ""
-    return f"{connection.schema or 'http'}://{host}{port}/"
 
 
 def vector_of(status: int, content: bytes, expression: str) -> list[Sample]:
