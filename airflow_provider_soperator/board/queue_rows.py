@@ -12,21 +12,20 @@ from pydantic import BaseModel, ConfigDict
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.board.wall import nodes_of
-from airflow_provider_soperator.client.output import Console
+from airflow_provider_soperator.client.output import lines_of
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
+from airflow_provider_soperator.slurm.files import FileError, ends_of
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
 from airflow_provider_soperator.slurm.requests import WhoAmI
+from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.submission_keys import strip_key
 
 #: Rows on a page, and reasons above them.
 ROWS, _REASONS = 100, 4
 #: Bytes that are read of the end of a file, and lines that are shown.
 _BYTES, _LINES = 32 << 10, 200
-#: An offset beyond the end of any file: only its size is read.
-_BEYOND = (1 << 63) - 1
 #: Seconds for which viewers share what was read, and who the user of a connection is.
 _MAX_AGE, _OF_USER = 5.0, 600.0
 
@@ -170,12 +169,7 @@ async def output_tail(connection: str, job: Job) -> str:
         user = await client.ask_shared(WhoAmI(), _OF_USER)
         if job.user != user:
             raise FileError(f"it is a job of {job.user}: the connection {connection} reads those of {user}")
-        [found] = await client.ask_shared(ReadPieces((Piece(path, _BEYOND, 0),)), _MAX_AGE)
-        if found.size is None:
-            raise FileError("the job has written no output yet")
-        begin = max(0, found.size - _BYTES)
-        [piece] = await client.ask_shared(ReadPieces((Piece(path, begin, _BYTES),)), _MAX_AGE)
-    console = Console()
-    lines = [*console.feed(piece.data), *console.end()]
-    # The first one is cut.
-    return "\n".join(lines[1 if begin and len(lines) > 1 else 0 :][-_LINES:])
+        [end] = await run_steps_async(ends_of([path], _BYTES), lambda request: client.ask_shared(request, _MAX_AGE))
+    if end.size is None:
+        raise FileError("the job has written no output yet")
+    return "\n".join(lines_of(end.data)[-_LINES:])

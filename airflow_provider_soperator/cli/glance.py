@@ -66,7 +66,7 @@ def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
     yield "queue", "pending", f"{counted(queue.pending, 'jobs')}, {queue.gpus_pending} GPUs"
     for _, why, count in queue.reasons:
         yield "queue", f"{count} wait", why
-    for name, found in picture.findings.items():
+    for name, found in picture.findings().items():
         for one in found:
             yield "health", name, one.what
     for left in left_overs(picture):
@@ -118,7 +118,7 @@ def nodes(args: Namespace) -> None:
 @command
 def health(args: Namespace) -> None:
     """List what Slurm has against nodes."""
-    found = picture_of(args, "nodes").findings
+    found = picture_of(args, "nodes").findings()
     rows = (
         {
             "node": one.node,

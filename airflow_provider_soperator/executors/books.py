@@ -6,7 +6,7 @@ its own, and a job. The end of a leg that another has followed is not told, as i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -30,37 +30,35 @@ class Books:
     (None, 'task', None)
     """
 
-    _keys: dict[str, Hashable] = field(default_factory=dict)
-    _phases: dict[str, Phase] = field(default_factory=dict)
+    _open: dict[str, tuple[Hashable, Phase]] = field(default_factory=dict)
     _newest: dict[Hashable, str] = field(default_factory=dict)
 
     def accept(self, leg: str, key: Hashable, phase: Phase = Phase.ACCEPTED) -> None:
         """Note a leg, which is the newest of its key from here on."""
-        self._keys[leg], self._phases[leg], self._newest[key] = key, phase, leg
+        self._open[leg], self._newest[key] = (key, phase), leg
 
     def __contains__(self, leg: str) -> bool:
-        return leg in self._keys
+        return leg in self._open
 
     def move(self, leg: str, phase: Phase) -> None:
         """Note what has become of a job."""
-        if leg in self._phases:
-            self._phases[leg] = phase
+        if leg in self._open:
+            self._open[leg] = self._open[leg][0], phase
 
     def put_back(self, leg: str) -> None:
         """Note that a job waits, also if it was seen to start."""
-        if self._phases.get(leg) is Phase.STARTED:
-            self._phases[leg] = Phase.SUBMITTED
+        if leg in self._open and self._open[leg][1] is Phase.STARTED:
+            self.move(leg, Phase.SUBMITTED)
 
     def key_of(self, leg: str) -> Hashable | None:
         """The key of a task whose newest leg this is; None of all others."""
-        key = self._keys.get(leg)
-        return key if key is not None and self._newest.get(key) == leg else None
+        key, _ = self._open.get(leg, (None, None))
+        return key if self._newest.get(key) == leg else None
 
     def end(self, leg: str) -> Hashable | None:
         """Forget a leg; returns the key of its task if Airflow is to know of this end."""
         key = self.key_of(leg)
-        self._keys.pop(leg, None)
-        self._phases.pop(leg, None)
+        self._open.pop(leg, None)
         if key is not None:
             del self._newest[key]
         return key
@@ -68,13 +66,9 @@ class Books:
     @property
     def unstarted(self) -> list[str]:
         """The legs whose jobs have not started, so that no task can tell its job that it is not wanted."""
-        return [leg for leg, phase in self._phases.items() if phase is not Phase.STARTED]
+        return [leg for leg, (_, phase) in self._open.items() if phase is not Phase.STARTED]
 
     @property
     def unsubmitted(self) -> int:
         """The number of tasks that Slurm does not have yet."""
-        return sum(phase is Phase.ACCEPTED for phase in self._phases.values())
-
-    @property
-    def legs(self) -> Iterable[str]:
-        return tuple(self._keys)
+        return sum(phase is Phase.ACCEPTED for _, phase in self._open.values())

@@ -17,8 +17,8 @@ from airflow_provider_soperator.executors.environment import PrepareFolder, inst
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.files import Piece, ReadPieces, WorkingFolder
-from airflow_provider_soperator.slurm.requests.commands import Request
+from airflow_provider_soperator.slurm.files import WorkingFolder, ends_of
+from airflow_provider_soperator.slurm.requests.commands import Request, run_steps_async
 
 T = TypeVar("T")
 
@@ -143,10 +143,5 @@ async def read_log(options: ExecutorOptions, leg: str) -> tuple[str, str]:
     """The log of a task that runs, or its end, and the path on the cluster."""
     async with lent(options.conn_id) as client:
         path = (await folder_of(options, client)).log_of(leg)
-        [piece] = await client.ask(ReadPieces((Piece(path, 0, MOST_OF_LOG),)))
-        data, size = piece.data, piece.size or 0
-        if size > MOST_OF_LOG:
-            [piece] = await client.ask(ReadPieces((Piece(path, size - MOST_OF_LOG, MOST_OF_LOG),)))
-            # The first line is cut.
-            data = piece.data.partition(b"\n")[2]
-        return data.decode(errors="replace"), path
+        [end] = await run_steps_async(ends_of([path], MOST_OF_LOG), client.ask)
+        return end.data.decode(errors="replace"), path

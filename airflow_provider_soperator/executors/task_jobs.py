@@ -131,7 +131,12 @@ class ExecutorFolder:
         made = (
             _shared(job, share, group) if share > 1 else _arrays(job, group) for job, share, group in groups.values()
         )
-        return [one for jobs in made for one in self._with_arguments(jobs)], rejected
+        jobs = [
+            replace(one, job=one.job.replace(args=(self.tasks, *(task.leg for task in one.tasks))))
+            for some in made
+            for one in some
+        ]
+        return jobs, rejected
 
     def _job(self, said: dict[str, Any], env: Mapping[str, str]) -> tuple[BatchJob, int]:
         share = said.pop(SHARE, 1)
@@ -148,11 +153,6 @@ class ExecutorFolder:
         )
         job.check()
         return job, share
-
-    def _with_arguments(self, jobs: Iterable[TaskJob]) -> Iterable[TaskJob]:
-        for one in jobs:
-            args = (self.tasks, *(task.leg for task in one.tasks))
-            yield replace(one, job=one.job.replace(args=args))
 
     def archive(self, jobs: Iterable[TaskJob]) -> bytes:
         """The files that the jobs read, which only their user can read; also what adopts them needs to know."""

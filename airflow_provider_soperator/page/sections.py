@@ -18,7 +18,7 @@ from airflow_provider_soperator.board.looks import Looks
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.schedule_band import Band, band, conflicts
 from airflow_provider_soperator.board.usage import DAYS, UsageLook, look_at_usage
-from airflow_provider_soperator.health.assessment import Observations, assess
+from airflow_provider_soperator.health.assessment import Observations
 
 #: Seconds between two looks at blocks, schedules and checks; and between two questions to accounting.
 MINUTE, HOUR = 60.0, 3600.0
@@ -58,7 +58,7 @@ def said(
         "bands": [(dag, _band(dag, now)) for dag in seen.dags],
         "conflicts": conflicts(seen.dags, {name: world.block for name, world in seen.worlds.items()}, now),
         "health": health,
-        "findings": _findings(picture, health),
+        "findings": picture.findings(health.observations if health else Observations()),
         "courses": courses(figures, [node.name for node in picture.nodes]),
         "usage": usage,
         "tables": usage and usage.tables(may_see),
@@ -94,11 +94,3 @@ def _blocks(picture: Picture, look: CapacityLook) -> list[Any]:
                 "since": look.since.get(dag.dag_id),
             }
     return list(found.values())
-
-
-def _findings(picture: Picture, health: HealthLook | None) -> dict[str, Any]:
-    """The findings of each node that has any, of all sources."""
-    seen = health.observations if health else Observations()
-    if seen == Observations():
-        return picture.findings
-    return {name: found for name, found in assess(picture.nodes, seen).items() if found}

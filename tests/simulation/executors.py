@@ -185,7 +185,7 @@ class World(Story):
             return
         scheduler = self.dice.choice(alive)
         self.note("%s ends", scheduler.process.name)
-        self.orphaned |= scheduler.executor._books._keys.keys() | {*scheduler.executor.keeper.ended}
+        self.orphaned |= scheduler.executor._books._open.keys() | {*scheduler.executor.keeper.ended}
         self.orphaned |= {one.leg for one in self.tasks if one.owner is scheduler}
         if self.dice.random() < 0.2:
             scheduler.life.cancel()
