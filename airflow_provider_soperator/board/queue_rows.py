@@ -48,11 +48,16 @@ class QueueRow:
 
     job: Job
     tasks: JobTasks | None
-    #: Why it waits.
-    why: str
-    gpus: int
-    #: Pending elements of an array share a row.
-    count: int
+
+    @property
+    def why(self) -> str:
+        """Why it waits."""
+        return reason_in_words(self.job)
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of all that share the row, as pending elements of an array do."""
+        return self.job.gpus * self.job.count
 
     @property
     def name(self) -> str:
@@ -100,14 +105,14 @@ class QueuePage:
 
 def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> QueuePage:
     """The rows that fit a query: running jobs first, then pending ones by priority, then those that have ended."""
-    rows = [_row(job, picture.tasks.get(job.id)) for job in picture.jobs]
+    rows = [QueueRow(job=job, tasks=picture.tasks.get(job.id)) for job in picture.jobs]
     running = [row for row in rows if row.job.state.is_active]
     pending = [row for row in rows if row.job.state.is_pending]
     reasons, waiting = Counter[str](), dict[str, Job]()
     for row in pending:
         # Elements that wait for several reasons are one row, with all of these.
         reason = row.job.reason.partition(",")[0]
-        reasons[reason] += row.count
+        reasons[reason] += row.job.count
         waiting[reason] = replace(row.job, reason=reason)
     fitting = [row for row in rows if _fits(row, query)]
     fitting.sort(key=_order)
@@ -117,10 +122,10 @@ def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> Queu
         rows=tuple(fitting[first : first + at_most]),
         total=len(fitting),
         first=first,
-        running=sum(row.count for row in running),
-        pending=sum(row.count for row in pending),
+        running=sum(row.job.count for row in running),
+        pending=sum(row.job.count for row in pending),
         gpus_running=sum(row.gpus for row in running),
-        gpus_pending=sum(row.gpus * row.count for row in pending),
+        gpus_pending=sum(row.gpus for row in pending),
         reasons=tuple(
             (reason, reason_in_words(waiting[reason]), number)
             for reason, number in reasons.most_common(_REASONS)
@@ -131,11 +136,7 @@ def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> Queu
 
 def row_of(picture: Picture, job: JobId) -> QueueRow:
     """The row of one job of the picture."""
-    return next(_row(one, picture.tasks.get(job)) for one in picture.jobs if one.id == job)
-
-
-def _row(job: Job, tasks: JobTasks | None) -> QueueRow:
-    return QueueRow(job=job, tasks=tasks, why=reason_in_words(job), gpus=job.gpus, count=job.count)
+    return next(QueueRow(job=one, tasks=picture.tasks.get(job)) for one in picture.jobs if one.id == job)
 
 
 def _fits(row: QueueRow, query: QueueQuery) -> bool:

@@ -104,7 +104,8 @@ def _block(dag_id: str, task: Any, demand: Demand, args: Namespace) -> tuple[Slu
     if count < 2:
         raise ValueError(f"a block of {count} nodes cannot be divided: give --nodes of 2 or more")
     transfer = args.transfer or task.transfer // _MINUTE or _TRANSFER
-    service = next((one for one in demand.loads if one.target == served and _is_of_requests(one)), None)
+    of_requests = [one for one in demand.loads if isinstance(one, ServiceLoad) or getattr(one, "per_unit", None)]
+    service = next((one for one in of_requests if one.target == served), None)
     if service is None:
         what = f"no load of {served} says what is of use however many units there are"
         raise CapacityMistake(what, "give a ServiceLoad, or a MetricLoad with per_unit")
@@ -119,10 +120,6 @@ def _block(dag_id: str, task: Any, demand: Demand, args: Namespace) -> tuple[Slu
     loads = [service, queue] if demand.targets[0] == served else [queue, service]
     demand = replace(demand, loads=loads, observe=False)
     return nodes, SharedBlock(count, gpus, transfer, demand, task.grace // _MINUTE)
-
-
-def _is_of_requests(load: object) -> bool:
-    return isinstance(load, ServiceLoad) or (isinstance(load, MetricLoad) and load.per_unit is not None)
 
 
 def _needs(load: ServiceLoad | MetricLoad, args: Namespace) -> tuple[datetime, list[int]]:

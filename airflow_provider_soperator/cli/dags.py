@@ -34,13 +34,9 @@ if TYPE_CHECKING:
 _PAYLOAD = re.compile(r"(<<'END'\n)(.*?)(?=^END$)", re.DOTALL | re.MULTILINE)
 
 
-def job_tasks(dag: DAG) -> list[Any]:
-    """The tasks of a DAG that submit a job, in their order; mapped ones, too."""
-    return [task for task in in_order(dag) if getattr(_class_of(task), "is_slurm_job", False)]
-
-
-def _class_of(task: Any) -> Any:
-    return getattr(task, "operator_class", type(task))
+def _has_job(task: Any) -> bool:
+    """True for a task that submits a job; mapped ones, too."""
+    return getattr(getattr(task, "operator_class", type(task)), "is_slurm_job", False)
 
 
 # plan
@@ -79,7 +75,7 @@ def _blocks(dag: DAG, conf: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for task in in_order(dag):
         if isinstance(task, SubmitAheadOperator):
             yield _block(dag, task, task.segment.stages, conf)
-        elif getattr(_class_of(task), "is_slurm_job", False) and not pipeline_of(task):
+        elif _has_job(task) and not pipeline_of(task):
             yield _block(dag, task, [task.task_id], conf)
 
 
@@ -132,7 +128,7 @@ def lint(args: Namespace) -> None:
     for bag in bags(args.dags):
         rows += [(file, "", "", _where(file, why)) for file, why in bag.import_errors.items()]
         for dag in bag.dags.values():
-            tasks += [(dag, task) for task in job_tasks(dag)]
+            tasks += [(dag, task) for task in in_order(dag) if _has_job(task)]
             on_nodes += [(dag, task) for task in dag.tasks if "SlurmExecutor" in (task.executor or "")]
     rows += [(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in tasks for wrong in _files(dag, task)]
     rows += [(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in on_nodes for wrong in _rejected(task)]

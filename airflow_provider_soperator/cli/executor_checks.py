@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
+
+from async_timeout import timeout
 
 from airflow_provider_soperator.cli.verdicts import Verdict, judged
 from airflow_provider_soperator.executors import SlurmExecutor
-from airflow_provider_soperator.executors.connection import lent
-from airflow_provider_soperator.executors.environment import installed_packages
-from airflow_provider_soperator.executors.job_keeper import News, NewsKind
+from airflow_provider_soperator.executors.books import News, NewsKind
+from airflow_provider_soperator.executors.environment import installed_packages, lent
 from airflow_provider_soperator.executors.options import ExecutorOptions
-from airflow_provider_soperator.executors.trial import trial
+from airflow_provider_soperator.executors.task_jobs import SHARE
 from airflow_provider_soperator.slurm.files import FileRequest
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput
@@ -86,6 +90,38 @@ async def _executor(asked: Mapping[str, str]) -> AsyncIterator[Verdict]:
         yield _way_back(await trial(executor, asked, _JOB), keeper.env["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"])
     finally:
         await keeper.close()
+
+
+async def trial(executor: SlurmExecutor, asked: Mapping[str, Any], patience: float) -> list[News]:
+    """Have a node start two tasks that do not exist; returns their ends, or what was last told before these.
+
+    Airflow refuses both, the second for its token; a server that is no Airflow's answers both alike.
+    """
+    from airflow.executors.workloads import ExecuteTask
+
+    # Tasks in one job have one end.
+    asked, queue = {**asked, SHARE: 1}, executor.conf.get("operators", "default_queue", fallback="default")
+    tasks = []
+    for index in (0, 1):
+        ti = {
+            **{"id": uuid4(), "dag_version_id": uuid4(), "dag_id": "doctor", "task_id": "trial", "run_id": "doctor"},
+            **{"try_number": 1, "map_index": index, "pool_slots": 1, "queue": queue, "priority_weight": 1},
+            **{"external_executor_id": str(uuid4()), "executor_config": asked},
+        }
+        said = {"token": "", "ti": ti, "dag_rel_path": "doctor.py", "bundle_info": {"name": "any"}, "log_path": None}
+        tasks.append(executor.queued_task(ExecuteTask.model_validate(said)))
+    tasks[1] = replace(tasks[1], workload={**tasks[1].workload, "token": "none"})
+    keeper, ends, last = executor.keeper, dict[str, Any](), list[Any]()
+    with suppress(asyncio.TimeoutError):
+        async with timeout(patience):
+            await keeper.submit(tasks)
+            while len(ends) < len(tasks):
+                await asyncio.sleep(0.2)
+                news = [*executor.news()]
+                last = news[-1:] or last
+                ends |= {one.leg: one for one in news if one.is_end}
+    await keeper.drop([task.leg for task in tasks])
+    return [ends[task.leg] for task in tasks] if len(ends) == len(tasks) else last
 
 
 def _packages(there: Mapping[str, str]) -> Verdict:

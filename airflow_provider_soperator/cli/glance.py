@@ -11,11 +11,10 @@ import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from airflow_provider_soperator.board.leftovers import LeftOver, left_overs
 from airflow_provider_soperator.board.picture import INTERVAL, Picture, take
-from airflow_provider_soperator.board.queue_rows import QueueQuery, QueueRow, queue_page
+from airflow_provider_soperator.board.queue_rows import QueueQuery, queue_page
 from airflow_provider_soperator.board.tasks import dags_at_work
 from airflow_provider_soperator.board.wall import wall
 from airflow_provider_soperator.capacity.allocation import counted
@@ -86,9 +85,9 @@ def jobs(args: Namespace) -> None:
             "state": row.job.state,
             "why": row.why,
             "since": moment_text(row.since),
-            "gpus": row.gpus * row.count,
+            "gpus": row.gpus,
             "nodes": row.job.nodelist,
-            "limit": _limit(row),
+            "limit": limit.value.lower() if isinstance(limit := row.job.time_limit, NoDuration) else limit,
         }
         for row in queue_page(picture, query, _ALL).rows
     )
@@ -131,11 +130,6 @@ def health(args: Namespace) -> None:
         for one in findings
     )
     show(args, rows, none="Slurm has nothing against any node")
-
-
-def _limit(row: QueueRow) -> Any:
-    limit = row.job.time_limit
-    return limit.value.lower() if isinstance(limit, NoDuration) else limit
 
 
 @command

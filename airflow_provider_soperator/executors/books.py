@@ -1,4 +1,4 @@
-"""The tasks that an executor has accepted: which job is the newest of each, and which end is told to Airflow.
+"""The tasks that an executor has accepted, and the news of their jobs: which end is told to Airflow.
 
 A task has the same key in all legs of a try, such as those before and after a deferral; each leg has an external id of
 its own, and a job. The end of a leg that another has followed is not told, as it would fail the task that has gone on.
@@ -17,6 +17,35 @@ class Phase(Enum):
     ACCEPTED = "accepted"
     SUBMITTED = "submitted"
     STARTED = "started"
+
+
+class NewsKind(Enum):
+    """What has become of a task's job."""
+
+    SUBMITTED = "submitted"
+    WAITING = "waiting"
+    STARTED = "started"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    NOT_WANTED = "not wanted"
+    #: It never had a job.
+    NOT_SUBMITTED = "not submitted"
+
+
+@dataclass(frozen=True)
+class News:
+    """News of the job of one task, in words."""
+
+    leg: str
+    kind: NewsKind
+    text: str = ""
+    #: Of a failure: lines for the task's log, and where that is, below the folder of logs.
+    lines: tuple[str, ...] = ()
+    log_path: str = ""
+
+    @property
+    def is_end(self) -> bool:
+        return self.kind not in (NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED)
 
 
 @dataclass

@@ -1,21 +1,38 @@
-"""The executor's folder on the cluster, and the Python there that has Airflow: one that is given, or a venv made once.
+"""What an executor has on the cluster: its folder, and the Python there that has Airflow, a given one or a venv.
 
-A venv is named by the content of what is installed in it, so that a change makes another one beside it.
+A venv is named by the content of what is installed in it, so that a change makes another one beside it. The connection
+may be corrected at any time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import platform
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
-from airflow_provider_soperator.slurm.files import FileRequest, UnpackFiles
-from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.files import FileRequest, UnpackFiles, WorkingFolder, ends_of
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request, run_steps_async
 from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
 
+T = TypeVar("T")
+
+#: Seconds after which the connection is read anew, and the folder is made anew, in which old files are removed then.
+RENEWED, CLEANED = 60.0, 86400.0
+#: Days that a task may run after its token is over: what adopts it needs its file.
+LONGEST = 90
+#: Bytes of the end of a log.
+MOST_OF_LOG = 4 << 20
 #: Seconds in which the packages can be installed.
 _INSTALLATION = 3600.0
 
@@ -66,3 +83,120 @@ def installed_packages() -> tuple[str, ...]:
     local = {package.name for package in packages if package.read_text("direct_url.json")}
     found = {f"{package.name}=={package.version}" for package in packages if package.name not in local}
     return tuple(sorted(found, key=str.lower))
+
+
+def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+    """The client of a connection."""
+    # Imported here, as every command of Airflow's imports the executor.
+    from airflow_provider_soperator.hooks.slurm import SlurmHook
+
+    return SlurmHook(conn_id).async_client()
+
+
+class ExecutorConnection:
+    """The client of a connection, as that is now, and the folder of the executor behind it."""
+
+    def __init__(
+        self,
+        options: ExecutorOptions,
+        log: Logger,
+        lend: Callable[[str], AbstractAsyncContextManager[AsyncSlurmClient]],
+    ) -> None:
+        self._options, self._log, self._lend = options, log, lend
+        self._lease: AbstractAsyncContextManager[AsyncSlurmClient] | None = None
+        self._client: AsyncSlurmClient | None = None
+        #: Where files are; and the same with the Python that tasks run with, once that is there.
+        self.folder: ExecutorFolder | None = None
+        self.made: ExecutorFolder | None = None
+        self._read_at = self._made_at = 0.0
+        self._reaching, self._making = asyncio.Lock(), asyncio.Lock()
+
+    async def reach(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
+        """The client, of the connection as it is now, and where files are."""
+        while True:
+            client = await self._connected()
+            if self.folder:
+                return client, self.folder
+            asked, folder = await self.patiently(lambda client: folder_of(self._options, client))
+            if asked is self._client:
+                self.folder = folder
+
+    async def _connected(self) -> AsyncSlurmClient:
+        async with self._reaching:
+            now = time.monotonic()
+            if self._client is None or now - self._read_at > RENEWED:
+                client, self._read_at = await self._renewed(), now
+                if client is not self._client:
+                    # It may be another user's, or lead to another cluster.
+                    self._client, self.folder, self.made = client, None, None
+            return self._client
+
+    async def ask(self, request: Request[T]) -> T:
+        return (await self.patiently(lambda client: client.ask(request)))[1]
+
+    async def patiently(self, do: Callable[[AsyncSlurmClient], Coroutine[Any, Any, T]]) -> tuple[AsyncSlurmClient, T]:
+        """Wait while the cluster is away, begin anew if the connection changes; returns the client that did it, too."""
+        while True:
+            client = await self._connected()
+            doing = asyncio.ensure_future(do(client.patient(self._log)))
+            try:
+                while not doing.done() and client is await self._connected():
+                    await asyncio.wait({doing}, timeout=RENEWED)
+                # One that was replaced is closed after a while.
+                if doing.done() and (client is self._client or not doing.exception()):
+                    return client, doing.result()
+            finally:
+                doing.cancel()
+                # What has been sent has its answer first.
+                await asyncio.wait({doing})
+
+    async def prepared(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
+        """The client, and the folder with the Python of the tasks, which take a while if they are not there."""
+        await self.reach()
+        async with self._making:
+            while True:
+                client, now = await self._connected(), time.monotonic()
+                if self.made and now - self._made_at <= CLEANED:
+                    return client, self.made
+                asked, made = await self.patiently(self._make)
+                if asked is self._client:
+                    self.made, self._made_at = made, now
+
+    async def _make(self, client: AsyncSlurmClient) -> ExecutorFolder:
+        packages = () if self._options.python else self._options.packages or installed_packages()
+        keep = self._options.token_days + LONGEST
+        return await client.ask(PrepareFolder(self._options.root, self._options.python, packages, keep))
+
+    async def _renewed(self) -> AsyncSlurmClient:
+        try:
+            lease = self._lend(self._options.conn_id)
+            # With equal settings it is the same client.
+            client, before = await lease.__aenter__(), self._lease
+        except Exception as error:
+            if self._client is None:
+                raise
+            # To Airflow a connection is missing, too, while a secrets backend does not answer.
+            self._log.warning("The connection is used as it was, as it cannot be read at present: %s", error)
+            return self._client
+        self._lease = lease
+        if before:
+            await before.__aexit__(None, None, None)
+        return client
+
+    async def close(self) -> None:
+        if self._lease:
+            await self._lease.__aexit__(None, None, None)
+
+
+async def folder_of(options: ExecutorOptions, client: AsyncSlurmClient) -> ExecutorFolder:
+    """Where the files of an executor are."""
+    home: PurePosixPath = await client.ask(WorkingFolder())
+    return ExecutorFolder(str(home / options.root), options.python)
+
+
+async def read_log(options: ExecutorOptions, leg: str) -> tuple[str, str]:
+    """The log of a task that runs, or its end, and the path on the cluster."""
+    async with lent(options.conn_id) as client:
+        path = (await folder_of(options, client)).log_of(leg)
+        [end] = await run_steps_async(ends_of([path], MOST_OF_LOG), client.ask)
+        return end.data.decode(errors="replace"), path

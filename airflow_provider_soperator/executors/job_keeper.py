@@ -11,9 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
-from enum import Enum
 from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -21,8 +20,8 @@ from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.client.submissions import jobs_of
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.executors import runner
-from airflow_provider_soperator.executors.connection import ExecutorConnection, lent
-from airflow_provider_soperator.executors.environment import WithdrawLegs
+from airflow_provider_soperator.executors.books import News, NewsKind
+from airflow_provider_soperator.executors.environment import ExecutorConnection, WithdrawLegs, lent
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import QueuedTask, TaskJob
 from airflow_provider_soperator.logger import Logger
@@ -54,35 +53,6 @@ _REMEDIES: Mapping[type[JobError], str] = {
     JobPreempted: _AGAIN,
     JobTimedOut: "set a longer time_limit in executor_config, or save a checkpoint from which a retry goes on",
 }
-
-
-class NewsKind(Enum):
-    """What has become of a task's job."""
-
-    SUBMITTED = "submitted"
-    WAITING = "waiting"
-    STARTED = "started"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    NOT_WANTED = "not wanted"
-    #: It never had a job.
-    NOT_SUBMITTED = "not submitted"
-
-
-@dataclass(frozen=True)
-class News:
-    """News of the job of one task, in words."""
-
-    leg: str
-    kind: NewsKind
-    text: str = ""
-    #: Of a failure: lines for the task's log, and where that is, below the folder of logs.
-    lines: tuple[str, ...] = ()
-    log_path: str = ""
-
-    @property
-    def is_end(self) -> bool:
-        return self.kind not in (NewsKind.SUBMITTED, NewsKind.WAITING, NewsKind.STARTED)
 
 
 class JobKeeper:
@@ -166,17 +136,14 @@ class JobKeeper:
             try:
                 found = await self.adopt(legs)
                 if lost := [leg for leg in legs if leg not in found]:
-                    await self._withdraw(lost)
+                    # A scheduler that hangs may yet submit their jobs.
+                    client, folder = await self.connection.reach()
+                    await client.ask(WithdrawLegs(folder.tasks, folder.withdrawal(lost)))
                 break
             except Exception as error:
                 self._log.warning("The jobs of %s tasks cannot be looked for at present: %s", len(legs), error)
             await asyncio.sleep(AGAIN)
         self._over([QueuedTask(leg, "", "", "") for leg in lost], News("", NewsKind.NOT_SUBMITTED))
-
-    async def _withdraw(self, legs: Sequence[str]) -> None:
-        """Keep jobs from starting that a scheduler which hangs may yet submit."""
-        client, folder = await self.connection.reach()
-        await client.ask(WithdrawLegs(folder.tasks, folder.withdrawal(legs)))
 
     @property
     def ended(self) -> Collection[str]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.executors.base_executor import BaseExecutor, get_execution_api_server_url
 
-from airflow_provider_soperator.executors.books import Books, Phase
+from airflow_provider_soperator.executors.books import Books, News, NewsKind, Phase
 from airflow_provider_soperator.executors.settings import OPTIONS, SECTION
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow.models.taskinstance import TaskInstance
 
     from airflow_provider_soperator.client.sync import LoopThread
-    from airflow_provider_soperator.executors.job_keeper import JobKeeper, News
+    from airflow_provider_soperator.executors.job_keeper import JobKeeper
     from airflow_provider_soperator.executors.task_jobs import QueuedTask
 
 #: Seconds between two looks for tasks that were cleared or marked while their jobs wait.
@@ -113,8 +113,6 @@ class SlurmExecutor(BaseExecutor):
             self._loop.begin(self._submit(accepted))
 
     async def _submit(self, workloads: Sequence[ExecuteTask]) -> None:
-        from airflow_provider_soperator.executors.job_keeper import News, NewsKind
-
         # Tokens are signed here, as that may take a millisecond each.
         try:
             tasks = [self.queued_task(workload) for workload in workloads]
@@ -161,8 +159,6 @@ class SlurmExecutor(BaseExecutor):
     def sync(self) -> None:
         """Take up the news; never waits for the cluster, and never raises, which would end the scheduler."""
         self._untaken += islice(self.news(), MOST_NEWS - len(self._untaken))
-        from airflow_provider_soperator.executors.job_keeper import NewsKind
-
         try:
             _schedule_again({news.leg for news in self._untaken if news.kind is NewsKind.NOT_SUBMITTED})
             states = _states({news.leg for news in self._untaken if news.is_end})
@@ -180,8 +176,6 @@ class SlurmExecutor(BaseExecutor):
             self._loop.begin(self._drop_unwanted(self._books.unstarted))
 
     def _take_up(self, news: News, state: str | None) -> None:
-        from airflow_provider_soperator.executors.job_keeper import NewsKind
-
         kind, said = news.kind, news.text
         if not news.is_end:
             if kind is NewsKind.WAITING:
@@ -308,7 +302,7 @@ class SlurmExecutor(BaseExecutor):
         # With any source Airflow does not look for a log server on the node.
         if not leg or ti.try_number != try_number:
             return ["No log on the cluster"], []
-        from airflow_provider_soperator.executors.connection import read_log
+        from airflow_provider_soperator.executors.environment import read_log
         from airflow_provider_soperator.executors.options import ExecutorOptions
 
         try:
@@ -359,11 +353,11 @@ def _schedule_again(legs: Collection[str]) -> None:
 
     known, state = TaskInstance.external_executor_id, TaskInstance.state
     # As the scheduler does with tasks that are stuck in its queue.
-    scheduled = {"state": TaskInstanceState.SCHEDULED, "scheduled_dttm": datetime.now(timezone.utc)}
-    unqueued = dict.fromkeys(("queued_dttm", "queued_by_job_id", "external_executor_id"))
+    values: dict[str, Any] = dict.fromkeys(("queued_dttm", "queued_by_job_id", "external_executor_id"))
+    values |= {"state": TaskInstanceState.SCHEDULED, "scheduled_dttm": datetime.now(timezone.utc)}
     with create_session() as session:
         changed = update(TaskInstance).where(known.in_(legs), state == TaskInstanceState.QUEUED)
-        session.execute(changed.values(**scheduled, **unqueued).execution_options(synchronize_session=False))
+        session.execute(changed.values(**values).execution_options(synchronize_session=False))
 
 
 def _states(legs: Collection[str]) -> Mapping[str, str]:

@@ -41,19 +41,19 @@ Opening = Callable[[], tuple[Transport, str]]
 def check(opening: Opening) -> tuple[bool, str]:
     """Check within the time limit, also if the other side does not answer."""
     found: list[tuple[bool, str]] = []
-    thread = threading.Thread(target=lambda: found.append(_check(opening)), name="soperator-check", daemon=True)
+
+    def look() -> None:
+        try:
+            found.append((True, f"{'. '.join(asyncio.run(_said(opening)))}."))
+        except Exception as error:
+            found.append((False, in_words(error)))
+
+    thread = threading.Thread(target=look, name="soperator-check", daemon=True)
     thread.start()
     thread.join(PATIENCE)
     if found:
         return found[0]
     return False, sentences(f"no answer within {PATIENCE:g} s", ControllerUnreachable.remedy)
-
-
-def _check(opening: Opening) -> tuple[bool, str]:
-    try:
-        return True, f"{'. '.join(asyncio.run(_said(opening)))}."
-    except Exception as error:
-        return False, in_words(error)
 
 
 async def _said(opening: Opening) -> list[str]:

@@ -88,8 +88,6 @@ class Subject:
     #: What the cluster has not.
     unknown: Sequence[str] = ()
     reservation: Reservation | None = None
-    #: Whether nothing of the cluster could not be read.
-    is_whole: bool = False
     files: Sequence[str] = ()
     #: Who may still need what is to be released.
     needs: Sequence[OwnersNeed] = ()
@@ -126,7 +124,6 @@ def subject_of(picture: Picture | None, given: Mapping[str, str], owner: str) ->
         more=sum(max(0, len(found) - _TOLD) for found in (tiles, jobs, files)),
         unknown=missing[:_TOLD] + [f"{len(missing) - _TOLD} more"] * (len(missing) > _TOLD),
         reservation=next((one.reservation for one in held if one.reservation), None),
-        is_whole=not picture.failures,
         needs=list(dict.fromkeys(one.need(at_work) for one in held)),
     )
 

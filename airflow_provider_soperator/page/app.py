@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from datetime import datetime, timezone
 from typing import Annotated
 
@@ -69,6 +70,7 @@ async def board(viewer: Annotated[Viewer, Depends()], query: Annotated[BoardQuer
             picture=picture,
             known=known,
             groups=groups,
+            counts=Counter(tile.state for tile in tiles),
             node=node,
             node_actions=node_actions(node, picture) if node else [],
             offers=offers_to(viewer, chosen),

@@ -11,8 +11,9 @@ from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ClusterError
+from airflow_provider_soperator.executors.books import News, NewsKind
 from airflow_provider_soperator.executors.environment import PrepareFolder
-from airflow_provider_soperator.executors.job_keeper import JobKeeper, News, NewsKind
+from airflow_provider_soperator.executors.job_keeper import JobKeeper
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
 from airflow_provider_soperator.slurm.files import RemoveFiles, UnpackFiles, WorkingFolder

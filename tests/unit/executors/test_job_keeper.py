@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 from airflow_provider_soperator.executors import runner
-from airflow_provider_soperator.executors.connection import RENEWED
-from airflow_provider_soperator.executors.environment import PrepareFolder, WithdrawLegs
-from airflow_provider_soperator.executors.job_keeper import News, NewsKind
+from airflow_provider_soperator.executors.books import News, NewsKind
+from airflow_provider_soperator.executors.environment import RENEWED, PrepareFolder, WithdrawLegs
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
 from airflow_provider_soperator.slurm.files import FileError, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.requests import JobDetail

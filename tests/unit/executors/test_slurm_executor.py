@@ -23,10 +23,10 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import StaticPool
 
+from airflow_provider_soperator.cli.executor_checks import trial
 from airflow_provider_soperator.executors import SlurmExecutor, slurm
-from airflow_provider_soperator.executors.job_keeper import News, NewsKind
+from airflow_provider_soperator.executors.books import News, NewsKind
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, JobDefaults, QueuedTask
-from airflow_provider_soperator.executors.trial import trial
 
 PATH = "airflow_provider_soperator.executors.SlurmExecutor"
 
