@@ -122,6 +122,7 @@ def lint(args: Namespace) -> None:
 
     # So that the line of the DAG file is among those of an error.
     conf.set("core", "dagbag_import_error_traceback_depth", "50")
+    first = conf.get("core", "executor", fallback="").partition(",")[0]
     rows: list[tuple[str, str, str, str]] = []
     tasks: list[tuple[DAG, Any]] = []
     on_nodes: list[tuple[DAG, Any]] = []
@@ -129,7 +130,7 @@ def lint(args: Namespace) -> None:
         rows += [(file, "", "", _where(file, why)) for file, why in bag.import_errors.items()]
         for dag in bag.dags.values():
             tasks += [(dag, task) for task in in_order(dag) if _has_job(task)]
-            on_nodes += [(dag, task) for task in dag.tasks if "SlurmExecutor" in (task.executor or "")]
+            on_nodes += [(dag, task) for task in dag.tasks if "SlurmExecutor" in (task.executor or first)]
     rows += [(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in tasks for wrong in _files(dag, task)]
     rows += [(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in on_nodes for wrong in _rejected(task)]
     default = SlurmHook.default_conn_name

@@ -112,6 +112,11 @@ def test_what_the_executor_would_reject_is_told(
     found = called(capsys, "lint", str(tmp_path))
     assert "a: executor_config: partitoin: no such field; did you mean 'partition'?" in found.out
     assert (found.err, found.status) == ("1 tasks with jobs checked: 1 problems\n", 1)
+    # As the first of all executors it has the tasks that name none.
+    (tmp_path / "wrong.py").write_text((tmp_path / "wrong.py").read_text().replace(" executor='SlurmExecutor',", ""))
+    assert called(capsys, "lint", str(tmp_path)).status == 0
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor")
+    assert called(capsys, "lint", str(tmp_path)).status == 1
 
 
 class Client:
