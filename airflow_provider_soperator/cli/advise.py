@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _MINUTE, _DAY, _WEEK = timedelta(minutes=1), timedelta(days=1), timedelta(weeks=1)
 #: Minutes of a transfer, if neither the DAG nor the call says how long it takes.
 _TRANSFER = 10
-_EXAMPLE = "demand=Demand([ServiceLoad(…)], observe=True)"
 
 
 @command
@@ -84,7 +83,7 @@ def _demand(dag: DAG) -> Demand:
     said = watched(timetable.serialize()).get("demand") if hasattr(timetable, "asset_condition") else None
     if not said:
         what = f"DAG {dag.dag_id} has no demand, so that it is unknown what its service needs"
-        raise LookupError(f"{what}: give it {_EXAMPLE}, which moves nothing")
+        raise LookupError(f"{what}: give it demand=Demand([ServiceLoad(…)], observe=True), which moves nothing")
     return Demand.read(json.loads(said))
 
 

@@ -203,9 +203,10 @@ def override(args: Namespace) -> None:
     else:
         sizes = _sizes(args.sizes, [target.name for target in task.targets])
         begin = since or now
-        units = requested_allocation(sizes, task.targets, base.limit or _BOUNDLESS, begin).units
         if base.limit is None and len(sizes) < len(task.targets):
             raise CapacityMistake("the schedule has no limit", "give a size for each target")
+        # Without a limit any sizes fit.
+        units = requested_allocation(sizes, task.targets, base.limit or 1 << 30, begin).units
         made = base.override(units, begin, until, user(), args.because)
         if not written([made], now, base.zone):
             raise ValueError(f"the override of {made.when} is over: give a later --until")
@@ -224,9 +225,6 @@ def override(args: Namespace) -> None:
 
     Variable.set(key, json.dumps(written(new, now, base.zone)))
     tell(f"Kept. A run of {dag.dag_id} begins within minutes of each change, while the DAG is switched on.")
-
-
-_BOUNDLESS = 1 << 30
 
 
 def _row(one: Override) -> dict[str, str]:

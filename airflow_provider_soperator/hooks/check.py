@@ -34,17 +34,17 @@ PATIENCE = 30.0
 
 NO_FILES = "Scripts and output of jobs cannot be reached this way: set ssh_conn_id, kubernetes_conn_id or files_via"
 
-#: Reads a connection: opens its transport, and names that.
-Opening = Callable[[], tuple[Transport, str]]
 
+def check(opening: Callable[[], tuple[Transport, str]]) -> tuple[bool, str]:
+    """Check within the time limit, also if the other side does not answer.
 
-def check(opening: Opening) -> tuple[bool, str]:
-    """Check within the time limit, also if the other side does not answer."""
+    ``opening`` reads the connection, opens its transport, and names that.
+    """
     found: list[tuple[bool, str]] = []
 
     def look() -> None:
         try:
-            found.append((True, f"{'. '.join(asyncio.run(_said(opening)))}."))
+            found.append((True, f"{'. '.join(asyncio.run(_said(*opening())))}."))
         except Exception as error:
             found.append((False, in_words(error)))
 
@@ -56,8 +56,7 @@ def check(opening: Opening) -> tuple[bool, str]:
     return False, sentences(f"no answer within {PATIENCE:g} s", ControllerUnreachable.remedy)
 
 
-async def _said(opening: Opening) -> list[str]:
-    transport, name = opening()
+async def _said(transport: Transport, name: str) -> list[str]:
     client = AsyncSlurmClient(transport, RetryPolicy(tries=1))
     try:
         return await run_steps_async(_questions(name), client.ask)
