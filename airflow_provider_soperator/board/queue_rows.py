@@ -12,14 +12,13 @@ from pydantic import BaseModel, ConfigDict
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.board.wall import nodes_of
-from airflow_provider_soperator.client.output import lines_of
+from airflow_provider_soperator.client.output import Console
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.files import FileError, ends_of
+from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
 from airflow_provider_soperator.slurm.requests import WhoAmI
-from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.submission_keys import strip_key
 
 #: Rows on a page, and reasons above them.
@@ -170,7 +169,10 @@ async def output_tail(connection: str, job: Job) -> str:
         user = await client.ask_shared(WhoAmI(), _OF_USER)
         if job.user != user:
             raise FileError(f"it is a job of {job.user}: the connection {connection} reads those of {user}")
-        [end] = await run_steps_async(ends_of([path], _BYTES), lambda request: client.ask_shared(request, _MAX_AGE))
+        [end] = await client.ask_shared(ReadPieces((Piece(path, -_BYTES, _BYTES),)), _MAX_AGE)
     if end.size is None:
         raise FileError("the job has written no output yet")
-    return "\n".join(lines_of(end.data)[-_LINES:])
+    console = Console()
+    lines = [*console.feed(end.data), *console.end()]
+    # The first one is cut.
+    return "\n".join(lines[1 if end.size > _BYTES and len(lines) > 1 else 0 :][-_LINES:])

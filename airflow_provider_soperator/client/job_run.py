@@ -16,12 +16,12 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.diagnosis import diagnose, trouble_of
-from airflow_provider_soperator.client.output import Tail, lines_of
+from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.files import ends_of
+from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import failure
@@ -313,11 +313,15 @@ class JobRun:
         """The last lines of files, each up to so many bytes."""
         if not paths:
             return []
+        answers = await self.client.ask(ReadPieces(tuple(Piece(path, -most, most) for path in paths)))
         found = []
-        for path, end in zip(paths, await run_steps_async(ends_of(paths, most), self.client.ask), strict=True):
-            before = (end.size or 0) - most
-            note = [f"(Not shown of {path}: the {before} bytes before this)"] if before > 0 else []
-            found.append(note + lines_of(end.data))
+        for path, read in zip(paths, answers, strict=True):
+            console = Console()
+            lines = console.feed(read.data) + console.end()
+            before = (read.size or 0) - most
+            note = f"(Not shown of {path}: the {before} bytes before this)"
+            # The first of them is cut.
+            found.append([note, *lines[1:]] if before > 0 else lines)
         return found
 
     async def last_lines(self, status: JobStatus) -> list[str]:

@@ -141,12 +141,6 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[@-ln-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
 
 
-def lines_of(data: bytes) -> list[str]:
-    """The lines of a whole output."""
-    console = Console()
-    return console.feed(data) + console.end()
-
-
 class Console:
     """Turns bytes into whole lines for a log.
 

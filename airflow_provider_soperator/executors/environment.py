@@ -21,8 +21,8 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.files import FileRequest, UnpackFiles, WorkingFolder, ends_of
-from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request, run_steps_async
+from airflow_provider_soperator.slurm.files import FileRequest, Piece, ReadPieces, UnpackFiles, WorkingFolder
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
 
 T = TypeVar("T")
@@ -198,5 +198,7 @@ async def read_log(options: ExecutorOptions, leg: str) -> tuple[str, str]:
     """The log of a task that runs, or its end, and the path on the cluster."""
     async with lent(options.conn_id) as client:
         path = (await folder_of(options, client)).log_of(leg)
-        [end] = await run_steps_async(ends_of([path], MOST_OF_LOG), client.ask)
-        return end.data.decode(errors="replace"), path
+        [end] = await client.ask(ReadPieces((Piece(path, -MOST_OF_LOG, MOST_OF_LOG),)))
+        # The first line is cut.
+        data = end.data.partition(b"\n")[2] if (end.size or 0) > MOST_OF_LOG else end.data
+        return data.decode(errors="replace"), path

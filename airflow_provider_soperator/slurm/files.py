@@ -7,13 +7,12 @@ same file system as its target, and moved there as a whole.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import ClassVar, Literal, TypeVar
 
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Order, Request, Steps
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Order, Request
 from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
 
 T = TypeVar("T")
@@ -135,15 +134,6 @@ class ReadPieces(FileRequest[list[FilePiece]]):
                 raise FileError(f"reading {piece.path}: the answer is truncated")
             found.append(FilePiece(data, int(size) if int(size) >= 0 else None))
         return found
-
-
-def ends_of(paths: Sequence[str], most: int) -> Steps[list[FilePiece]]:
-    """The end of each file, of up to so many bytes, without a line that is cut; its ``size`` is that of all of it."""
-    sizes = [found.size for found in (yield ReadPieces(tuple(Piece(path, 0, 0) for path in paths)))]
-    pieces = tuple(Piece(path, max(0, (size or 0) - most), most) for path, size in zip(paths, sizes, strict=True))
-    ends = [found.data for found in (yield ReadPieces(pieces))]
-    whole = [(piece.offset and end.partition(b"\n")[2]) or end for piece, end in zip(pieces, ends, strict=True)]
-    return [FilePiece(end, size) for end, size in zip(whole, sizes, strict=True)]
 
 
 @dataclass(frozen=True)

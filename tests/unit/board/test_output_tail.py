@@ -34,7 +34,7 @@ class Files:
         found = []
         for piece in request.pieces:
             data = self.files.get(piece.path)
-            part = (data or b"")[piece.offset : piece.offset + piece.length]
+            part = (data or b"")[piece.offset :][: piece.length]
             self.read += len(part)
             found.append(FilePiece(part, None if data is None else len(data)))
         return found
