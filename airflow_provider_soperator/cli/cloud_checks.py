@@ -10,7 +10,7 @@ from airflow_provider_soperator.cli.verdicts import Verdict, judged
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius.api import whoami
-from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, read_block
+from airflow_provider_soperator.nebius.capacity_blocks import read_block
 from airflow_provider_soperator.soperator.objects import Objects
 
 #: Where an account asks for its own rights.
@@ -135,15 +135,14 @@ async def _account(hook: NebiusHook) -> AsyncIterator[Verdict]:
 
 async def _block(hook: NebiusHook, name: str) -> AsyncIterator[Verdict]:
     async with hook.async_client() as sdk:
-        yield _verdict_of_block(await read_block(sdk, name))
-
-
-def _verdict_of_block(block: CapacityBlock) -> Verdict:
+        block = await read_block(sdk, name)
     said = f"block {block.id} is {block.state}, with {block.limit} GPUs"
     if block.state != "active":
         remedy = "wait until it is active" if block.state == "allocating" else "use an active block, or extend this one"
-        return Verdict("block", said, remedy, "wrong")
-    if block.free is None:
-        return Verdict("block", f"{said}; how many are free is unknown", "shifts wait until Nebius knows", "note")
-    change = f", {block.next_change_to} from {block.next_change_at:%d %b %H:%M %Z} on" if block.next_change_at else ""
-    return Verdict("block", f"{said}, {block.free} of them free{change}")
+        yield Verdict("block", said, remedy, "wrong")
+    elif block.free is None:
+        yield Verdict("block", f"{said}; how many are free is unknown", "shifts wait until Nebius knows", "note")
+    else:
+        size = "another number" if block.next_change_to is None else block.next_change_to
+        change = f", {size} from {block.next_change_at:%d %b %H:%M %Z} on" if block.next_change_at else ""
+        yield Verdict("block", f"{said}, {block.free} of them free{change}")

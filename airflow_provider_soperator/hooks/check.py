@@ -30,8 +30,6 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported,
 MOST_SKEW = 30.0
 #: Seconds within which the form of a connection needs an answer.
 PATIENCE = 30.0
-
-
 NO_FILES = "Scripts and output of jobs cannot be reached this way: set ssh_conn_id, kubernetes_conn_id or files_via"
 
 
