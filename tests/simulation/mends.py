@@ -47,12 +47,12 @@ MENDS = (
     Mend(
         "a lock that is not free is no refusal",
         "slurm/requests/submission.py",
-        (("raise errors.from_output((errors.SUBMISSION,),", 'raise errors.from_output(("sbatch",),'),),
+        (("errors.from_output((errors.SUBMISSION,),", 'errors.from_output(("sbatch",),'),),
     ),
     Mend(
         "a job that looks lost is watched, and not submitted anew",
         "client/submissions.py",
-        (("    if status.is_finished:", "    if status.is_over:"),),
+        (("succeeded if status.is_finished else", "succeeded if status.is_over else"),),
     ),
     Mend(
         "a field that cannot be read concerns its own job",
@@ -72,7 +72,7 @@ MENDS = (
     Mend(
         "the wait for the lock does not count as work",
         "slurm/requests/submission.py",
-        (("timeout=LOCK_WAIT + TIMEOUT)", "timeout=TIMEOUT)"),),
+        (("timeout=LOCK_WAIT + TIMEOUT", "timeout=TIMEOUT"),),
     ),
     Mend(
         "without accounting polls come before the queue forgets",
@@ -96,12 +96,12 @@ MENDS = (
     ),
     Mend(
         "clocks may be apart by an hour",
-        "slurm/job_ids.py",
+        "slurm/submission_keys.py",
         (("CLOCKS = timedelta(hours=1)", "CLOCKS = timedelta(0)"),),
     ),
     Mend(
         "a key belongs to one run",
-        "slurm/job_ids.py",
+        "slurm/submission_keys.py",
         (("if begun else []", "if False else []"),),
     ),
     Mend(

@@ -14,6 +14,7 @@ from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.simulation.airflow import Airflow, Instance, Spec
 from tests.simulation.clock import Process, virtual_time
+from tests.simulation.mends import MENDS, PROVIDER, ROOT
 from tests.simulation.slurm import Fate, Habits
 from tests.simulation.story import Violated, play, played
 from tests.simulation.world import World
@@ -128,3 +129,9 @@ def test_a_job_is_not_left_by_a_worker_that_could_log_in(monkeypatch: pytest.Mon
     world.is_away = False
     with pytest.raises(Violated, match="a task that was ended leaves no job"):
         world.play()
+
+
+def test_each_mend_can_be_taken_out() -> None:
+    for mend in MENDS:
+        text = (ROOT / PROVIDER / mend.module).read_text()
+        assert all(now in text for now, _ in mend.pairs), mend.what
