@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
@@ -249,3 +250,14 @@ def _asks_for_more(text: str) -> bool:
         if isinstance(found.node, nodes.Name) and found.node.name in _TASK_INSTANCE and found.attr in _ATTRIBUTES
     ]
     return len(names) > len(harmless)
+
+
+#: What Jinja does not look into.
+_LEFT_ALONE = re.compile(r"\{%-?\s*raw\b.*?\bendraw\s*-?%\}|\{\{.*?\}\}", re.DOTALL)
+_COMMENT = "${# begins a comment of Jinja: write {% raw %} before and {% endraw %} after what is no template"
+
+
+def shell_for_jinja(texts: Mapping[str, object], env: Callable[[], Any]) -> list[str]:
+    """The problems of templates in which Jinja takes the length of a shell variable for the beginning of a comment."""
+    found = [name for name, text in texts.items() if isinstance(text, str) and "${#" in _LEFT_ALONE.sub("", text)]
+    return [f"{name}: {_COMMENT}" for name in found if env().comment_start_string == "{#"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -33,6 +32,7 @@ from airflow_provider_soperator.values import (
     no_file,
     path_pairs,
     script_text,
+    shell_for_jinja,
 )
 from airflow_provider_soperator.work.protocols import End, result_of
 
@@ -53,9 +53,6 @@ Action = Literal["retry", "fail", "skip", "succeed"]
 #: By a state of Slurm's, LOST, or an exit code.
 Policy = Mapping[str | int, Action | Retry]
 _LOST = "LOST"
-#: What Jinja does not look into.
-_LEFT_ALONE = re.compile(r"\{%-?\s*raw\b.*?\bendraw\s*-?%\}|\{\{.*?\}\}", re.DOTALL)
-_COMMENT = "${# begins a comment of Jinja: write {% raw %} before and {% endraw %} after what is no template"
 
 
 class SbatchOperator(WaitingOperator):
@@ -149,8 +146,7 @@ class SbatchOperator(WaitingOperator):
         if download_on not in ("success", "always"):
             raise ValueError(f"download_on must be 'success' or 'always', got {download_on!r}")
         self.download_on = download_on
-        if result is not None:
-            check_result(result)
+        check_result(result)
         self.result = no_file(result)
         # Under its own name Airflow would refuse the DAG wherever a plugin listens, as its example does.
         self._ends_from_trigger = end_from_trigger
@@ -207,17 +203,11 @@ class SbatchOperator(WaitingOperator):
             if script.endswith(SCRIPTS):
                 why = f"there is no such file beside the DAG ({self.dag.folder})"
             found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
-        texts = {"script": self.script, "command": self.job.get("command")}
-        found += [f"{name}: {_COMMENT}" for name, text in texts.items() if self._has_comment(text)]
+        found += shell_for_jinja({"script": self.script, "command": said.get("command")}, self.get_template_env)
         if found:
             raise InvalidJob([f"{self.task_id}: {problem.replace('extra_args:', 'sbatch_args:')}" for problem in found])
         if self.result and said.get("array") is not None and "array" not in hidden:
             check_elements(self.result, said["array"], said.get("output"))
-
-    def _has_comment(self, text: Any) -> bool:
-        """True if Jinja takes the length of a shell variable for the beginning of a comment."""
-        read = _LEFT_ALONE.sub("", text) if isinstance(text, str) else ""
-        return "${#" in read and self.get_template_env().comment_start_string == "{#"
 
     def _body(self) -> Any:
         """The script as far as it is known when the DAG is parsed."""
@@ -303,8 +293,7 @@ class SbatchOperator(WaitingOperator):
         if self._member:
             replaced, keys = self._member.keys(replaced, keys)
         self._make(context, keys[-1])
-        if self.result is not None:
-            check_result(self.result)
+        check_result(self.result)
         asked = self._asked()
         job = job_for(context["ti"], asked.pop("script"), self._changed(context, keys[:-1]))
         since, limit = submitted_since(context["dag_run"].start_date), self.execution_timeout
@@ -390,8 +379,7 @@ class SbatchOperator(WaitingOperator):
 
 def check_policy(policy: Policy) -> None:
     """Refuse, when the DAG is parsed, what would never apply."""
-    states = map(JobState, JobBase)
-    known = [*(str(state) for state in states if state.is_finished and not state.succeeded), _LOST]
+    known = [*(str(state) for state in map(JobState, JobBase) if state.is_finished and not state.succeeded), _LOST]
     for end, action in policy.items():
         if isinstance(end, str) and end not in known:
             raise ValueError(f"on_finish: jobs do not end as {end!r}: {name_remedy(end.upper(), known)}")
