@@ -12,7 +12,7 @@ from urllib.parse import quote
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.graph import region_of
-from airflow_provider_soperator.pipelines.plan import MOST_CLEARED, ahead_key
+from airflow_provider_soperator.pipelines.plan import ahead_keys
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.submission_keys import CLOCKS, Keys, SubmissionKey, key_of
@@ -240,7 +240,6 @@ def _keys_of(row: Any) -> Iterator[tuple[SubmissionKey, int]]:
     for number in range(1, newest + 1):
         yield key_of_try(row, row.start_date, number), number
     # One of a pipeline goes on with the job that was submitted ahead for it.
-    region, index = region_of(row), -1 if row.map_index is None else row.map_index
-    place = f"{region}{row.region_index}/-1" if region else index
-    for cleared in range(max(0, row.clear_number - MOST_CLEARED), row.clear_number + 1):
-        yield ahead_key(row.dag_id, row.run_id, row.task_id, place, cleared, row.start_date), newest
+    index = -1 if row.map_index is None or region_of(row) else row.map_index
+    for key in ahead_keys(row, row, row.task_id, index):
+        yield key, newest

@@ -195,6 +195,7 @@ class AsyncSlurmClient:
         return await self._cancellations.get(tuple(keys), tuple(keys), self._log) if keys else ()
 
     unfinished = _method(queue.unfinished)
+    with_keys = _method(queue.with_keys)
     cancel_many = _method(queue.cancel_many)
     relink = _method(queue.relink)
     let_go = _method(queue.let_go)

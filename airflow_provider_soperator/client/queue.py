@@ -234,21 +234,27 @@ def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tup
     What is begun here and not completed, as slurmctld does not answer, the next submission on the cluster completes.
     """
     keys = tuple(dict.fromkeys(key for some in batch.values() for key in some))
-    wanted = Keys(keys)
     try:
         yield Withdraw(keys)
     except SlurmError as error:
         if error.passing:
             raise
         # No file can be written, such as on a full disk: no submission can begin there either, but the job may run.
-    listed = yield from _own(name_suffixes=wanted.suffixes)
-    ended: dict[SubmissionKey, dict[JobId, None]] = {}
+    ended = yield from with_keys(keys)
+    yield from cancel_many(job for jobs in ended.values() for job in jobs)
+    return {which: tuple(job for key in some for job in ended.get(key, ())) for which, some in batch.items()}
+
+
+def with_keys(keys: Collection[SubmissionKey]) -> Steps[dict[SubmissionKey, dict[JobId, None]]]:
+    """The jobs with these keys that have not ended, in the order of their ids."""
+    wanted = Keys(keys)
+    listed = (yield from _own(name_suffixes=wanted.suffixes)) if keys else ()
+    found: dict[SubmissionKey, dict[JobId, None]] = {}
     for job in sorted(listed, key=lambda job: job.id):
         if not job.state.is_finished:
             for key, own in wanted.of(job.name, job.id):
-                ended.setdefault(key, {})[own] = None
-    yield from cancel_many(job for jobs in ended.values() for job in jobs)
-    return {which: tuple(job for key in some for job in ended.get(key, ())) for which, some in batch.items()}
+                found.setdefault(key, {})[own] = None
+    return found
 
 
 def _own(**conditions: Any) -> Steps[tuple[Job, ...]]:

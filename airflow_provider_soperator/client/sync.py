@@ -77,6 +77,7 @@ class SlurmClient:
     cancel_keys = _waited(AsyncSlurmClient.cancel_keys)
     submit_together = _waited(AsyncSlurmClient.submit_together)
     unfinished = _waited(AsyncSlurmClient.unfinished)
+    with_keys = _waited(AsyncSlurmClient.with_keys)
     cancel_many = _waited(AsyncSlurmClient.cancel_many)
     statuses = _waited(AsyncSlurmClient.statuses)
     stats = _waited(AsyncSlurmClient.stats)

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.pipelines.graph import EARLY, Link, is_ended, is_met, states_of
 from airflow_provider_soperator.pipelines.group import PipelineGroup
-from airflow_provider_soperator.pipelines.plan import AHEAD, HAS_JOB, Ahead, AheadJob
+from airflow_provider_soperator.pipelines.plan import AHEAD, HAS_JOB, TRY, Ahead, AheadJob, ahead_keys
 from airflow_provider_soperator.pipelines.submit import job_of_task, waiting
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
@@ -71,7 +71,11 @@ class Member:
 
     def job(self) -> AheadJob | None:
         """The job that was submitted ahead for this task."""
-        return self._ahead_of(self._task.task_id, -1 if self._ti.map_index is None else int(self._ti.map_index))
+        return self._ahead_of(self._task.task_id, self._index)
+
+    @property
+    def _index(self) -> int:
+        return -1 if self._ti.map_index is None else int(self._ti.map_index)
 
     def _ahead_of(self, stage: str, index: int) -> AheadJob | None:
         found = (ahead.jobs.get(stage, {}).get(index) for ahead in self._ahead)
@@ -84,15 +88,21 @@ class Member:
 
         The arguments are those of a task outside a pipeline: of the tries before it was last cleared, and since then.
         """
-        job = self.job()
-        if job is None:
+        if self._task.task_id not in self._pipeline.graph:
             return replaced, own
+        # For a task that submits, when this one is cleared.
+        self._ti.xcom_push(TRY, self._ti.try_number)
+        run, job = self._context["dag_run"], self.job()
+        if job is None:
+            # Where what was submitted ahead of it is not told at present, as that task runs again, it may be there.
+            untold = ahead_keys(self._ti, run, self._task.task_id, self._index)
+            return ([*replaced, *untold], own) if replaced else (replaced, [*untold, *own])
         ahead = SubmissionKey(job.key)
-        cleared = self._context["dag_run"].clear_number or 0
-        if any(one.cleared == cleared and job in one.of(one.jobs) for one in self._ahead):
+        is_newest = any(one.cleared == (run.clear_number or 0) and job in one.of(one.jobs) for one in self._ahead)
+        if is_newest or job.tries >= len(replaced):
             return replaced, [ahead, *own[1:]]
-        # Something has been cleared, but not the task that submits.
-        return ([*replaced, ahead], own) if replaced else (replaced, [ahead, *own])
+        # The task has had it, and was cleared since without the task that submits.
+        return [*replaced, ahead], own
 
     def chain(self, job: BatchJob) -> dict[str, Any]:
         """The jobs around the task's own, for the trigger: the fields of a ``Chain``."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from typing import Any
 
-from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, is_ended, is_met
+from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, is_ended, is_met, region_of
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.values import Plain
 
 #: States of tasks that have yet to run. One that was cleared as it ran is restarting.
-_TO_RUN = frozenset({None, "scheduled", "restarting"})
+_TO_RUN = frozenset({None, "restarting"})
+#: States of tasks whose turn has come: one may begin at any moment, and goes on with the job that it has.
+BEGINNING = frozenset({"scheduled", "queued"})
 #: States of tasks that have a job. A task that is queued or up for retry knows an earlier job only.
 HAS_JOB = frozenset({"running", "deferred"})
 
@@ -49,10 +51,10 @@ class PlannedJob:
 
 @dataclass
 class Plan:
-    """Jobs to submit, in order; running ones, by stage and map index; and reasons why the rest is left out."""
+    """Jobs to submit, in order; those that are there, by stage and map index; and reasons why the rest is left out."""
 
     submitted: list[PlannedJob] = field(default_factory=list)
-    running: list[tuple[str, int]] = field(default_factory=list)
+    there: dict[tuple[str, int], str] = field(default_factory=dict)
     #: Jobs that are left to their tasks, as what they follow is not known yet, or not met.
     later: list[PlannedJob] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -66,15 +68,16 @@ def plan(
 ) -> Plan:
     """Plan which jobs of a segment to submit.
 
-    ``states`` gives the states of a stage's tasks, also of one in another segment; ``job_of`` the id of a running
-    task's job.
+    ``states`` gives the states of a stage's tasks, also of one in another segment; ``job_of`` the id of the job of a
+    task that runs, or is about to.
     """
     made = Plan()
     indices: dict[str, tuple[int, ...]] = {}
     for name in segment.stages:
         of_stage = states(name)
         to_run = tuple(index for index, state in of_stage.items() if state in _TO_RUN)
-        made.running += [(name, index) for index, state in of_stage.items() if state in HAS_JOB]
+        under_way = [index for index, state in of_stage.items() if state in HAS_JOB | BEGINNING]
+        made.there |= {(name, index): job for index in under_way if (job := job_of(name, index))}
         if not to_run:
             made.left_out[name] = f"it is {', '.join(sorted(set(map(str, of_stage.values()))))}"
             continue
@@ -103,23 +106,24 @@ def _term(
         elif is_ended(state):
             if not is_met(link.kind, state):
                 return f"{link.upstream}, which it was to follow ({link.kind}), is {state}"
-        elif state in HAS_JOB and (job := job_of(link.upstream, index)):
+        elif state in HAS_JOB | BEGINNING and (job := job_of(link.upstream, index)):
             old.append(job)
         else:
             return f"the job of {link.upstream} is not known yet"
     return Term(link.kind, link.minutes, tuple(new), tuple(old)) if new or old else None
 
 
-#: Key of the XCom with the jobs submitted ahead.
-AHEAD = "ahead"
+#: Keys of the XCom with the jobs submitted ahead, and of that with the number of a stage's newest try.
+AHEAD, TRY = "ahead", "try"
 
 
 @dataclass(frozen=True)
 class AheadJob:
-    """A job that was submitted ahead, and its submission key."""
+    """A job that was submitted ahead, its submission key, and how many tries its task had had by then."""
 
     job: str
     key: str
+    tries: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,14 +147,17 @@ class Ahead(Plain):
 
 
 #: Of a run that was cleared more often, older jobs are not looked for.
-MOST_CLEARED = 20
+_MOST_CLEARED = 20
 
 
-def ahead_key(
-    dag_id: str, run_id: str, task_id: str, place: int | str, cleared: int, begun: datetime | None
-) -> SubmissionKey:
-    """The submission key of a job that is submitted ahead: a new one after each clear in the run.
+def ahead_keys(ti: Any, run: Any, stage: str, index: int) -> list[SubmissionKey]:
+    """The keys of the jobs that are submitted ahead for a stage: a new one after each clear in the run, the last now.
 
-    ``place`` is the map index, in a loop after that of the iteration.
+    ``ti`` is any task of the run, in a loop of the same iteration.
     """
-    return SubmissionKey.derive(dag_id, run_id, task_id, place, f"ahead {cleared}", begun=begun)
+    region, cleared = region_of(ti), run.clear_number or 0
+    place = f"{region}{ti.region_index}/{index}" if region else index
+    return [
+        SubmissionKey.derive(ti.dag_id, ti.run_id, stage, place, f"ahead {number}", begun=run.start_date)
+        for number in range(max(0, cleared - _MOST_CLEARED), cleared + 1)
+    ]

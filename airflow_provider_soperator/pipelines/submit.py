@@ -6,6 +6,7 @@ Jobs that are submitted ahead have their templates rendered as their own tasks w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,16 +15,17 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.pipelines.graph import Graph, Segment, is_slurm_job, region_of, states_of
+from airflow_provider_soperator.pipelines.graph import Graph, Segment, is_slurm_job, states_of
 from airflow_provider_soperator.pipelines.plan import (
     AHEAD,
-    MOST_CLEARED,
+    BEGINNING,
+    TRY,
     Ahead,
     AheadJob,
     Plan,
     PlannedJob,
     States,
-    ahead_key,
+    ahead_keys,
     plan,
 )
 from airflow_provider_soperator.pipelines.stages import option
@@ -79,22 +81,35 @@ class SubmitAheadOperator(BaseOperator):
                 script = as_shell({str(one): job for one, job in jobs.items()})
                 self.log.info("These stages would be submitted by\n%s", script)
                 raise AirflowSkipException("nothing was submitted: plan_only is set")
-            return self._submit(context, jobs, made.running, stages.stale([*jobs, *made.later]))
+            return self._submit(context, jobs, made.there, stages.stale([*jobs, *made.later]))
         except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
 
     def _plan(self, context: Context, stages: RenderedStages) -> Plan:
         names = {link.upstream for name in self.segment.stages for link in self.graph[name].links}
         known = states_of(context["ti"], sorted(names.union(self.segment.stages)))
+        beginning = [(name, index) for name in known for index, state in known[name].items() if state in BEGINNING]
+        kept = self._kept(context, {key: place for place in beginning for key in stages.earlier(*place)})
         made = plan(
             self.graph,
             self.segment,
             lambda name: stages.states(name, known[name]),
-            lambda *of: job_of_task(context, *of),
+            lambda *of: kept.get(of) if of in beginning else job_of_task(context, *of),
         )
         for name, reason in {**made.left_out, **self._for_airflow()}.items():
             self.log.info("%s is not submitted ahead: %s", name, reason)
         return made
+
+    def _kept(self, context: Context, places: Mapping[SubmissionKey, tuple[str, int]]) -> dict[tuple[str, int], str]:
+        """The jobs that tasks will find as they begin: those with these keys that no try of theirs has had."""
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+
+        if not places:
+            return {}
+        with SlurmHook(self.slurm_conn_id).client() as client:
+            found = client.patient(self.log).with_keys(list(places))
+        newest = {places[key]: str(job) for key, [*_, job] in found.items()}
+        return {place: job for place, job in newest.items() if job != job_of_task(context, *place)}
 
     def _for_airflow(self) -> dict[str, str]:
         """The jobs that follow these stages and that only Airflow can start, with the reasons."""
@@ -110,7 +125,7 @@ class SubmitAheadOperator(BaseOperator):
         self,
         context: Context,
         jobs: Mapping[PlannedJob, BatchJob],
-        running: Iterable[tuple[str, int]],
+        there: Mapping[tuple[str, int], str],
         stale: Sequence[SubmissionKey],
     ) -> dict[str, Any]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -126,17 +141,16 @@ class SubmitAheadOperator(BaseOperator):
             except TogetherRefused as refused:
                 culprit = list(jobs)[refused.number]
                 raise AirflowFailException(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
-            known = {(name, index): job_of_task(context, name, index) for name, index in running}
-            keys = _keys(client, known.values())
-        for place, job in known.items():
-            if job in keys:
-                ahead.add(*place, AheadJob(job, keys[job]))
+            keys = _keys(client, there.values())
+        found = {place: AheadJob(job, keys[job]) for place, job in there.items() if job in keys}
         ids = {one: str(answer.id) for one, answer in zip(jobs, submitted, strict=True)}
         for one, job_id in ids.items():
             key = key_of(jobs[one].name or "")
             assert key is not None, "it was rendered with one"
-            ahead.add(one.stage, one.index, AheadJob(job_id, key.text))
+            found[one.stage, one.index] = AheadJob(job_id, key.text)
             self.log.info("%s is job %s%s", one, job_id, "".join(f", {term}" for term in one.terms))
+        for place, job in found.items():
+            ahead.add(*place, replace(job, tries=_tries_before(context, *place, job.job)) if ahead.cleared else job)
         context["ti"].xcom_push(AHEAD, ahead.write())
         return {str(one): job_id for one, job_id in ids.items()}
 
@@ -197,6 +211,12 @@ def job_of_task(context: Context, stage: str, index: int) -> str | None:
     return str(job) if job else None
 
 
+def _tries_before(context: Context, stage: str, index: int, job: str) -> int:
+    """How many tries a task has had before that with this job, from its XComs."""
+    newest = int(context["ti"].xcom_pull(task_ids=stage, map_indexes=index, key=TRY) or 0)
+    return newest - (job_of_task(context, stage, index) == job)
+
+
 def _keys(client: SlurmClient, jobs: Iterable[str | None]) -> dict[str, str]:
     """The submission keys of jobs in the queue, by job id."""
     from airflow_provider_soperator.slurm.requests import ListJobs
@@ -216,7 +236,6 @@ class RenderedStages:
         self._dag, self._context, self._uploads = dag, context, uploads
         self._inside = frozenset(stages)
         self._ti: Any = context["ti"]
-        self._cleared: int = context["dag_run"].clear_number or 0
         self._counts: dict[str, int] = {}
 
     def states(self, stage: str, known: States) -> States:
@@ -231,27 +250,26 @@ class RenderedStages:
 
     def render(self, planned: PlannedJob) -> BatchJob:
         """The job, under its key, with the keys and ids of those that it waits for."""
-        key = self._key(planned.stage, planned.index)
+        key = self._keys(planned.stage, planned.index)[-1]
         context = self._context_of(planned.stage, planned.index)
         task: Any = context["task"]
         job: BatchJob = task.prepare(context, key, uploads=self._uploads)
         waits = [
-            Dependency(term.kind, *(self._key(*place) for place in term.new), *term.old, minutes=term.minutes)
+            Dependency(term.kind, *(self._keys(*place)[-1] for place in term.new), *term.old, minutes=term.minutes)
             for term in planned.terms
         ]
         return waiting(job, waits).replace(name=key.name(job.name or "job"))
 
     def stale(self, jobs: Iterable[PlannedJob]) -> list[SubmissionKey]:
         """The keys under which jobs may have been submitted before something of the run was cleared."""
-        first = max(0, self._cleared - MOST_CLEARED)
-        return [self._key(one.stage, one.index, before) for one in jobs for before in range(first, self._cleared)]
+        return [key for one in jobs for key in self.earlier(one.stage, one.index)]
 
-    def _key(self, stage: str, index: int, cleared: int | None = None) -> SubmissionKey:
-        cleared = self._cleared if cleared is None else cleared
-        begun = self._context["dag_run"].start_date
-        region = region_of(self._ti)
-        place = f"{region}{self._ti.region_index}/{index}" if region else index
-        return ahead_key(self._ti.dag_id, self._ti.run_id, stage, place, cleared, begun)
+    def earlier(self, stage: str, index: int) -> list[SubmissionKey]:
+        """The same for one instance."""
+        return self._keys(stage, index)[:-1]
+
+    def _keys(self, stage: str, index: int) -> list[SubmissionKey]:
+        return ahead_keys(self._ti, self._context["dag_run"], stage, index)
 
     def _context_of(self, stage: str, index: int) -> Context:
         """The template context that the stage's own task would have."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.board.tasks import SUBMITTED, _type_of, find_tasks, match
-from airflow_provider_soperator.executors.books import NewsKind
-from airflow_provider_soperator.pipelines.plan import ahead_key
+from airflow_provider_soperator.executors.job_keeper import NewsKind
+from airflow_provider_soperator.pipelines.plan import ahead_keys
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
@@ -52,7 +52,7 @@ def test_a_retry_may_go_on_with_an_earlier_job() -> None:
 @pytest.mark.parametrize("index", [-1, 2])
 def test_a_job_that_was_submitted_ahead_is_of_its_stage_also_after_a_clear(index: int) -> None:
     stage = Instance(task_id="model.fit", map_index=index, clear_number=1, try_number=2)
-    keys = [ahead_key(stage.dag_id, stage.run_id, stage.task_id, index, cleared, BEGUN) for cleared in (0, 1, 2)]
+    keys = ahead_keys(stage, replace(stage, clear_number=2), stage.task_id, index)
     jobs = [Job(id=JobId(7 + number), name=key.name("any")) for number, key in enumerate(keys)]
     found = match(jobs, [stage])
     assert {str(job): (tasks.task_id, tasks.map_index, tasks.others) for job, tasks in found.items()} == {

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob, ahead_key
+from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob, ahead_keys
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 
 NAMES = st.text("abc._-", min_size=1, max_size=5)
 NOON = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
-JOBS = st.builds(AheadJob, st.integers(1, 10**9).map(str), st.just("abcdefghijkl"))
+JOBS = st.builds(AheadJob, st.integers(1, 10**9).map(str), st.just("abcdefghijkl"), st.integers(0, 3))
 
 
 @given(st.integers(0, 5), st.dictionaries(NAMES, st.dictionaries(st.integers(-1, 5), JOBS)))
@@ -30,13 +32,19 @@ def test_the_jobs_of_some_stages() -> None:
 
 def test_each_job_has_a_key_of_its_own() -> None:
     keys = {
-        ahead_key(dag, run, task, index, cleared, begun).text
+        key.text
         for dag in ("d", "e")
         for run in ("r", "s")
         for task in ("a", "b")
         for index in (-1, 0, 1)
-        for cleared in (0, 1)
         for begun in (NOON, NOON + timedelta(microseconds=1))
+        for key in keys_of(dag, run, task, index, begun)
     }
     assert len(keys) == 2 * 2 * 2 * 3 * 2 * 2
-    assert ahead_key("d", "r", "a", -1, 0, NOON) == ahead_key("d", "r", "a", -1, 0, NOON)
+    assert keys_of("d", "r", "a", -1, NOON) == keys_of("d", "r", "a", -1, NOON)
+
+
+def keys_of(dag: str, run: str, task: str, index: int, begun: datetime) -> list[SubmissionKey]:
+    """The keys after a clear."""
+    ti = SimpleNamespace(dag_id=dag, run_id=run)
+    return ahead_keys(ti, SimpleNamespace(clear_number=1, start_date=begun), task, index)

@@ -146,9 +146,9 @@ def test_jobs_are_submitted_ahead_once_the_cluster_is_back(slurm: Slurm) -> None
     rendered = {PlannedJob("fit"): BatchJob(command="fit", name=key.name("fit"))}
     run = SimpleNamespace(start_date=None, clear_number=1)
     pushed: dict[str, Any] = {}
-    context: Any = {"dag_run": run, "ti": SimpleNamespace(xcom_push=pushed.__setitem__)}
-    submitted = submit._submit(context, rendered, [], [OURS])
+    context: Any = {"dag_run": run, "ti": SimpleNamespace(xcom_push=pushed.__setitem__, xcom_pull=lambda **_: 2)}
+    submitted = submit._submit(context, rendered, {}, [OURS])
     assert list(submitted) == ["fit"]
     # Before that what was submitted ahead of the clear.
     assert slurm.orders == [CancelJobs(ids=(JobId(8),))]
-    assert pushed[AHEAD_KEY]["jobs"] == {"fit": {"-1": {"job": submitted["fit"], "key": key.text}}}
+    assert pushed[AHEAD_KEY]["jobs"] == {"fit": {"-1": {"job": submitted["fit"], "key": key.text, "tries": 2}}}

@@ -13,10 +13,11 @@ from airflow_provider_soperator.pipelines.plan import Plan, States, Term, plan
 
 ENDED = ("success", "failed", "upstream_failed", "skipped", "removed")
 #: Of tasks that are to run, or to run again.
-TO_RUN = (None, "scheduled", "restarting")
-UNDER_WAY = ("running", "deferred")
+TO_RUN = (None, "restarting")
+#: Of tasks that have a job, or find one when they begin.
+UNDER_WAY = ("running", "deferred", "scheduled", "queued")
 #: Of tasks that run sooner or later, and have no job now that counts.
-WAITING = ("queued", "up_for_retry", "up_for_reschedule")
+WAITING = ("up_for_retry", "up_for_reschedule")
 STATES = (*ENDED, *TO_RUN, *UNDER_WAY, *WAITING)
 
 
@@ -138,7 +139,9 @@ def test_a_mapped_stage_that_is_left_out_says_how_its_instances_are() -> None:
 
 
 def test_the_plan_says_which_instances_are_under_way() -> None:
-    assert planned({"m": {0: "running", 1: None, 2: "success", 3: "deferred"}}).running == [("m", 0), ("m", 3)]
+    states = {0: "running", 1: None, 2: "success", 3: "deferred", 4: "queued", 5: "running"}
+    jobs = {("m", index): f"7{index}" for index in range(5)}
+    assert planned({"m": states}, jobs).there == {("m", 0): "70", ("m", 3): "73", ("m", 4): "74"}
 
 
 # ------------------------------------------------------------------------------------------------- any pipeline

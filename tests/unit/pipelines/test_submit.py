@@ -15,10 +15,12 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
-from airflow_provider_soperator.pipelines.plan import AHEAD
+from airflow_provider_soperator.pipelines.plan import AHEAD, TRY
 from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
-from airflow_provider_soperator.slurm.submission_keys import key_of
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from tests.unit.operators.dags import job
 from tests.unit.operators.task_runs import TaskRun
 
@@ -30,16 +32,25 @@ class Cluster:
         self.names: list[str] = []
         self.since: Any = None
         self.cancelled: set[str] = set()
+        #: The keys of jobs in the queue.
+        self.queue: dict[SubmissionKey, str] = {}
 
     def submit_together(self, jobs: Any, *, since: Any) -> Any:
         self.names, self.since = [one.name for one in jobs], since
-        return tuple(Submitted(JobId(number)) for number, _ in enumerate(jobs, 1))
+        return tuple(Submitted(JobId(number)) for number, _ in enumerate(jobs, 101))
 
     def patient(self, _: Any) -> Cluster:
         return self
 
     def cancel_keys(self, keys: Any) -> None:
         self.cancelled |= {key.text for key in keys}
+
+    def with_keys(self, keys: Any) -> Any:
+        return {key: {JobId.parse(self.queue[key]): None} for key in keys if key in self.queue}
+
+    def ask(self, request: ListJobs) -> Any:
+        there = [Job(id=JobId.parse(job), name=key.name("a")) for key, job in self.queue.items()]
+        return [job for job in there if request.admits(job)]
 
 
 class Pipeline:
@@ -62,7 +73,9 @@ class Pipeline:
 
     def submit(self, run: TaskRun) -> set[str]:
         """The keys of the jobs that a try submits."""
+        queue = self.cluster.queue
         self.cluster.__init__()  # type: ignore[misc]
+        self.cluster.queue = queue
         submit: Any = self.dag.get_task("p.submit")
         submit.execute({**run.begin(), "params": {}, "dag": self.dag})
         return {key.text for name in self.cluster.names if (key := key_of(name))}
@@ -153,3 +166,87 @@ def test_a_stage_goes_on_with_its_job_unless_it_is_cleared_while_it_runs(pipelin
     cleared = pipeline.begin(stage)
     assert ahead not in cleared.keys
     assert {ahead, retried.keys[-1]} <= set(cleared.replaced)
+
+
+def run_of_stage(pipeline: Pipeline, airflow: str) -> tuple[TaskRun, TaskRun]:
+    """A submission, and a stage that has run with its job."""
+    submitting, stage = TaskRun("p.submit", airflow=airflow), TaskRun("p.a", retries=1, airflow=airflow)
+    stage.start_date = submitting.start_date
+    pipeline.submit(submitting)
+    stage.pulled = [submitting.xcoms[AHEAD]]
+    pipeline.begin(stage)
+    return submitting, stage
+
+
+def ahead_of(submitting: TaskRun) -> str:
+    key: str = submitting.xcoms[AHEAD]["jobs"]["p.a"]["-1"]["key"]
+    return key
+
+
+@pytest.mark.parametrize("airflow", ["3.3", "3.4"])
+def test_a_stage_that_was_submitted_again_keeps_that_job_whatever_else_is_cleared_before_its_turn(
+    pipeline: Pipeline, airflow: str
+) -> None:
+    submitting, stage = run_of_stage(pipeline, airflow)
+    for run in (submitting, stage):
+        run.clear()
+    submitting.pulled = stage.xcoms[TRY]
+    pipeline.submit(submitting)
+    stage.pulled, ahead = [submitting.xcoms[AHEAD]], ahead_of(submitting)
+    # Another task, alone.
+    stage.clear_number += 1
+    begun = pipeline.begin(stage)
+    assert begun.keys == [ahead]
+    assert ahead not in begun.replaced
+    stage.clear_number += 1
+    retried = pipeline.begin(stage)
+    assert retried.keys[0] == ahead
+    assert ahead not in retried.replaced
+    stage.clear()
+    cleared = pipeline.begin(stage)
+    assert ahead not in cleared.keys
+    assert {ahead, retried.keys[-1]} <= set(cleared.replaced)
+
+
+@pytest.mark.parametrize("state", ["scheduled", "queued"])
+def test_a_task_that_may_begin_at_any_moment_keeps_its_job(
+    pipeline: Pipeline, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another branch was cleared, and with it the task that submits."""
+    submitting, stage = TaskRun("p.submit"), TaskRun("p.a", retries=1)
+    stage.start_date = submitting.start_date
+    pipeline.submit(submitting)
+    ahead = ahead_of(submitting)
+    pipeline.cluster.queue[SubmissionKey(ahead)] = "41"
+    submitting.clear()
+    states = {"scheduled__1": {"p.a": state, "p.b": None}}
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+    assert len(pipeline.submit(submitting)) == 1
+    assert ahead not in pipeline.cluster.cancelled
+    assert submitting.xcoms[AHEAD]["jobs"]["p.a"] == {"-1": {"job": "41", "key": ahead, "tries": 0}}
+    stage.clear_number = 1
+    stage.pulled = [submitting.xcoms[AHEAD]]
+    assert pipeline.begin(stage).keys == [ahead]
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_stage_finds_its_job_while_the_task_that_submits_runs_again(pipeline: Pipeline, tries: int) -> None:
+    """As that begins, Airflow removes what it has told of jobs; of a task that waits for a retry it tells no more."""
+    submitting, stage = TaskRun("p.submit"), TaskRun("p.a", retries=1)
+    stage.start_date = submitting.start_date
+    pipeline.submit(submitting)
+    stage.pulled, stage.clear_number = [], 1
+    for _ in range(tries):
+        begun = pipeline.begin(stage)
+    assert ahead_of(submitting) in begun.keys[:-1]
+    assert not begun.replaced
+
+
+def test_a_cleared_stage_ends_its_jobs_while_the_task_that_submits_runs_again(pipeline: Pipeline) -> None:
+    submitting, stage = run_of_stage(pipeline, "3.3")
+    ahead = ahead_of(submitting)
+    stage.clear()
+    stage.pulled = []
+    begun = pipeline.begin(stage)
+    assert ahead in begun.replaced
+    assert ahead not in begun.keys
