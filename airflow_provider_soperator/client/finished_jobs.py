@@ -15,9 +15,10 @@ from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.requests import Accounting, ShowConfig
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.states import JobFlag
+from airflow_provider_soperator.slurm.submission_keys import CLOCKS
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
-#: How long a reported end is remembered: clocks may differ, and accounting may lag, by less than this.
+#: How long a reported end is remembered after a later one: accounting may lag by less than this.
 _OVERLAP = timedelta(minutes=10)
 #: Limit on the look back: a DAG that was paused for a month does not run for every job of that month.
 _FURTHEST = timedelta(days=1)
@@ -36,7 +37,7 @@ class FinishedJobs:
         # Slurm keeps whole seconds: a job that ends within the current second must not seem earlier.
         self._wanted, self._since = wanted, since.replace(microsecond=0)
         #: Ends before this have been reported; later ones if they are in ``_told``.
-        self._horizon = _step(since - _OVERLAP)
+        self._horizon = _step(since - CLOCKS - _OVERLAP)
         self._told: dict[int, datetime] = {}
         self._asked: datetime | None = None
         self._remembered: timedelta | None = None
@@ -68,8 +69,9 @@ class FinishedJobs:
             # In the first round only: later it would depend on which clock is right.
             news = [status for status in news if ends[status.id.job] >= self._since]
         self._asked = now
-        # After a long epilog, the end is long past when it is reported.
-        self._horizon = max(self._horizon, _step(min([now - _OVERLAP, *ending])))
+        # Slurm's clock may be behind. After a long epilog, the end is long past when it is reported.
+        newest = min(now, _end(job for job in jobs.values() if job.state.is_finished))
+        self._horizon = max(self._horizon, _step(min([newest - _OVERLAP, *ending])))
         self._told = {job: end for job, end in (self._told | ends).items() if end >= self._horizon}
         return news
 

@@ -36,3 +36,13 @@ def test_what_ended_while_no_watcher_ran_is_reported_and_nothing_twice() -> None
     second.remember({"horizon": horizon, "told": {"2": end_of_two}})
     assert told(second, *hours) == [3]
     assert told(FinishedJobs(QueueFilter(), NOW), *hours) == []
+
+
+def test_what_ends_by_a_clock_that_is_behind_is_reported_once() -> None:
+    watcher = FinishedJobs(QueueFilter(), NOW)
+    behind = timedelta(minutes=50)
+    assert told(watcher, timedelta(hours=2)) == []
+    # It ends now, and another one before that was noticed.
+    assert told(watcher, timedelta(hours=2), behind) == [2]
+    assert told(watcher, timedelta(hours=2), behind, behind + timedelta(minutes=1)) == [3]
+    assert told(watcher, timedelta(hours=2), behind, behind + timedelta(minutes=1)) == []
