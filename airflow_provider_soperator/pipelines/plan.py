@@ -16,7 +16,10 @@ _TO_RUN = frozenset({None, "restarting"})
 BEGINNING = frozenset({"scheduled", "queued"})
 #: States of tasks that have a job. A task that is queued or up for retry knows an earlier job only.
 HAS_JOB = frozenset({"running", "deferred"})
+UNDER_WAY = HAS_JOB | BEGINNING
 
+#: A stage and the map index of one of its instances.
+Place = tuple[str, int]
 #: States of a task's instances, by map index.
 States = Mapping[int, str | None]
 
@@ -28,7 +31,7 @@ class Term:
     kind: str
     minutes: int = 0
     #: Stage and map index of jobs that are submitted with it.
-    new: tuple[tuple[str, int], ...] = ()
+    new: tuple[Place, ...] = ()
     #: Ids of jobs that exist already.
     old: tuple[str, ...] = ()
 
@@ -51,10 +54,9 @@ class PlannedJob:
 
 @dataclass
 class Plan:
-    """Jobs to submit, in order; those that are there, by stage and map index; and reasons why the rest is left out."""
+    """Jobs to submit, in order, and reasons why the rest is left out."""
 
     submitted: list[PlannedJob] = field(default_factory=list)
-    there: dict[tuple[str, int], str] = field(default_factory=dict)
     #: Jobs that are left to their tasks, as what they follow is not known yet, or not met.
     later: list[PlannedJob] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -76,8 +78,6 @@ def plan(
     for name in segment.stages:
         of_stage = states(name)
         to_run = tuple(index for index, state in of_stage.items() if state in _TO_RUN)
-        under_way = [index for index, state in of_stage.items() if state in HAS_JOB | BEGINNING]
-        made.there |= {(name, index): job for index in under_way if (job := job_of(name, index))}
         if not to_run:
             made.left_out[name] = f"it is {', '.join(sorted(set(map(str, of_stage.values()))))}"
             continue
@@ -98,7 +98,7 @@ def _term(
     link: Link, states: States, submitted: tuple[int, ...], job_of: Callable[[str, int], str | None]
 ) -> Term | str | None:
     """The dependency of a job; None if it is met, a text with the reason if it cannot be expressed now."""
-    new: list[tuple[str, int]] = []
+    new: list[Place] = []
     old: list[str] = []
     for index, state in states.items():
         if index in submitted:
@@ -106,7 +106,7 @@ def _term(
         elif is_ended(state):
             if not is_met(link.kind, state):
                 return f"{link.upstream}, which it was to follow ({link.kind}), is {state}"
-        elif state in HAS_JOB | BEGINNING and (job := job_of(link.upstream, index)):
+        elif state in UNDER_WAY and (job := job_of(link.upstream, index)):
             old.append(job)
         else:
             return f"the job of {link.upstream} is not known yet"

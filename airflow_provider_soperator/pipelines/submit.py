@@ -20,8 +20,10 @@ from airflow_provider_soperator.pipelines.plan import (
     AHEAD,
     BEGINNING,
     TRY,
+    UNDER_WAY,
     Ahead,
     AheadJob,
+    Place,
     Plan,
     PlannedJob,
     States,
@@ -75,41 +77,47 @@ class SubmitAheadOperator(BaseOperator):
         is_dry = is_on(self.plan_only)
         try:
             stages = RenderedStages(self.dag, self.segment.stages, context, uploads=not is_dry)
-            made = self._plan(context, stages)
+            made, there = self._plan(context, stages)
             jobs = {one: stages.render(one) for one in made.submitted}
             if is_dry:
                 script = as_shell({str(one): job for one, job in jobs.items()})
                 self.log.info("These stages would be submitted by\n%s", script)
                 raise AirflowSkipException("nothing was submitted: plan_only is set")
-            return self._submit(context, jobs, made.there, stages.stale([*jobs, *made.later]))
+            return self._submit(context, jobs, there, stages.stale([*jobs, *made.later]))
         except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
 
-    def _plan(self, context: Context, stages: RenderedStages) -> Plan:
+    def _plan(self, context: Context, stages: RenderedStages) -> tuple[Plan, dict[Place, AheadJob]]:
         names = {link.upstream for name in self.segment.stages for link in self.graph[name].links}
         known = states_of(context["ti"], sorted(names.union(self.segment.stages)))
-        beginning = [(name, index) for name in known for index, state in known[name].items() if state in BEGINNING]
-        kept = self._kept(context, {key: place for place in beginning for key in stages.earlier(*place)})
+        there = self._there(context, stages, known)
         made = plan(
             self.graph,
             self.segment,
             lambda name: stages.states(name, known[name]),
-            lambda *of: kept.get(of) if of in beginning else job_of_task(context, *of),
+            lambda *of: there[of].job if of in there else None,
         )
         for name, reason in {**made.left_out, **self._for_airflow()}.items():
             self.log.info("%s is not submitted ahead: %s", name, reason)
-        return made
+        return made, there
 
-    def _kept(self, context: Context, places: Mapping[SubmissionKey, tuple[str, int]]) -> dict[tuple[str, int], str]:
-        """The jobs that tasks will find as they begin: those with these keys that no try of theirs has had."""
+    def _there(self, context: Context, stages: RenderedStages, states: Mapping[str, States]) -> dict[Place, AheadJob]:
+        """The jobs in the queue of tasks that run, and those that tasks will find which are about to begin."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
 
-        if not places:
+        places = {(name, index): state for name in states for index, state in states[name].items()}
+        of_tasks = {place: job_of_task(context, *place) for place, state in places.items() if state in UNDER_WAY}
+        if not of_tasks:
             return {}
-        with SlurmHook(self.slurm_conn_id).client() as client:
-            found = client.patient(self.log).with_keys(list(places))
-        newest = {places[key]: str(job) for key, [*_, job] in found.items()}
-        return {place: job for place, job in newest.items() if job != job_of_task(context, *place)}
+        begin = {key: place for place in of_tasks if places[place] in BEGINNING for key in stages.earlier(*place)}
+        with SlurmHook(self.slurm_conn_id).client() as shared:
+            client = shared.patient(self.log)
+            keys = _keys(client, (job for place, job in of_tasks.items() if places[place] not in BEGINNING))
+            found = client.with_keys(list(begin))
+        there = {place: AheadJob(job, keys[job]) for place, job in of_tasks.items() if job in keys}
+        # One that a task has had already is from before a clear.
+        newest = {begin[key]: AheadJob(str(job), key.text) for key, [*_, job] in found.items()}
+        return there | {place: job for place, job in newest.items() if job.job != of_tasks[place]}
 
     def _for_airflow(self) -> dict[str, str]:
         """The jobs that follow these stages and that only Airflow can start, with the reasons."""
@@ -125,7 +133,7 @@ class SubmitAheadOperator(BaseOperator):
         self,
         context: Context,
         jobs: Mapping[PlannedJob, BatchJob],
-        there: Mapping[tuple[str, int], str],
+        there: Mapping[Place, AheadJob],
         stale: Sequence[SubmissionKey],
     ) -> dict[str, Any]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -141,8 +149,8 @@ class SubmitAheadOperator(BaseOperator):
             except TogetherRefused as refused:
                 culprit = list(jobs)[refused.number]
                 raise AirflowFailException(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
-            keys = _keys(client, there.values())
-        found = {place: AheadJob(job, keys[job]) for place, job in there.items() if job in keys}
+        # The jobs of the tasks here, and not of other segments.
+        found = {place: job for place, job in there.items() if place[0] in self.segment.stages}
         ids = {one: str(answer.id) for one, answer in zip(jobs, submitted, strict=True)}
         for one, job_id in ids.items():
             key = key_of(jobs[one].name or "")

@@ -138,12 +138,6 @@ def test_a_mapped_stage_that_is_left_out_says_how_its_instances_are() -> None:
     assert planned({"m": {0: "success", 1: "failed", 2: "success"}}).left_out == {"m": "it is failed, success"}
 
 
-def test_the_plan_says_which_instances_are_under_way() -> None:
-    states = {0: "running", 1: None, 2: "success", 3: "deferred", 4: "queued", 5: "running"}
-    jobs = {("m", index): f"7{index}" for index in range(5)}
-    assert planned({"m": states}, jobs).there == {("m", 0): "70", ("m", 3): "73", ("m", 4): "74"}
-
-
 # ------------------------------------------------------------------------------------------------- any pipeline
 
 

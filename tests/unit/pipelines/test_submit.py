@@ -250,3 +250,23 @@ def test_a_cleared_stage_ends_its_jobs_while_the_task_that_submits_runs_again(pi
     begun = pipeline.begin(stage)
     assert ahead in begun.replaced
     assert ahead not in begun.keys
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_follows_a_job_that_slurm_has_forgotten_is_left_to_its_task(
+    pipeline: Pipeline, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm refuses what is to follow the success of such a job, and Airflow may see its end long after that."""
+    submitting = TaskRun("p.submit")
+    pipeline.submit(submitting)
+    ahead = ahead_of(submitting)
+    if is_there:
+        pipeline.cluster.queue[SubmissionKey(ahead)] = "41"
+    submitting.clear()
+    submitting.pulled = "41"
+    states = {"scheduled__1": {"p.a": "deferred", "p.b": None}}
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+    assert len(pipeline.submit(submitting)) == is_there
+    # Its task has the 41st try: what an XCom is asked for makes no difference here.
+    known = {"-1": {"job": "41", "key": ahead, "tries": 40}}
+    assert submitting.xcoms[AHEAD]["jobs"].get("p.a") == (known if is_there else None)
