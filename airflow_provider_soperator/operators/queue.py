@@ -221,12 +221,16 @@ class UpdateJobsOperator(_QueueOperator):
         return changes, known
 
 
-def _filter(said: object) -> QueueFilter:
-    """Conditions that are some. A template that has made nothing of one must not order the whole queue about."""
+def _filter(said: Any) -> QueueFilter:
+    """Conditions that are some. A template that has made nothing of one must not order more jobs about than meant."""
     jobs = QueueFilter.of(said)
     if not any(dataclasses.astuple(jobs)):
         raise InvalidRequest(
             f'job_filter={said} is the whole queue: name a partition, a user or the like ({{"name": "*"}}: all)'
+        )
+    if empty := [name for name in said if not getattr(jobs, name) and name != "waited"]:
+        raise InvalidRequest(
+            f"job_filter={said}: {', '.join(empty)} is empty, so any would do: leave it out if that is meant"
         )
     return jobs
 

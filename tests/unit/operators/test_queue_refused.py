@@ -48,6 +48,8 @@ def test_what_a_template_has_made_of_it(task: Any, says: str) -> None:
     ("made", "says"),
     [
         ({"job_filter": {"user": ""}}, "the whole queue"),
+        ({"job_filter": {"partition": "main", "user": ""}}, "user is empty, so any would do"),
+        ({"job_filter": {"partition": "main", "states": ""}}, "states is empty, so any would do"),
         ({"job_filter": "alice"}, "job_filter='alice' has no conditions"),
         ({"job_filter": None}, "no jobs are named"),
     ],
