@@ -187,6 +187,8 @@ class UpdateJobsOperator(_QueueOperator):
         from airflow_provider_soperator.client import queue
 
         changes, known = self._changes()
+        if not changes:
+            raise InvalidRequest("nothing to change: what a template was to give is empty")
         # What a job's niceness is the queue does not tell.
         is_complete = len(known) == len(changes)
 

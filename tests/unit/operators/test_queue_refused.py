@@ -34,6 +34,7 @@ def test_it_is_refused_when_the_dag_is_read(operator: type[Any], options: dict[s
     [
         (HoldJobsOperator(task_id="task", job_ids="1, seven"), "job_ids: "),
         (UpdateJobsOperator(task_id="task", job_ids="1", nice="much"), "nice must be a number, got 'much'"),
+        (UpdateJobsOperator(task_id="task", job_ids="1", qos=""), "nothing to change: what a template was to give"),
         (UpdateJobsOperator(task_id="task", job_ids="1", time_limit="2h"), "time_limit: '2h' is not a duration"),
         (SlurmStatsOperator(task_id="task", top="all"), "top must be a number of users, got 'all'"),
     ],
