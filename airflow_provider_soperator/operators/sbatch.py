@@ -234,7 +234,8 @@ class SbatchOperator(WaitingOperator):
             trigger = self._trigger(context)
         except InvalidJob as error:
             raise AirflowFailException(str(error)) from None
-        if self.upload or self.download:
+        # A job that was submitted ahead has its files, and may have changed them by now.
+        if (self.upload or self.download) and not (self._member and self._member.is_ahead(trigger.keys)):
             self._files(context).upload(
                 self.upload,
                 job_of(trigger.job),
@@ -277,12 +278,11 @@ class SbatchOperator(WaitingOperator):
         return event["value"]
 
     def _as_member(self, context: Context) -> Member | None:
-        pipeline = pipeline_of(self)
-        if pipeline is None:
-            return None
-        from airflow_provider_soperator.pipelines.member import Member
+        if pipeline := pipeline_of(self):
+            from airflow_provider_soperator.pipelines.member import Member
 
-        return Member(pipeline, self, context)
+            return Member(pipeline, self, context)
+        return None
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Imported here, so that parsing a DAG does not pay for running it.
@@ -316,9 +316,9 @@ class SbatchOperator(WaitingOperator):
         from airflow_provider_soperator.work.sbatch import job_for
 
         fields, job = self.job, job_for(context["ti"], self.script, self.job)
-        since = submitted_since(context["dag_run"].start_date)
+        steps = earlier_jobs(job, earlier, submitted_since(context["dag_run"].start_date))
         with SlurmHook(self.slurm_conn_id).client() as slurm:
-            ends = run_steps(earlier_jobs(job, earlier, since), slurm.patient(self.log).ask)
+            ends = run_steps(steps, slurm.patient(self.log).ask)
         for end in ends:
             if end is None:
                 self.log.warning("Slurm knows no job of an earlier try (any more): it changes nothing in this one")

@@ -48,8 +48,8 @@ class Member:
 
     def waiting(self, job: BatchJob, keys: Sequence[SubmissionKey]) -> BatchJob:
         """The job for a try with these keys: it follows what has not ended, as of a task that begins early."""
-        stage, ahead = self._pipeline.graph.stages.get(self._task.task_id), self.job()
-        if stage is None or stage.kinds.isdisjoint(EARLY) or (ahead and [ahead.key] == [key.text for key in keys]):
+        stage = self._pipeline.graph.stages.get(self._task.task_id)
+        if stage is None or stage.kinds.isdisjoint(EARLY) or self.is_ahead([key.text for key in keys]):
             return job
         states = states_of(self._ti, [link.upstream for link in stage.links])
         terms = []
@@ -72,6 +72,11 @@ class Member:
     def job(self) -> AheadJob | None:
         """The job that was submitted ahead for this task."""
         return self._ahead_of(self._task.task_id, self._index)
+
+    def is_ahead(self, keys: Sequence[str]) -> bool:
+        """True if the job of a try with these keys was submitted ahead of it."""
+        job = self.job()
+        return job is not None and job.key == keys[-1]
 
     @property
     def _index(self) -> int:

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.pipelines.plan import AHEAD, TRY
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -270,3 +271,23 @@ def test_what_follows_a_job_that_slurm_has_forgotten_is_left_to_its_task(
     # Its task has the 41st try: what an XCom is asked for makes no difference here.
     known = {"-1": {"job": "41", "key": ahead, "tries": 40}}
     assert submitting.xcoms[AHEAD]["jobs"].get("p.a") == (known if is_there else None)
+
+
+def test_a_stage_sends_no_files_to_a_job_that_has_them_already(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job may have changed them before its task begins: they were sent again, and came back as they had gone."""
+    sent: list[str] = []
+    monkeypatch.setattr(JobFiles, "upload", lambda files, *_, **__: sent.append(files._owner))
+    submitting, stage = TaskRun("p.submit"), TaskRun("p.a", retries=1)
+    stage.start_date = submitting.start_date
+    task: Any = pipeline.dag.get_task("p.a")
+    task.upload, task.download = {"state.json": "state.json"}, {"state.json": "state.json"}
+    pipeline.submit(submitting)
+    assert sent == ["d/scheduled__1/p.a/-1"]
+    stage.pulled = [submitting.xcoms[AHEAD]]
+    pipeline.begin(stage)
+    assert len(sent) == 1
+    # The job of another try may need them.
+    pipeline.begin(stage)
+    assert len(sent) == 2
