@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.client.sync import SlurmClient
-
 
 class SubmitAheadOperator(BaseOperator):
     """Submit the jobs of some stages in one go, all of them or none; made by ``SbatchPipeline``.
@@ -83,7 +81,8 @@ class SubmitAheadOperator(BaseOperator):
                 script = as_shell({str(one): job for one, job in jobs.items()})
                 self.log.info("These stages would be submitted by\n%s", script)
                 raise AirflowSkipException("nothing was submitted: plan_only is set")
-            return self._submit(context, jobs, there, stages.stale([*jobs, *made.later]))
+            stale = [key for one in (*jobs, *made.later) for key in stages.earlier(one.stage, one.index)]
+            return self._submit(context, jobs, there, stale)
         except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
 
@@ -104,20 +103,23 @@ class SubmitAheadOperator(BaseOperator):
     def _there(self, context: Context, stages: RenderedStages, states: Mapping[str, States]) -> dict[Place, AheadJob]:
         """The jobs in the queue of tasks that run, and those that tasks will find which are about to begin."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.slurm.requests import ListJobs
 
         places = {(name, index): state for name in states for index, state in states[name].items()}
-        of_tasks = {place: job_of_task(context, *place) for place, state in places.items() if state in UNDER_WAY}
-        if not of_tasks:
+        had = {place: job_of_task(context, *place) for place, state in places.items() if state in UNDER_WAY}
+        if not had:
             return {}
-        begin = {key: place for place in of_tasks if places[place] in BEGINNING for key in stages.earlier(*place)}
+        begin = {key: place for place in had if places[place] in BEGINNING for key in stages.earlier(*place)}
+        ids = tuple(JobId.parse(job) for place, job in had.items() if job and places[place] not in BEGINNING)
         with SlurmHook(self.slurm_conn_id).client() as shared:
             client = shared.patient(self.log)
-            keys = _keys(client, (job for place, job in of_tasks.items() if places[place] not in BEGINNING))
+            listed = client.ask(ListJobs(ids=ids)) if ids else ()
             found = client.with_keys(list(begin))
-        there = {place: AheadJob(job, keys[job]) for place, job in of_tasks.items() if job in keys}
+        keys = {str(job.id.whole): key.text for job in listed if (key := key_of(job.name))}
+        there = {place: AheadJob(job, keys[job]) for place, job in had.items() if job in keys}
         # One that a task has had already is from before a clear.
         newest = {begin[key]: AheadJob(str(job), key.text) for key, [*_, job] in found.items()}
-        return there | {place: job for place, job in newest.items() if job.job != of_tasks[place]}
+        return there | {place: job for place, job in newest.items() if job.job != had[place]}
 
     def _for_airflow(self) -> dict[str, str]:
         """The jobs that follow these stages and that only Airflow can start, with the reasons."""
@@ -225,15 +227,6 @@ def _tries_before(context: Context, stage: str, index: int, job: str) -> int:
     return newest - (job_of_task(context, stage, index) == job)
 
 
-def _keys(client: SlurmClient, jobs: Iterable[str | None]) -> dict[str, str]:
-    """The submission keys of jobs in the queue, by job id."""
-    from airflow_provider_soperator.slurm.requests import ListJobs
-
-    ids = tuple(JobId.parse(job) for job in jobs if job)
-    known = client.ask(ListJobs(ids=ids)) if ids else ()
-    return {str(job.id.whole): key.text for job in known if (key := key_of(job.name))}
-
-
 # The jobs of stages before their tasks run
 
 
@@ -268,12 +261,8 @@ class RenderedStages:
         ]
         return waiting(job, waits).replace(name=key.name(job.name or "job"))
 
-    def stale(self, jobs: Iterable[PlannedJob]) -> list[SubmissionKey]:
-        """The keys under which jobs may have been submitted before something of the run was cleared."""
-        return [key for one in jobs for key in self.earlier(one.stage, one.index)]
-
     def earlier(self, stage: str, index: int) -> list[SubmissionKey]:
-        """The same for one instance."""
+        """The keys under which its job may have been submitted before something of the run was cleared."""
         return self._keys(stage, index)[:-1]
 
     def _keys(self, stage: str, index: int) -> list[SubmissionKey]:

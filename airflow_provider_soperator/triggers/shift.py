@@ -27,13 +27,10 @@ from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCommand
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
-from airflow_provider_soperator.pipelines.graph import states_of
+from airflow_provider_soperator.pipelines.graph import is_ended, states_of
 from airflow_provider_soperator.transports.transport_errors import FAILURES
 from airflow_provider_soperator.triggers.base import KillableTrigger, call
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
-
-#: States of tasks that have ended, unless they are cleared.
-_ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 #: Seconds between two looks at what is wished for, and those that a callback may take.
 _LOOK = 60.0
@@ -192,7 +189,7 @@ def _will_rest(ti: Any, state: str | None) -> bool:
     """True if a task that is being ended has no further try. A task that was marked is in that state by now."""
     if state == "running":
         return bool(ti.try_number > ti.max_tries)
-    return state in _ENDED
+    return is_ended(state)
 
 
 def _failure(error: Exception) -> dict[str, Any]:
@@ -224,7 +221,7 @@ def is_under_way(task: str) -> bool:
     dag_id, _, rest = task.partition("/")
     run_id, task_id, map_index = rest.rsplit("/", 2)
     run = SimpleNamespace(dag_id=dag_id, run_id=run_id)
-    states = states_of(run, [task_id])[task_id]
+    state = states_of(run, [task_id])[task_id].get(int(map_index))
     # A cleared task does nothing before it is scheduled again; then it waits for its turn. The DAG of an unknown one
     # was deleted or renamed.
-    return states.get(int(map_index)) not in {*_ENDED, None}
+    return state is not None and not is_ended(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -52,10 +52,6 @@ def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
     """The job of a task, named after it; ``InvalidJob`` if Slurm would refuse it."""
     job = job_of({"script": script, **{name: value for name, value in fields.items() if value is not None}})
     job.check()
-    return _named(job, ti)
-
-
-def _named(job: BatchJob, ti: Any) -> BatchJob:
     job = sbatch_arguments.with_lines(job)
     # Names in the script's own lines win over those made here.
     asked = asked_for(job)
@@ -298,8 +294,11 @@ class Chain:
             assert run.submitted.key is not None
             if not await client.unfinished({job: run.submitted.key}):
                 return
-            parts = await client.ask(ListJobs(ids=(job,))) if self.own else ()
-            vain = [part.id for part in parts if part.state.is_pending and _never(part, self.own)] if is_due else [job]
+            vain = [job]
+            if is_due:
+                parts = await client.ask(ListJobs(ids=(job,))) if self.own else ()
+                unmet = {part.id: Unmet.parse(part.dependency) for part in parts if part.state.is_pending}
+                vain = [part for part, terms in unmet.items() if terms.possible(self.own).is_vain]
             if vain:
                 await client.cancel_many(vain, waiting=True)
                 log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
@@ -311,10 +310,6 @@ class Chain:
     async def give_up(self, client: AsyncSlurmClient) -> None:
         """Cancel the jobs that can never run."""
         await _cancel_waiting(client, self.doomed)
-
-
-def _never(part: Job, own: Collection[int]) -> bool:
-    return Unmet.parse(part.dependency).possible(own).is_vain
 
 
 async def _cancel_waiting(client: AsyncSlurmClient, jobs: Mapping[str, str]) -> Sequence[JobId]:
