@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.mappedoperator import MappedOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.pipelines.graph import Graph, Segment, is_slurm_job, states_of
@@ -32,7 +32,7 @@ from airflow_provider_soperator.pipelines.plan import (
 )
 from airflow_provider_soperator.pipelines.stages import option
 from airflow_provider_soperator.slurm.dependencies import Dependency
-from airflow_provider_soperator.slurm.errors import TogetherRefused
+from airflow_provider_soperator.slurm.errors import LimitExceeded, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -150,7 +150,9 @@ class SubmitAheadOperator(BaseOperator):
                 submitted = client.submit_together(list(jobs.values()), since=since) if jobs else ()
             except TogetherRefused as refused:
                 culprit = list(jobs)[refused.number]
-                raise AirflowFailException(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
+                # A limit may leave room for them at another try.
+                kind = AirflowException if isinstance(refused.__cause__, LimitExceeded) else AirflowFailException
+                raise kind(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
         # The jobs of the tasks here, and not of other segments.
         found = {place: job for place, job in there.items() if place[0] in self.segment.stages}
         ids = {one: str(answer.id) for one, answer in zip(jobs, submitted, strict=True)}

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.pipelines.plan import AHEAD, TRY
+from airflow_provider_soperator.slurm.errors import LimitExceeded, SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import ListJobs
@@ -291,3 +292,19 @@ def test_a_stage_sends_no_files_to_a_job_that_has_them_already(
     # The job of another try may need them.
     pipeline.begin(stage)
     assert len(sent) == 2
+
+
+@pytest.mark.parametrize(
+    ("why", "is_final"),
+    [(LimitExceeded("AssocMaxSubmitJobLimit"), False), (SubmitRefused("invalid partition specified: mian"), True)],
+)
+def test_a_limit_that_leaves_no_room_now_is_tried_again(
+    pipeline: Pipeline, why: Any, is_final: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TogetherRefused("b", 1, why)
+
+    monkeypatch.setattr(Cluster, "submit_together", refuse)
+    with pytest.raises(AirflowException, match=rf"p\.b: .*{why.said}.* submit the group again") as raised:
+        pipeline.submit(TaskRun("p.submit"))
+    assert isinstance(raised.value, AirflowFailException) == is_final
