@@ -341,6 +341,12 @@ def _nodes(value: int | str) -> Iterator[str]:
         yield f"{text!r} runs backwards"
 
 
+def _file(value: str) -> Iterator[str]:
+    # Slurm takes it as it is, and newer versions make a folder of that name.
+    if value.startswith(("~", "$")):
+        yield f"{value!r} is for a shell to understand: write the whole path"
+
+
 _SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "array": _array,
     "dependency": _dependency,
@@ -348,6 +354,7 @@ _SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "signal": _signal,
     "time_limit": _time,
     "time_min": _time,
+    **dict.fromkeys(("chdir", "error", "input", "output"), _file),
     **dict.fromkeys(sbatch_arguments.GPU_COUNTS, _gpus),
 }
 

@@ -52,6 +52,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"comment": "\ud800"}, "comment: '\\ud800' cannot be encoded as UTF-8"),
     ({"comment": "é" * 513}, "comment: 1026 bytes exceed Slurm's limit of 1024"),
     ({"account": ""}, "account: must not be empty"),
+    ({"chdir": "~/train"}, "chdir: '~/train' is for a shell to understand"),
+    ({"output": "$SCRATCH/%j.out"}, "output: '$SCRATCH/%j.out' is for a shell to understand"),
     ({"nodes": -1}, "nodes: must be >= 0, got -1"),
     ({"nodes": "4-2"}, "nodes: '4-2' runs backwards"),
     ({"nodes": "many"}, "nodes: 'many' is not a number of nodes"),
