@@ -29,6 +29,7 @@ class Member:
     def __init__(self, pipeline: PipelineGroup, task: Any, context: Context) -> None:
         self._pipeline, self._task, self._context = pipeline, task, context
         self._ti: Any = context["ti"]
+        self._index = -1 if self._ti.map_index is None else int(self._ti.map_index)
         published = self._ti.xcom_pull(task_ids=list(pipeline.submits), key=AHEAD) or []
         self._ahead = [Ahead.read(one) for one in published if one]
 
@@ -77,10 +78,6 @@ class Member:
         """True if the job of a try with these keys was submitted ahead of it."""
         job = self.job()
         return job is not None and job.key == keys[-1]
-
-    @property
-    def _index(self) -> int:
-        return -1 if self._ti.map_index is None else int(self._ti.map_index)
 
     def _ahead_of(self, stage: str, index: int) -> AheadJob | None:
         found = (ahead.jobs.get(stage, {}).get(index) for ahead in self._ahead)

@@ -14,7 +14,7 @@ from airflow_provider_soperator.values import Plain
 _TO_RUN = frozenset({None, "restarting"})
 #: States of tasks whose turn has come: one may begin at any moment, and goes on with the job that it has.
 BEGINNING = frozenset({"scheduled", "queued"})
-#: States of tasks that have a job. A task that is queued or up for retry knows an earlier job only.
+#: States of tasks that have told of their job. One that is queued or up for retry has told of an earlier one.
 HAS_JOB = frozenset({"running", "deferred"})
 UNDER_WAY = HAS_JOB | BEGINNING
 

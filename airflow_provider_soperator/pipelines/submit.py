@@ -254,8 +254,13 @@ class RenderedStages:
     def render(self, planned: PlannedJob) -> BatchJob:
         """The job, under its key, with the keys and ids of those that it waits for."""
         key = self._keys(planned.stage, planned.index)[-1]
-        context = self._context_of(planned.stage, planned.index)
-        task: Any = context["task"]
+        task: Any = self._dag.get_task(planned.stage).prepare_for_execution()
+        ti = _StageInstance(self._ti, planned.stage, planned.index, self._inside)
+        ti.task = task
+        # What the stage's own task would have.
+        own = {"ti": ti, "task_instance": ti, "task": task, "map_index": planned.index}
+        context = cast("Context", {**self._context, **own})
+        task.render_template_fields(context)
         job: BatchJob = task.prepare(context, key, uploads=self._uploads)
         waits = [
             Dependency(term.kind, *(self._keys(*place)[-1] for place in term.new), *term.old, minutes=term.minutes)
@@ -270,22 +275,13 @@ class RenderedStages:
     def _keys(self, stage: str, index: int) -> list[SubmissionKey]:
         return ahead_keys(self._ti, self._context["dag_run"], stage, index)
 
-    def _context_of(self, stage: str, index: int) -> Context:
-        """The template context that the stage's own task would have."""
-        task = self._dag.get_task(stage).prepare_for_execution()
-        ti = _StageInstance(self._ti, stage, index, self._inside)
-        context = cast("Context", {**self._context, "ti": ti, "task_instance": ti, "task": task, "map_index": index})
-        ti.task = task
-        task.render_template_fields(context)
-        return context
-
     def _count(self, task: MappedOperator) -> int:
         """Number of instances of a mapped task."""
         context = {**self._context, "ti": _StageInstance(self._ti, task.task_id, 0, self._inside), "task": task}
-        given = task._get_specified_expand_input().value
-        if isinstance(given, Mapping):
-            return prod(len(_resolved(value, context)) for value in given.values())
-        return len(_resolved(given, context))
+        given: Any = task._get_specified_expand_input().value
+        values = given.values() if isinstance(given, Mapping) else [given]
+        found = [value.resolve(context) if hasattr(value, "resolve") else value for value in values]
+        return prod(map(len, found))
 
 
 class _StageInstance:
@@ -310,10 +306,6 @@ class _StageInstance:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ti, name)
-
-
-def _resolved(value: Any, context: Mapping[str, Any]) -> Any:
-    return value.resolve(context) if hasattr(value, "resolve") else value
 
 
 def waiting(job: BatchJob, terms: list[Dependency]) -> BatchJob:

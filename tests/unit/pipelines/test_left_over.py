@@ -74,7 +74,7 @@ def test_what_can_never_run_is_cancelled_by_its_number_and_key(slurm: Slurm, err
     graph = Graph({"prepare": Stage("prepare", "c"), "fit": Stage("fit", "c", (Link("prepare"),))})
     pipeline: Any = SimpleNamespace(submits={"submit": "cluster"}, graph=graph, followed={})
     task = SimpleNamespace(task_id="prepare", slurm_conn_id="cluster", log=logging.getLogger(__name__))
-    ti = SimpleNamespace(xcom_pull=lambda **_: [AHEAD.write()], try_number=1, max_tries=0)
+    ti = SimpleNamespace(xcom_pull=lambda **_: [AHEAD.write()], map_index=-1, try_number=1, max_tries=0)
     context: Any = {"ti": ti}
     with pytest.raises(error), Member(pipeline, task, context).ending():
         raise error("it failed")
@@ -89,7 +89,7 @@ def test_what_follows_a_skipped_stage_is_skipped(state: str, monkeypatch: pytest
         other >> afterany() >> fit
     states = {"p.prepare": {-1: state}, "p.other": {-1: "failed"}}
     monkeypatch.setattr(member, "states_of", lambda ti, names: {name: states[name] for name in names})
-    context: Any = {"ti": SimpleNamespace(xcom_pull=lambda **_: [])}
+    context: Any = {"ti": SimpleNamespace(xcom_pull=lambda **_: [], map_index=-1)}
     ends = AirflowSkipException if state == "skipped" else AirflowFailException
     with pytest.raises(ends, match=rf"p\.prepare, which this was to follow \(afterok\), is {state}"):
         Member(p, dag.get_task("p.fit"), context).check()
