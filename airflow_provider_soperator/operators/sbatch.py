@@ -263,7 +263,7 @@ class SbatchOperator(WaitingOperator):
         from airflow_provider_soperator.work.sbatch import REPORT
 
         status = status_of(report := result_of(event))
-        folder = next((part.workdir for part in status.parts), "")
+        folder = next((part.workdir for part in status.parts if part.workdir), "")
         try:
             settle(status, self.on_finish, event.get("last_lines", ()))
         except Exception:

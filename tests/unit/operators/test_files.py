@@ -19,9 +19,13 @@ from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.files import Match, WorkingFolder
 from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
+from airflow_provider_soperator.slurm.job_reports import report_of
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
+from airflow_provider_soperator.work.protocols import succeeded
 
 
 class Cluster:
@@ -129,3 +133,16 @@ def test_it_does_not_keep_a_try_from_the_job_of_an_earlier_one(
     monkeypatch.setattr(files, "SlurmHook", lambda _: cluster)
     with pytest.raises(Begun):
         operator.execute(task(2))
+
+
+def test_files_come_from_where_the_job_ran_also_if_an_element_was_cancelled_before(
+    operator: SbatchOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(JobFiles, "download", lambda _files, _pairs, working: asked.append(working))
+    # Of an element that never ran nothing is known.
+    never = Job(id=JobId(7, 0), state=JobState.parse("CANCELLED"))
+    ran = Job(id=JobId(7, 1), state=JobState.parse("COMPLETED"), workdir="/data")
+    operator.on_finish = {"CANCELLED": "succeed"}
+    operator._settled(task(), succeeded(report_of(JobStatus(id=JobId(7), parts=(never, ran)))))
+    assert asked == ["/data"]
