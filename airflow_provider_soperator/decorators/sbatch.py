@@ -174,7 +174,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         assert key is not None, "each job that is submitted here has a key in its name"
         try:
             with SlurmHook(self.slurm_conn_id).client() as client:
-                data = client.read_file(call.result_path(report["workdir"], key.text), call.MOST_TO_RETURN)
+                path = call.result_path(report["workdir"], key.text)
+                data = client.patient(self.log).read_file(path, call.MOST_TO_RETURN)
             result = call.result(data)
         except FileError as error:
             raise call.CallError(

@@ -121,8 +121,8 @@ class SbatchTrigger(KillableTrigger):
     async def _value(self, client: AsyncSlurmClient, status: JobStatus) -> dict[str, Any]:
         if self.result is None:
             return {}
-        has_one = status.succeeded
-        return {"value": await run_steps_async(read_result(self.result, status), client.ask) if has_one else None}
+        ask, has_one = client.patient(self.log).ask, status.succeeded
+        return {"value": await run_steps_async(read_result(self.result, status), ask) if has_one else None}
 
     async def _emit(self, report: Mapping[str, Any]) -> None:
         ti: Any = self.task_instance

@@ -27,6 +27,7 @@ from airflow_provider_soperator.slurm.job_records import AccountingJob, Accounti
 from airflow_provider_soperator.slurm.requests import CommandOutput, JobDetail, Request
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
+from airflow_provider_soperator.transports.transport_errors import Unreachable
 from airflow_provider_soperator.triggers import sbatch
 from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
@@ -113,6 +114,21 @@ def test_of_an_array_each_element_has_one(ran: Any, tmp_path: Path) -> None:
         (tmp_path / f"m{index}.json").write_text(str(index))
     event = ran(*(part(f"7_{index}") for index in range(3)), result="file:m%a.json")
     assert event["value"] == [0, 1, 2]
+
+
+def test_it_is_waited_for_while_the_cluster_is_away(ran: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job has succeeded, and its GPUs have worked for days."""
+    (tmp_path / "7.out").write_text("done\n")
+    ask, away = Cluster.ask, [Unreachable("nothing listens there")] * 50
+
+    async def ask_later(cluster: Cluster, request: Request[Any]) -> Any:
+        if isinstance(request, ReadPieces) and away:
+            raise away.pop()
+        return await ask(cluster, request)
+
+    monkeypatch.setattr(Cluster, "ask", ask_later)
+    event = ran(part("7"), result="last_line")
+    assert (event["status"], event["value"]) == ("success", "done")
 
 
 def test_a_job_that_has_failed_has_none(ran: Any) -> None:
