@@ -15,7 +15,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.pipelines.graph import Graph, Segment, is_slurm_job, states_of
+from airflow_provider_soperator.pipelines.graph import Graph, Segment, states_of
 from airflow_provider_soperator.pipelines.plan import (
     AHEAD,
     BEGINNING,
@@ -123,13 +123,13 @@ class SubmitAheadOperator(BaseOperator):
 
     def _for_airflow(self) -> dict[str, str]:
         """The jobs that follow these stages and that only Airflow can start, with the reasons."""
-        dag: Any = self.dag
-        waited: dict[str, list[str]] = {}
-        for upstream in self.segment.stages:
-            for task in map(dag.get_task, sorted(dag.get_task(upstream).downstream_task_ids)):
-                if is_slurm_job(task) and task.task_group is self.task_group and task.task_id not in self.graph.stages:
-                    waited.setdefault(task.task_id, []).append(upstream)
-        return {name: f"its task does that, after {' and '.join(stages)}" for name, stages in waited.items()}
+        pipeline: Any = self.task_group
+        waited = {name: [link.upstream for link in links] for name, links in pipeline.followed.items()}
+        return {
+            name: f"its task does that, after {' and '.join(stages)}"
+            for name, upstream in waited.items()
+            if name not in self.graph and (stages := [one for one in upstream if one in self.segment.stages])
+        }
 
     def _submit(
         self,
