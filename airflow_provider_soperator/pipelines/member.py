@@ -96,15 +96,25 @@ class Member:
         self._ti.xcom_push(TRY, self._ti.try_number)
         run, job = self._context["dag_run"], self.job()
         if job is None:
-            # Where what was submitted ahead of it is not told at present, as that task runs again, it may be there.
+            # One may be there of which it is not told.
             untold = ahead_keys(self._ti, run, self._task.task_id, self._index)
-            return ([*replaced, *untold], own) if replaced else (replaced, [*untold, *own])
+            return ([*replaced, *untold], own) if replaced or self._is_cut_off() else ([], [*untold, *own])
         ahead = SubmissionKey(job.key)
         is_newest = any(one.cleared == (run.clear_number or 0) and job in one.of(one.jobs) for one in self._ahead)
         if is_newest or job.tries >= len(replaced):
             return replaced, [ahead, *own[1:]]
         # The task has had it, and was cleared since without the task that submits.
         return [*replaced, ahead], own
+
+    def _is_cut_off(self) -> bool:
+        """True if the task that submits was ended before it could tell of jobs, and so nobody knows what they wait for.
+
+        One that runs again has told of none yet, and one that has run again leaves out tasks that wait for a retry.
+        """
+        segments = zip(self._pipeline.submits, self._pipeline.graph.segments, strict=True)
+        submit = next(name for name, segment in segments if self._task.task_id in segment.stages)
+        has_told = self._ti.xcom_pull(task_ids=submit, key=AHEAD)
+        return not has_told and all(map(is_ended, states_of(self._ti, [submit])[submit].values()))
 
     def chain(self, job: BatchJob) -> dict[str, Any]:
         """The jobs around the task's own, for the trigger: the fields of a ``Chain``."""

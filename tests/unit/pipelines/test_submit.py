@@ -232,11 +232,15 @@ def test_a_task_that_may_begin_at_any_moment_keeps_its_job(
 
 
 @pytest.mark.parametrize("tries", [1, 2])
-def test_a_stage_finds_its_job_while_the_task_that_submits_runs_again(pipeline: Pipeline, tries: int) -> None:
+def test_a_stage_finds_its_job_while_the_task_that_submits_runs_again(
+    pipeline: Pipeline, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As that begins, Airflow removes what it has told of jobs; of a task that waits for a retry it tells no more."""
     submitting, stage = TaskRun("p.submit"), TaskRun("p.a", retries=1)
     stage.start_date = submitting.start_date
     pipeline.submit(submitting)
+    states = {"scheduled__1": {"p.submit": "running"}}
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
     stage.pulled, stage.clear_number = [], 1
     for _ in range(tries):
         begun = pipeline.begin(stage)
@@ -308,3 +312,18 @@ def test_a_limit_that_leaves_no_room_now_is_tried_again(
     with pytest.raises(AirflowException, match=rf"p\.b: .*{why.said}.* submit the group again") as raised:
         pipeline.submit(TaskRun("p.submit"))
     assert isinstance(raised.value, AirflowFailException) == is_final
+
+
+def test_a_stage_ends_a_job_of_a_submission_that_was_cut_off(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the task that submits was marked by hand: what it has begun on the cluster is completed there."""
+    submitting, stage = TaskRun("p.submit"), TaskRun("p.a", retries=1)
+    stage.start_date = submitting.start_date
+    pipeline.submit(submitting)
+    stage.pulled = []
+    states = {"scheduled__1": {"p.submit": "success"}}
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+    begun = pipeline.begin(stage)
+    assert begun.replaced == [ahead_of(submitting)]
+    assert ahead_of(submitting) not in begun.keys
