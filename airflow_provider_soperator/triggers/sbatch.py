@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -108,7 +108,9 @@ class SbatchTrigger(KillableTrigger):
             async with timeout(left):
                 status, last = await follow(run, self.log, published, Chain.read(self.chain), self.states, way)
                 report = report_of(status)
-                await self._emit(report)
+                if ti := self.task_instance:
+                    # Airflow looks up the address of its StatsD at first.
+                    await call(emit, gauges(report), dag_id=ti.dag_id, task_id=ti.task_id)
                 return succeeded(report) | {"last_lines": last} | await self._value(run.client, status)
         except asyncio.TimeoutError:
             if left is None:
@@ -123,12 +125,6 @@ class SbatchTrigger(KillableTrigger):
             return {}
         ask, has_one = client.patient(self.log).ask, status.succeeded
         return {"value": await run_steps_async(read_result(self.result, status), ask) if has_one else None}
-
-    async def _emit(self, report: Mapping[str, Any]) -> None:
-        ti: Any = self.task_instance
-        if ti is not None:
-            # Airflow looks up the address of its StatsD at first.
-            await call(emit, gauges(report), dag_id=ti.dag_id, task_id=ti.task_id)
 
     async def cancel(self) -> None:
         """Cancel the job, if there is one and the task asks for it, and those that can never run after that."""
