@@ -266,7 +266,7 @@ class Chain:
 
     def wait_of(self, status: JobStatus) -> str:
         """Slurm's reason if the task's turn has come and its job still waits for others; otherwise empty."""
-        reasons = {part.reason for part in status.parts} if self.ahead else set()
+        reasons = {part.reason for part in status.parts} if self.ahead or self.follows else set()
         return next((reason for reason in (_NEVER, _NOT_YET) if reason in reasons), "")
 
     async def free(self, run: JobRun, job: JobId, states_of: StatesOf, log: Logger) -> None:
