@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -160,9 +160,8 @@ class Member:
             # The pipeline's last task tries it again.
             task.log.warning("Jobs %s could not be taken out of the queue: %s", ", ".join(doomed), error)
 
-    def _jobs(self, stages: Iterable[str]) -> dict[str, str]:
+    def _jobs(self, stages: Sequence[str]) -> dict[str, str]:
         """The keys of these stages' jobs, by job id."""
-        stages = list(stages)
         return {one.job: one.key for ahead in self._ahead for one in ahead.of(stages)}
 
 

@@ -239,6 +239,9 @@ def _options(job: JobDescription) -> Iterator[str]:
             yield f"{option.field}: {len(written.encode())} bytes exceed Slurm's limit of {limit}"
         if not written and option.takes_argument == "required" and option.field not in ("array", "extra"):
             yield f"{option.field}: must not be empty; use None to leave it out"
+        # Slurm takes it as it is, and newer versions make a folder of that name.
+        if written.startswith(("~", "$")) and option.field in ("chdir", "error", "input", "output"):
+            yield f"{option.field}: {written!r} is for a shell to understand: write the whole path"
         for problem in _SPECIAL.get(option.field, lambda _: iter(()))(value):
             yield f"{option.field}: {problem}"
     for flag in _FLAGS:
@@ -341,12 +344,6 @@ def _nodes(value: int | str) -> Iterator[str]:
         yield f"{text!r} runs backwards"
 
 
-def _file(value: str) -> Iterator[str]:
-    # Slurm takes it as it is, and newer versions make a folder of that name.
-    if value.startswith(("~", "$")):
-        yield f"{value!r} is for a shell to understand: write the whole path"
-
-
 _SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "array": _array,
     "dependency": _dependency,
@@ -354,7 +351,6 @@ _SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "signal": _signal,
     "time_limit": _time,
     "time_min": _time,
-    **dict.fromkeys(("chdir", "error", "input", "output"), _file),
     **dict.fromkeys(sbatch_arguments.GPU_COUNTS, _gpus),
 }
 
