@@ -79,6 +79,8 @@ class SlurmClient:
     unfinished = _waited(AsyncSlurmClient.unfinished)
     with_keys = _waited(AsyncSlurmClient.with_keys)
     cancel_many = _waited(AsyncSlurmClient.cancel_many)
+    relink = _waited(AsyncSlurmClient.relink)
+    let_go = _waited(AsyncSlurmClient.let_go)
     statuses = _waited(AsyncSlurmClient.statuses)
     stats = _waited(AsyncSlurmClient.stats)
     read_file = _waited(AsyncSlurmClient.read_file)
