@@ -261,7 +261,8 @@ class RenderedStages:
         own = {"ti": ti, "task_instance": ti, "task": task, "map_index": planned.index}
         context = cast("Context", {**self._context, **own})
         task.render_template_fields(context)
-        job: BatchJob = task.prepare(context, key, uploads=self._uploads)
+        # A mapped task has put its instance in its place.
+        job: BatchJob = cast("Any", context["task"]).prepare(context, key, uploads=self._uploads)
         waits = [
             Dependency(term.kind, *(self._keys(*place)[-1] for place in term.new), *term.old, minutes=term.minutes)
             for term in planned.terms
