@@ -190,11 +190,13 @@ class CapacitySchedule:
         end = until or (following.at if following else since + timedelta(weeks=1))
         if end <= since:
             raise CapacityMistake(f"until must be after {since}, got {end}")
-        wall = end.astimezone(self.zone).replace(tzinfo=None, fold=0)
+        begins, wall = (moment.astimezone(self.zone).replace(tzinfo=None, fold=0) for moment in (since, end))
         if instant(wall, self.zone) < end:
             said = f"until={end}: clocks show {wall:%H:%M} twice then, and an override ends by the first"
             raise CapacityMistake(said, "end it when the hour is over")
-        when = "/".join(f"{moment.astimezone(self.zone):%Y-%m-%dT%H:%M:%S}" for moment in (since, end))
+        # When clocks show an hour for the second time, those that have begun by now are later on them.
+        begun = [one.dates.start for one in self.overrides if instant(one.dates.start, self.zone) <= since]
+        when = "/".join(f"{moment:%Y-%m-%dT%H:%M:%S}" for moment in (max([begins, *begun]), wall))
         return Override(when, units, by, because)
 
     def due(self, moment: datetime) -> ScheduleChange | None:
@@ -249,7 +251,7 @@ class CapacitySchedule:
         made = copy(planned)
         for name in [name for name in vars(made) if name.startswith("_")]:
             del vars(made)[name]
-        more = sorted([*self.overrides[len(planned.overrides) :], *more], key=lambda one: one.dates)
+        more = sorted([*self.overrides[len(planned.overrides) :], *more], key=lambda one: one.dates.start)
         object.__setattr__(made, "overrides", (*planned.overrides, *more))
         object.__setattr__(made, "_planned", planned)
         try:

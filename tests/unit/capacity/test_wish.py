@@ -215,6 +215,13 @@ def test_an_override_of_a_form_lasts_until_the_next_handover_unless_it_says_when
     assert made.override(DEADLINE, twice - HOUR / 2, twice - HOUR / 4 + HOUR / 2, "", "").when.endswith("T03:00:00")
 
 
+def test_in_an_hour_that_clocks_show_twice_what_was_asked_for_last_holds() -> None:
+    made, first = schedule(), datetime.fromisoformat("2026-10-25T02:40+02:00")
+    for now, units, by in ((first, DEADLINE, "ann"), (first + HOUR / 2, HOLIDAY, "bob")):
+        made = made.overridden([made.override(units, now, first + 4 * HOUR, by, "")], now)
+        assert made.at(now).name == f"override by {by}"
+
+
 def test_overrides_are_kept_until_they_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
     variables: dict[str, str] = {}
     monkeypatch.setattr(Variable, "get", lambda key, default=None: variables.get(key, default))
