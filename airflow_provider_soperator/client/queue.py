@@ -5,7 +5,7 @@ A change is repeated until all selected jobs have it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from airflow_provider_soperator.slurm.requests import (
     ListJobs,
     ReleaseJobs,
     Request,
+    RequeueJobs,
     TopJobs,
     UpdateJob,
     batches,
@@ -93,6 +94,23 @@ def cancel(meant: JobSelection) -> Steps[OrderedJobs]:
     jobs = _ids(found) if meant.ids is None else tuple(job for job in meant.ids if job not in gone)
     yield from cancel_many(jobs)
     return OrderedJobs(jobs, (), gone)
+
+
+async def requeue(job: Job, ask: Callable[[Request[None]], Awaitable[None]]) -> SlurmError | NotSupported | None:
+    """Put a job back into the queue, a heterogeneous one as a whole; returns why Slurm refuses that, if it does.
+
+    One that does not run any more is not refused. An error that may pass is raised: the job may have been requeued
+    nevertheless, and must not be cancelled in the queue.
+    """
+    try:
+        await ask(RequeueJobs((job.id.without_part,)))
+    except MOVED_ON:
+        return None
+    except (SlurmError, NotSupported) as error:
+        if error.passing:
+            raise
+        return error
+    return None
 
 
 def update(

@@ -9,12 +9,13 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.queue import requeue
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, node_orders
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.errors import MOVED_ON, NotPermitted, SlurmError, UnknownPartition
+from airflow_provider_soperator.slurm.errors import NotPermitted, UnknownPartition
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import (
     WORDS,
@@ -34,7 +35,6 @@ from airflow_provider_soperator.slurm.requests import (
     ListNodes,
     PowerUp,
     Request,
-    RequeueJobs,
     WhoAmI,
 )
 from airflow_provider_soperator.slurm.states import JobFlag, NodeFlag
@@ -240,20 +240,13 @@ class JobEnds:
             if is_over or (job.raw_id, job.restarts) in self._told:
                 continue
             what = f"Job {job.id} ({job.name} of {job.user}) on {job.nodelist}"
-            try:
-                await client.ask(RequeueJobs((job.id.without_part,)))
+            if (refused := await requeue(job, client.ask)) is None:
                 log.warning("%s is requeued, as its node goes", what)
-            except MOVED_ON:
-                continue
-            except SlurmError as error:
-                if error.passing:
-                    # It may have been requeued nevertheless, and must not be cancelled in the queue.
-                    raise
-                if may_cancel:
-                    await client.ask(CancelJobs(ids=(job.id,)))
-                    log.warning("%s is cancelled, as its node goes, and it cannot be requeued (%s)", what, error)
-                else:
-                    log.warning("%s cannot be requeued, and is waited for: %s", what, error)
+            elif may_cancel:
+                await client.ask(CancelJobs(ids=(job.id,)))
+                log.warning("%s is cancelled, as its node goes, and it cannot be requeued (%s)", what, refused)
+            else:
+                log.warning("%s cannot be requeued, and is waited for: %s", what, refused)
             # Not before: a connection that breaks meanwhile must not keep the job from being cancelled.
             self._told.add((job.raw_id, job.restarts))
 

@@ -10,12 +10,13 @@ from airflow_provider_soperator.capacity.holdings import Release
 from airflow_provider_soperator.capacity.node_choice import work_of
 from airflow_provider_soperator.capacity.reservations import Ask
 from airflow_provider_soperator.capacity.targets.protocol import JobLosses
+from airflow_provider_soperator.client.queue import requeue
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.errors import MOVED_ON, SlurmError
+from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
-from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, RequeueJobs, UpdateJob
+from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, UpdateJob
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 
@@ -135,21 +136,12 @@ class JobsInTheWay:
         notes.warned |= dict.fromkeys(new, now)
         for job in (job for job in ending if now - notes.warned[job.id] >= release.grace):
             notes.forced = notes.forced or now
-            await self._end(job)
+            if (refused := await requeue(job, self._ask)) is None:
+                self._log.warning("%s: job %s is requeued", self._target, job.id)
+            else:
+                # Such as an allocation of salloc, which has no script to start again.
+                await self._ask(CancelJobs(ids=(job.id,)))
+                self._log.warning("%s: job %s is cancelled, and cannot be requeued: %s", self._target, job.id, refused)
             notes.ended[job.id] = job.restarts
             # Where it starts again it gets another signal, and its grace.
             del notes.warned[job.id]
-
-    async def _end(self, job: Job) -> None:
-        if job.may_requeue:
-            self._log.warning("%s: requeueing job %s", self._target, job.id)
-            try:
-                return await self._ask(RequeueJobs((job.id.without_part,)))
-            except MOVED_ON:
-                return None
-            except (SlurmError, NotSupported) as error:
-                # Such as an allocation of salloc, which has no script to start again.
-                if error.passing:
-                    raise
-        self._log.warning("%s: cancelling job %s, which cannot be requeued", self._target, job.id)
-        return await self._ask(CancelJobs(ids=(job.id,)))
