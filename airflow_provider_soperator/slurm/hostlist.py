@@ -58,7 +58,7 @@ def _parse(given: str | Iterable[str]) -> Any:
     if pieces == [""]:
         pieces = []
     for piece in pieces:
-        _check(piece)
+        check(piece)
     try:
         # Many single names at once are far faster than one long list.
         nodes = NodeSet.fromlist(pieces, resolver=RESOLVER_NOGROUP)
@@ -70,7 +70,8 @@ def _parse(given: str | Iterable[str]) -> Any:
     return nodes
 
 
-def _check(hostlist: str) -> None:
+def check(hostlist: str) -> None:
+    """Raise ``HostlistError`` for what is no list of nodes; without ClusterShell, whose import takes a while."""
     if hostlist.lower() == "all":
         raise HostlistError(f"{hostlist!r} means every node to Slurm: name the nodes instead")
     # ClusterShell also reads operators, groups and blanks: only lists that Slurm itself would accept may reach it.
@@ -78,6 +79,8 @@ def _check(hostlist: str) -> None:
         shown = _shortened(hostlist)
         raise HostlistError(f"{shown} is not a list of nodes (such as worker-0 or worker-[0-3,5]): {_where(hostlist)}")
     for first, last in _RANGE.findall(hostlist) if "[" in hostlist else ():
+        if int(last) < int(first):
+            raise HostlistError(f"{_shortened(hostlist)} is not a list of nodes: {first}-{last} goes backwards")
         if int(last) - int(first) >= MOST_NODES:
             raise _too_many(hostlist)
 

@@ -34,7 +34,10 @@ ALSO = {"socket", "subprocess"}
 
 DAG_FILE = """
 from airflow.sdk import DAG
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
+
+SlurmNodesTarget(name="training", nodes="worker-[0-7]")
 
 with DAG("a-dag"):
     @sbatch_task(partition="main", python="/opt/python/bin/python3")

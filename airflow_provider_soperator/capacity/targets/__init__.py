@@ -61,7 +61,7 @@ class SlurmNodesTarget:
         if self.order not in ("end", "work"):
             raise CapacityMistake(f"{self.name}: order must be 'end' or 'work', got {self.order!r}")
         try:
-            hostlist.expand(self.nodes)
+            hostlist.check(self.nodes)
         except hostlist.HostlistError as error:
             raise CapacityMistake(f"{self.name}: {error}") from None
         object.__setattr__(self, "node_groups", tuple(self.node_groups))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -102,9 +103,10 @@ def test_a_node_group_is_under_slurm_nodes_or_a_target_of_its_own() -> None:
         ShiftCapacityOperator(task_id="shift", targets=[nodes, GROUP], block="block", desired={"training": 1})
 
 
-def test_a_target_names_its_nodes() -> None:
-    with pytest.raises(CapacityMistake, match=r"^training: .*worker-\[0-"):
-        SlurmNodesTarget(name="training", nodes="worker-[0-")
+@pytest.mark.parametrize("nodes", ["worker-[0-", "worker-[7-0]", ""])
+def test_a_target_names_its_nodes(nodes: str) -> None:
+    with pytest.raises(CapacityMistake, match=f"^training: '{re.escape(nodes)}' is not a list of nodes"):
+        SlurmNodesTarget(name="training", nodes=nodes)
 
 
 def test_jobs_may_be_ended_as_late_as_the_shift_waits_for() -> None:
