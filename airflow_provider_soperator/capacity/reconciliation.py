@@ -21,9 +21,9 @@ from airflow_provider_soperator.capacity.order import (
     Timeouts,
     is_waited_out,
 )
+from airflow_provider_soperator.capacity.ordered_shift import OrderedShift
 from airflow_provider_soperator.capacity.overrides import keep_override
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
 from airflow_provider_soperator.capacity.targets.protocol import Clients
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ClusterError, ConnectionMistake
@@ -34,7 +34,7 @@ from airflow_provider_soperator.values import keep, kept
 
 async def look(order: ShiftOrder, clients: Clients, log: Logger) -> World:
     """What each target of an order has now."""
-    async with Shift.open(order, clients, log) as shift:
+    async with OrderedShift.open(order, clients, log) as shift:
         return await shift.look()
 
 
@@ -72,7 +72,7 @@ async def begin(
         now = datetime.now(timezone.utc)
         try:
             order = await order_for((await clients.block(nebius_conn_id, block)).limit)
-            async with Shift.open(order, clients, log) as shift:
+            async with OrderedShift.open(order, clients, log) as shift:
                 return order, await shift.plan(await shift.check())
         except (ConnectionMistake, ClusterError) as error:
             if isinstance(error, LastingError):

@@ -7,11 +7,10 @@ takes over from one that has died does the same. The state before the shift cann
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any, TypeVar
 
 from async_timeout import timeout
@@ -19,7 +18,7 @@ from async_timeout import timeout
 from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.figures import Figures, Meter
 from airflow_provider_soperator.capacity.holdings import Allocation, Goal, Release, World, may_have, may_leave
-from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
+from airflow_provider_soperator.capacity.lease import IsAlive, LeaseLost, ShiftDisplaced
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import (
     PartTookTooLong,
@@ -29,115 +28,42 @@ from airflow_provider_soperator.capacity.order import (
     Superseded,
     is_waited_out,
 )
-from airflow_provider_soperator.capacity.shift_plan import (
-    ShiftOutcome,
-    ShiftPlan,
-    missing_units,
-    plan,
-    present,
-    shift_state,
-)
+from airflow_provider_soperator.capacity.ordered_shift import BlockReader, OrderedShift
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, missing_units, present, shift_state
 from airflow_provider_soperator.capacity.steering import ShiftSteering, SteeringCommand, asked, left_out, steered
-from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
 from airflow_provider_soperator.errors import CapacityError
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.transports.transport_errors import FAILURES
 
 T = TypeVar("T")
 
 #: Seconds in which a shift that has failed may find its last figures.
 _LAST_LOOK = 60.0
-#: Reads a block from the cloud.
-BlockReader = Callable[[], Awaitable[CapacityBlock]]
 #: Characters of an error that a lease has room for.
 _MOST_OF_A_CAUSE = 200
 #: Parts of ``poll_interval``: while machines are in transit between targets; and the least pause between steps.
-_IN_TRANSIT, _LEAST_PAUSE = 0.25, 0.2
+_IN_TRANSIT = 0.25
+_LEAST_PAUSE = 0.2
 
 
-class Shift:
+class Shift(OrderedShift):
     """A shift at work. Its sessions are opened at the first step, and again after each step that has failed.
 
     A connection may have been mended in Airflow meanwhile.
     """
 
     def __init__(self, order: ShiftOrder, block: BlockReader, connections: ShiftConnections, log: Logger) -> None:
-        self._block, self._connections, self._log = block, connections, log
-        #: As it was given, and after all that was asked of the shift.
-        self._given = self._order = order
+        super().__init__(order, block, connections, log)
+        #: As it was given, before anything was asked of the shift.
+        self._given = order
         self._steering: ShiftSteering | None = None
         self._commands: Sequence[SteeringCommand] = ()
-        self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
-        self._lease = JointLease(order, log)
         self._meter = Meter(self._gpus)
         #: Once it is over.
         self._figures: Figures | None = None
         self._progress = self._timer()
         self._state: dict[str, Any] = {}
         self._is_in_transit = False
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, order: ShiftOrder, clients: Clients, log: Logger) -> AsyncIterator[Shift]:
-        """A shift, with its sessions closed at the end."""
-        connections = ShiftConnections(order, clients, log)
-        try:
-            yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), connections, log)
-        finally:
-            await connections.close()
-
-    async def _connect(self) -> None:
-        if not self._sessions:
-            await self._connections.open()
-            self._lease.use(self._connections.stores)
-
-    @property
-    def _sessions(self) -> Mapping[str, Session]:
-        return self._connections.sessions
-
-    # Before anything is moved
-
-    async def look(self) -> World:
-        """Read the present holdings of all targets."""
-        await self._connect()
-        seen = await asyncio.gather(*(session.look() for session in self._sessions.values()))
-        # The block last: it then accounts for all that a target was seen to hold.
-        shares = await self._connections.machines.shares(self._sessions)
-        return World(await self._block(), dict(zip(self._sessions, seen, strict=True)), self._gpus, shares)
-
-    async def check(self) -> World:
-        """Return the present world, or raise ``CapacityMistake`` if the order could never be carried out."""
-        await self._connect()
-        block = await self._block()
-        self._order.check_block(block, datetime.now(timezone.utc))
-        for name, session in self._sessions.items():
-            await session.check(self._order.desired[name], block)
-        await self._connections.machines.check(self._sessions, self._gpus, block)
-        return await self.look()
-
-    async def plan(self, world: World) -> ShiftPlan:
-        """The plan in words, for approval."""
-        order, units, now = self._order, world.possible(self._order.desired).units, datetime.now(timezone.utc)
-        release = order.release(now)
-        goes = {name: await self._sessions[name].explain(units[name], release) for name in world.donors(units)}
-        jobs = {name: await self._sessions[name].jobs(nodes) for name, nodes in goes.items()}
-        # What arrives at a target is among what is off there now: with consent to the plan, it may be taken back.
-        stays = [name for name in world.holdings if order.rollback == "all" and name not in goes]
-        back = {name: await self._sessions[name].explain(world.holdings[name].allowed, release) for name in stays}
-        notes = [*await self._connections.machines.notes(self._sessions), *await self._lease.notes(now)]
-        for name, session in self._sessions.items():
-            notes += [f"{name}: {note}" for note in await session.notes(units[name])]
-        end = "" if order.until else "; nothing now, as the end of the window is unknown: set until"
-        notes += [f"{name}: {fallback}{end}" for name, fallback in order.buys.items()]
-        if not self._connections.is_agreed and (world.others != 0 or not self._connections.stores):
-            notes.append(
-                "others may move GPUs of the block at the same time: lease_conn_id of the connection "
-                f"{order.nebius_conn_id} names no cluster in which all shifts of the block wait for each other"
-            )
-        return plan(world, order, goes, jobs if order.mode == "force" else {}, notes, back)
-
-    # Moving
 
     async def run(self, is_alive: IsAlive | None = None, steering: ShiftSteering | None = None) -> ShiftOutcome:
         """Move what is possible. Raises ``Superseded`` if the window is over before anything could be moved."""

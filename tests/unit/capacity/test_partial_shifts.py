@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_soperator.capacity.holdings import Holding, ProjectShare
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
+from airflow_provider_soperator.capacity.ordered_shift import OrderedShift
 from airflow_provider_soperator.capacity.reconciliation import begin
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, ShiftPlan
@@ -282,7 +283,7 @@ def look(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> S
     async def opened(order: ShiftOrder, clients: Any, log: Any) -> AsyncIterator[Shift]:
         yield shift(cloud, order)
 
-    monkeypatch.setattr(Shift, "open", opened)
+    monkeypatch.setattr(OrderedShift, "open", opened)
     clients = cast(Any, Clients(cloud, *errors))
 
     async def order_for(limit: int) -> ShiftOrder:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.capacity import ordered_shift
 from airflow_provider_soperator.capacity import shift as engine
 from airflow_provider_soperator.capacity.lease_store import TERM, LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
@@ -47,7 +48,8 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     made = Cloud(64)
     made.add("a", ready=4, off=4)
     made.add("b", ready=2, off=4)
-    monkeypatch.setattr(engine, "datetime", made.clock())
+    for module in (engine, ordered_shift):
+        monkeypatch.setattr(module, "datetime", made.clock())
     yield made
     assert made.refused == 0, "what was not free was claimed"
 
