@@ -30,6 +30,8 @@ class Holding:
     ready: int
     #: Units that leave, but are still at work.
     finishing: int = 0
+    #: Units that are allowed until they have gone, as they were told to.
+    leaving: int = 0
     #: Units that can take work and have none, and are reserved for a shift.
     idle: int = 0
     #: Nothing is arriving or leaving.
@@ -159,6 +161,11 @@ class World:
     def allowed(self) -> dict[str, int]:
         """The size of each target, at present or to which it may scale itself."""
         return {name: seen.allowed for name, seen in self.holdings.items()}
+
+    @property
+    def staying(self) -> dict[str, int]:
+        """The size of each target once what was told to go has gone."""
+        return {name: seen.allowed - seen.leaving for name, seen in self.holdings.items()}
 
     def most(self, limit: int | None) -> int:
         """The GPUs of the block that there are to be shared, within a limit if there is one."""

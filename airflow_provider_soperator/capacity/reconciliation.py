@@ -88,7 +88,7 @@ def goal_in(
 ) -> dict[str, int]:
     """The goal of a wish in a world, within the block and ``limit``: in ranges by demand, or else as it is."""
     # A decision of a DAG file that was edited since may name other targets.
-    has = demanded if demanded and demanded.keys() == wished.keys() else world.allowed
+    has = demanded if demanded and demanded.keys() == wished.keys() else world.staying
     return goal_of(wished, has, world.gpus, world.most(limit))
 
 

@@ -84,8 +84,12 @@ class Shift(OrderedShift):
         await self.leave_if_possible()
         return outcome
 
-    async def leave(self) -> bool:
-        """Remove what existed only for the shift; True once it is. What has been moved stays where it is."""
+    async def leave(self) -> None:
+        """Remove what existed only for the shift. What has been moved stays where it is."""
+        while not await self._leave():
+            await asyncio.sleep(self._order.poll_interval)
+
+    async def _leave(self) -> bool | None:
         if self._lease.is_displaced:
             # Another process goes on with it.
             return True
@@ -93,7 +97,10 @@ class Shift(OrderedShift):
         # A shift that has the block by now is at work with cordons and comments of the same name.
         is_anothers = await self._lease.is_anothers()
         ended = (one.forget(self._order.key) if is_anothers else one.finish() for one in self._sessions.values())
-        errors = [error for error in await asyncio.gather(*ended, return_exceptions=True) if error is not None]
+        answers = await asyncio.gather(*ended, return_exceptions=True)
+        if False in answers:
+            return None
+        errors = [error for error in answers if isinstance(error, BaseException)]
         for error in errors:
             if isinstance(error, Exception) and is_waited_out(error):
                 raise error
@@ -323,7 +330,7 @@ class Shift(OrderedShift):
         """Leave, and wait out an outage."""
         self._progress = self._timer()
         try:
-            await self._until(lambda now: self.leave())
+            await self._until(lambda now: self._leave())
         except CapacityError as error:
             self._log.warning("The reservations of the shift could not be removed: %s", error)
 

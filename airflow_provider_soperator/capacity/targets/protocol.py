@@ -148,8 +148,8 @@ class Session(Protocol):
         """Buy units that the block lacks, and let bought ones go that ``keeps`` does not need; True if it has."""
         return True
 
-    async def finish(self) -> None:
-        """Clean up what existed only for the shift, at its success or failure."""
+    async def finish(self) -> bool | None:
+        """Clean up what existed only for the shift, at its success or failure; False if it is to be called again."""
 
     async def losses(self) -> JobLosses:
         """Count the jobs on units that this session has taken."""

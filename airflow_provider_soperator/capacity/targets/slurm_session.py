@@ -41,6 +41,7 @@ from airflow_provider_soperator.slurm.requests import (
     ShowTopology,
     Undrain,
 )
+from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 #: Reservations of others within this time count if it is unknown when the nodes are to come back; and the time of which
 #: jobs in accounting tell how long jobs last.
 _HORIZON, _HISTORY = timedelta(days=2), timedelta(days=1)
+#: An idle node that is told to power down does so within seconds, or later where only so many may in a minute.
+_GOES_WITHIN = timedelta(minutes=2)
 
 
 @dataclass
@@ -142,6 +145,7 @@ class SlurmNodesSession(Session):
             held=max(sure, await self._machines_under(self._machines)) if self._machines else sure,
             ready=sum(node.is_usable for node in nodes),
             finishing=sum(node.is_busy and not node.is_usable for node in on),
+            leaving=sum(map(self._is_told_by_us, nodes)),
             idle=sum(node.name in kept_free and node.is_usable and not node.is_busy for node in nodes),
             is_settled=not any(node.is_coming_up or node.is_going_off for node in nodes),
             problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if node.failed_to_resume),
@@ -231,9 +235,16 @@ class SlurmNodesSession(Session):
         if back := ours[: max(0, to - allowed)]:
             await self._client.ask(Undrain(tuple(back)))
 
-    async def finish(self) -> None:
+    async def finish(self) -> bool | None:
         await self._reservation.end()
         await self._in_the_way.withdraw()
+        # The drain that has come with a power down ends with it, and jobs would power the node up again.
+        told = [node for node in await self._nodes() if self._is_told_by_us(node)]
+        for order in kept_off(told, PowerDownMode.IDLE, reason=self._reason).orders:
+            await self._client.ask(order)
+        stays = [node for node in told if node.is_busy or node.is_coming_up or node.state.has(NodeFlag.POWERING_DOWN)]
+        since = datetime.now(timezone.utc) - _GOES_WITHIN
+        return not any(node.reason_since and node.reason_since > since for node in told if node not in stays)
 
     def leave_out(self, units: Mapping[str, str]) -> None:
         self._left_out = units
@@ -378,6 +389,11 @@ class SlurmNodesSession(Session):
         if may_take is not None and node.name not in may_take and not node.is_off:
             return "is not among the nodes that may go by the plan that was approved"
         return reserved.get(node.name, "")
+
+    def _is_told_by_us(self, node: Node) -> bool:
+        """True if a node goes off in the name of this block, though its drain may have ended by then."""
+        said = DrainReason.parse(node.reason)
+        return node.is_going_off and said is not None and said.owner == self._reason.owner
 
     def _is_anothers(self, node: Node) -> bool:
         """True if others have drained the node: it is left alone."""

@@ -90,6 +90,8 @@ class SlurmNode:
     is_told: bool = False
     drain: str = ""
     drained_at: datetime = START - timedelta(days=1)
+    #: The reason of the power down, which stays when the drain has ended with it.
+    reason: str = ""
     #: It will not boot, and it has not.
     will_fail: bool = False
     is_down: bool = False
@@ -179,7 +181,7 @@ class Nodes:
         return Node(
             name=node.name,
             state=NodeState.parse("+".join([base, *flags])),
-            reason=node.drain or (RESUME_FAILED if node.is_down else ""),
+            reason=node.drain or (RESUME_FAILED if node.is_down else node.reason),
             reason_since=node.down_since if node.is_down else node.drained_at,
             gres="gpu:8",
             gres_used=self.gpus_used if self.on(node.name) else "",
@@ -301,7 +303,7 @@ class Nodes:
                 for job in self.on(node.name):
                     self.finish(job, "NODE_FAIL")
                     self.violated(f"job {job.number} is ended with {node.name}", node.name)
-            node.is_told = True
+            node.is_told, node.reason = True, order.reason
             if order.mode is not PowerDownMode.IDLE:
                 node.drain, node.drained_at = order.reason or "POWER_DOWN_ASAP", now
 

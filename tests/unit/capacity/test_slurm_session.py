@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from airflow_provider_soperator.capacity.holdings import Release
+from airflow_provider_soperator.capacity.holdings import Release, World
 from airflow_provider_soperator.capacity.lease_store import TERM, ShiftRecord
 from airflow_provider_soperator.capacity.node_choice import NodeLoad
+from airflow_provider_soperator.capacity.reconciliation import goal_in
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
@@ -437,6 +438,36 @@ def test_a_target_that_gives_none_after_all_leaves_what_is_reserved_of_another_f
     asyncio.run(other.relax())
     (reserved,) = slurm.reservations.known.values()
     assert (reserved.nodelist, reserved.start) == ("worker-0", later)
+
+
+def test_a_node_that_was_told_to_go_as_the_shift_ended_is_kept_off() -> None:
+    slurm = Slurm(3)
+    slurm.shrink(0)
+    # It begins on one of them at this moment.
+    slurm.run("worker-1", HOUR)
+    assert asyncio.run(slurm.session().finish()) is False, "it is called again"
+    slurm.advance()
+    assert slurm.nodes["worker-0"].power == "going"
+    assert asyncio.run(slurm.session().finish()) is True, "none is waited for that has a job"
+    drained = {node.name: (node.power, node.drain) for node in slurm.nodes.values()}
+    ours = "airflow:capacity/block-1"
+    assert drained == {"worker-0": ("going", ours), "worker-1": ("on", ours), "worker-2": ("going", ours)}
+
+
+def test_a_node_that_powers_down_much_later_than_it_was_told_is_not_waited_for() -> None:
+    slurm = Slurm(1)
+    slurm.shrink(0)
+    slurm.nodes["worker-0"].drained_at -= HOUR
+    assert asyncio.run(slurm.session().finish()) is True
+
+
+def test_a_range_keeps_no_node_that_was_told_to_go() -> None:
+    slurm, block = Slurm(3), CapacityBlock(id="block-1", limit=24, usage=24)
+    slurm.shrink(1)
+    for _ in range(2):
+        world = World(block, {"training": asyncio.run(slurm.session().look())}, {"training": 8})
+        assert goal_in(world, {"training": {"min": 0, "max": 3}}, None) == {"training": 1}
+        slurm.advance()
 
 
 # Jobs that are ended
