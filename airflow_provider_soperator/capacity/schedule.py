@@ -376,9 +376,11 @@ class CapacitySchedule:
         """Compare the lead with what dates, and changed clocks, leave of windows."""
         handovers = self._handovers(pendulum.datetime(year, 1, 1), pendulum.datetime(year + 1, 1, 1))
         for one, following in pairwise(after for _, after in handovers):
-            since, until = (moment.in_timezone(self.zone) for moment in (one.since, following.since))
-            whose = f"{one.name!r} from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"
-            self._refuse_lead(until - since, whose)
+            # Words are made only if they are needed: this is done each time that a schedule is read.
+            if one.since.timestamp() + self.lead_time.total_seconds() > following.since.timestamp():
+                since, until = (moment.in_timezone(self.zone) for moment in (one.since, following.since))
+                whose = f"{one.name!r} from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"
+                self._refuse_lead(until - since, whose)
 
     def _refuse_lead(self, lasts: timedelta, whose: str) -> None:
         if self.lead_time > lasts:
