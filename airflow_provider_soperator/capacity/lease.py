@@ -128,7 +128,8 @@ class JointLease:
         mine = self.record
         if seen is None or seen.record is None:
             return self._moving(mine)
-        if seen.is_held and seen.is_mine:
+        # What was before is of no use to a try whose targets have been renamed in the DAG file since.
+        if seen.is_held and seen.is_mine and {*seen.record.before} in (set(), {*self._places}):
             return replace(seen.record, session=mine.session)
         return self._moving(replace(mine, movers=seen.record.movers, claims=self._foreign(seen.record.claims)))
 

@@ -316,6 +316,15 @@ def test_a_later_try_continues_with_the_record(place: Place) -> None:
     assert second.lease.record.marks == {"released": START.timestamp()}
 
 
+def test_a_later_try_whose_targets_have_other_names_begins_afresh(place: Place) -> None:
+    block = CapacityBlock(id=BLOCK, limit=64, usage=0)
+    for name in ("training", "research"):
+        one = Process("monday", place.lease("monday"), **{name: "slurm/worker-[0-7]"})
+        assert one.has_taken()
+        at_once(one.lease.begin(World(block, {name: Holding(allowed=4, held=0, ready=0)}, {name: 8}), START))
+        assert one.lease.record.before == {name: 4}
+
+
 # Its end
 
 
