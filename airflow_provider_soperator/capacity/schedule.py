@@ -190,6 +190,9 @@ class CapacitySchedule:
         end = until or (following.at if following else since + timedelta(weeks=1))
         if end <= since:
             raise CapacityMistake(f"until must be after {since}, got {end}")
+        if (due := self.due(since)) and due.begins <= since and end <= due.at:
+            said = f"until={end}: the shift to {due.after.name} has begun, and has the block until its handover"
+            raise CapacityMistake(f"{said} at {due.at}", "let it end later")
         begins, wall = (moment.astimezone(self.zone).replace(tzinfo=None, fold=0) for moment in (since, end))
         if instant(wall, self.zone) < end:
             said = f"until={end}: clocks show {wall:%H:%M} twice then, and an override ends by the first"

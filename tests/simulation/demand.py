@@ -34,7 +34,7 @@ from airflow_provider_soperator.capacity.overrides import keep_override
 from airflow_provider_soperator.capacity.reconciliation import begin, ordered
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, ScheduleSegment, Window
 from airflow_provider_soperator.capacity.targets.protocol import Session
-from airflow_provider_soperator.errors import CapacityError
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.health.metrics import Sample
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
@@ -555,7 +555,11 @@ class World(shifts.World):
 
     async def _overridden(self) -> None:
         units, until = self._ranges(), self.now + self.dice.choice((20, 90)) * MINUTE
-        made = self.schedule.override(units, self.now, until, "ann", "")
+        try:
+            made = self.schedule.override(units, self.now, until, "ann", "")
+        except CapacityMistake as error:
+            self.note(f"ann is told: {error}")
+            return
         keep_override(OVERRIDES, made, self.now, self.schedule.zone)
         self.rules.overridden_at = self.ticks
         self.note(f"ann wishes for {units_text(units)} until {until:%H:%M}")
