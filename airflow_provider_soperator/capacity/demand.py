@@ -195,10 +195,9 @@ def _shared(
 
 def keep_decision(key: str, decision: Decision, is_observed: bool, now: datetime) -> None:
     """Keep a decision in an Airflow Variable, for runs, for shifts under way and for people."""
-    known = _known(key)
-    decisions = known.get("decisions", [])
-    is_same = bool(decisions) and decisions[-1]["units"] == decision.units
-    if is_same and known["observed"] == is_observed and now.timestamp() - known["at"] < _REPEAT:
+    decisions, newest = _kept_decisions(key)
+    is_same = newest is not None and newest.units == decision.units
+    if newest and is_same and newest.is_observed == is_observed and now.timestamp() - newest.at < _REPEAT:
         return
     since = decisions.pop()["since"] if is_same else now.isoformat(timespec="seconds")
     said = {"since": since, "units": decision.units, "because": list(decision.because)}
@@ -207,14 +206,7 @@ def keep_decision(key: str, decision: Decision, is_observed: bool, now: datetime
 
 def newest_decision(key: str) -> Decision | None:
     """The newest decision of an Airflow Variable."""
-    known = _known(key)
-    # One that was edited is none.
-    with suppress(AttributeError, LookupError, TypeError, ValueError):
-        newest = known["decisions"][-1]
-        units = {name: int(number) for name, number in newest["units"].items()}
-        since, because = datetime.fromisoformat(newest["since"]), tuple(newest["because"])
-        return Decision(units, because, since=since, at=known["at"], is_observed=known["observed"])
-    return None
+    return _kept_decisions(key)[1]
 
 
 def kept_demand(key: str | None, now: datetime) -> dict[str, int] | None:
@@ -223,10 +215,12 @@ def kept_demand(key: str | None, now: datetime) -> dict[str, int] | None:
     return newest.units if newest and newest.holds(now) and not newest.is_observed else None
 
 
-def _known(key: str) -> dict[str, Any]:
-    found: Any = None
-    # One that was edited is made anew with the next decision, and ends no shift.
-    with suppress(ValueError):
-        found = kept(key, {})
-    is_whole = isinstance(found, dict) and found.keys() >= {"at", "observed", "decisions"}
-    return found if is_whole and isinstance(found["at"], float) else {}
+def _kept_decisions(key: str) -> tuple[list[dict[str, Any]], Decision | None]:
+    """All that a Variable keeps, and the newest; one that was edited has none, and is made anew with the next."""
+    with suppress(AttributeError, LookupError, TypeError, ValueError):
+        found: Any = kept(key, {})
+        newest, at, is_observed = found["decisions"][-1], float(found["at"]), bool(found["observed"])
+        units = {name: int(number) for name, number in newest["units"].items()}
+        since, because = datetime.fromisoformat(newest["since"]), tuple(newest["because"])
+        return found["decisions"], Decision(units, because, since=since, at=at, is_observed=is_observed)
+    return [], None

@@ -396,9 +396,10 @@ def test_a_shift_stops_once_demand_is_another(world: World, observed: bool, minu
 DECIDED = {"since": "2026-11-23T12:00:00+00:00", "units": {"training": 4, "inference": 4}, "because": []}
 AT_NOON = json.dumps({"at": "noon", "observed": False, "decisions": [DECIDED]})
 OF_FOUR = json.dumps({"at": NOON.timestamp(), "observed": False, "decisions": [{**DECIDED, "units": 4}]})
+OF_NONE = json.dumps({"at": NOON.timestamp(), "observed": False, "decisions": ["none"]})
 
 
-@pytest.mark.parametrize("kept", ["{", "[]", '{"units": {"training": 4}}', AT_NOON, OF_FOUR])
+@pytest.mark.parametrize("kept", ["{", "[]", '{"units": {"training": 4}}', AT_NOON, OF_FOUR, OF_NONE])
 def test_a_decision_that_was_edited_ends_no_shift_and_is_made_anew(world: World, kept: str) -> None:
     world.variables["shifts_demand"] = kept
     event, _ = stopped(world, BURST, [], schedule=RANGED.describe(), demanded="shifts_demand")
