@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.capacity.allocation import Units, one_of, refuse_unknown_targets
@@ -32,6 +32,7 @@ Rollback = Literal["none", "all"]
 #: For the next unit to be released, if its window has no end.
 _RELEASE = timedelta(hours=2)
 
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _AMOUNT = re.compile(r"(\d+)(?: *(gpus?|[a-z]+))?", re.IGNORECASE)
 
 
@@ -155,9 +156,10 @@ class ShiftOrder(Plain):
     block: str
     nebius_conn_id: str
     targets: tuple[Target, ...]
-    desired: Allocation
+    #: Left out by those who only look at what the targets have.
+    desired: Allocation = field(default_factory=dict)
     #: When the receivers are to have their units.
-    wanted_at: datetime
+    wanted_at: datetime = _EPOCH
     #: The time that a unit needs from one target to the other: nodes leave that long before ``wanted_at``.
     transfer: timedelta = timedelta(0)
     #: The end of the allocation, and the beginning of the shift to the next one, if known.

@@ -56,15 +56,8 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
     except Exception as error:
         # Files can be looked at without an Airflow.
         tell(f"Overrides of {dag.dag_id} are unknown: {str(error).splitlines()[0]}")
-    order = ShiftOrder(
-        key="schedule",
-        task=dag.dag_id,
-        block=task.block,
-        nebius_conn_id=task.nebius_conn_id,
-        targets=task.targets,
-        desired={},
-        wanted_at=now,
-    )
+    place = {"block": task.block, "nebius_conn_id": task.nebius_conn_id}
+    order = ShiftOrder(key="schedule", task=dag.dag_id, targets=task.targets, **place)
     return CapacityDag(dag_id=dag.dag_id, is_paused=False, schedule=schedule, order=order)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -126,15 +126,7 @@ def capacity_dag(
     overrides, demanded = f"{dag_id}_overrides", f"{dag_id}_demand"
     if demand:
         demand.check([target.name for target in targets])
-    seen = ShiftOrder(
-        key="watch",
-        task=dag_id,
-        block=block,
-        nebius_conn_id=nebius_conn_id,
-        targets=tuple(targets),
-        desired={},
-        wanted_at=datetime.fromtimestamp(0, timezone.utc),
-    )
+    seen = ShiftOrder(key="watch", task=dag_id, block=block, nebius_conn_id=nebius_conn_id, targets=tuple(targets))
     watched, told = json.dumps(seen.write()), json.dumps(schedule.describe())
     by_demand = json.dumps(demand.write()) if demand else ""
     watcher = CapacityDifferenceTrigger(dag_id, watched, told, overrides, by_demand, demanded)
