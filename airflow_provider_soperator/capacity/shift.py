@@ -28,7 +28,7 @@ from airflow_provider_soperator.capacity.order import (
     Superseded,
     is_waited_out,
 )
-from airflow_provider_soperator.capacity.ordered_shift import BlockReader, OrderedShift
+from airflow_provider_soperator.capacity.reconciliation import BlockReader, OrderedShift
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, missing_units, present, shift_state
 from airflow_provider_soperator.capacity.steering import ShiftSteering, SteeringCommand, asked, left_out, steered
 from airflow_provider_soperator.errors import CapacityError

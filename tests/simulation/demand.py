@@ -24,7 +24,7 @@ from unittest import mock
 from airflow.sdk import Variable
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_provider_soperator.capacity import demand, ordered_shift, reconciliation, schedule, shift
+from airflow_provider_soperator.capacity import demand, reconciliation, schedule, shift
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, units_text
 from airflow_provider_soperator.capacity.demand import Decision, Demand, kept_demand
 from airflow_provider_soperator.capacity.holdings import Release
@@ -372,7 +372,7 @@ class World(shifts.World):
             for module in (base, capacity_watch, shift_trigger):
                 patched.enter_context(mock.patch.object(module, "call", call))
             for what, name, stands in (
-                (ordered_shift, "ShiftConnections", connections),
+                (reconciliation, "ShiftConnections", connections),
                 (shift_trigger, "_is_under_way", self.is_alive),
                 (shift_trigger, "CapacitySchedule", schedules),
                 (capacity_watch, "emit", lambda *args, **tags: None),

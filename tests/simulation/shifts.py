@@ -17,7 +17,7 @@ from unittest import mock
 
 from nebius.api.nebius.mk8s.v1 import NodeGroup
 
-from airflow_provider_soperator.capacity import ordered_shift, reservations, shift
+from airflow_provider_soperator.capacity import reconciliation, reservations, shift
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
@@ -366,7 +366,7 @@ class World(Story):
     @contextmanager
     def _patched(self) -> Iterator[None]:
         with ExitStack() as patched:
-            for module in (ordered_shift, shift, slurm_session, jobs_in_the_way, reservations):
+            for module in (reconciliation, shift, slurm_session, jobs_in_the_way, reservations):
                 patched.enter_context(mock.patch.object(module, "datetime", Clock(self)))
             yield
 

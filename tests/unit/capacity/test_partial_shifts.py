@@ -12,8 +12,7 @@ import pytest
 
 from airflow_provider_soperator.capacity.holdings import Holding, ProjectShare
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
-from airflow_provider_soperator.capacity.ordered_shift import OrderedShift
-from airflow_provider_soperator.capacity.reconciliation import begin
+from airflow_provider_soperator.capacity.reconciliation import OrderedShift, begin
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, ShiftPlan
 from airflow_provider_soperator.capacity.targets.protocol import Session

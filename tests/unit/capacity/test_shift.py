@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity import ordered_shift, reconciliation
+from airflow_provider_soperator.capacity import reconciliation
 from airflow_provider_soperator.capacity import shift as engine
 from airflow_provider_soperator.capacity.lease import LeaseLost
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
@@ -76,7 +76,7 @@ def made_cloud(monkeypatch: pytest.MonkeyPatch, pace: Pace = STAGGERED) -> Cloud
 
 
 def use_clock(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> None:
-    for module in (engine, ordered_shift, reconciliation):
+    for module in (engine, reconciliation):
         monkeypatch.setattr(module, "datetime", cloud.clock())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity import ordered_shift
+from airflow_provider_soperator.capacity import reconciliation
 from airflow_provider_soperator.capacity import shift as engine
 from airflow_provider_soperator.capacity.lease_store import TERM, LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
@@ -48,7 +48,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     made = Cloud(64)
     made.add("a", ready=4, off=4)
     made.add("b", ready=2, off=4)
-    for module in (engine, ordered_shift):
+    for module in (engine, reconciliation):
         monkeypatch.setattr(module, "datetime", made.clock())
     yield made
     assert made.refused == 0, "what was not free was claimed"
