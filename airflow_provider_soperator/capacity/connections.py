@@ -101,7 +101,8 @@ class TargetMachines:
             async with self._open() as sdk:
                 allowances = await read_allowances(sdk, self._block)
                 for name in sessions if allowances else ():
-                    if name not in self._projects:
+                    # A target may have no machine yet by which that could be known.
+                    if not self._projects.get(name):
                         groups = self._groups.get(name) or await self._find(sdk, name, await sessions[name].machines())
                         self._projects[name] = await project_of(sdk, min(groups)) if groups else ""
         except NebiusError as error:

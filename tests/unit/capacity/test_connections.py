@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from airflow_provider_soperator.capacity.connections import ShiftConnections
+from airflow_provider_soperator.capacity import connections
+from airflow_provider_soperator.capacity.connections import ShiftConnections, TargetMachines
+from airflow_provider_soperator.capacity.holdings import ProjectShare
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
 from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.reservations import ReservationLease
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
-from airflow_provider_soperator.capacity.targets.protocol import Clients
+from airflow_provider_soperator.capacity.targets.protocol import Clients, MachineClues, Session
+from airflow_provider_soperator.nebius import node_groups
+from airflow_provider_soperator.nebius.capacity_blocks import Allowance
 from tests.unit.capacity.lease_places import Namespace
 
 #: Two clusters, whose nodes have the same names.
@@ -76,3 +80,30 @@ def test_each_slurm_keeps_a_lease_unless_a_place_is_agreed_on(
     made = opened(place)
     assert [type(store) for store in made.stores] == kinds
     assert made.is_agreed is bool(place)
+
+
+def test_the_share_of_a_targets_project_counts_once_it_has_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas that are all away have none by which their node group could be found."""
+    seen = set[str]()
+
+    class Replicas(Session):
+        async def machines(self) -> MachineClues:
+            return MachineClues(machines=frozenset(seen))
+
+    async def allowances(sdk: Any, block: str) -> dict[str, Allowance]:
+        return {"serving": Allowance(16, 8)}
+
+    async def find_groups(sdk: Any, machines: frozenset[str], *more: Any) -> frozenset[str]:
+        return frozenset({"group"} if machines else ())
+
+    async def project_of(sdk: Any, group: str) -> str:
+        return "serving"
+
+    monkeypatch.setattr(connections, "read_allowances", allowances)
+    monkeypatch.setattr(node_groups, "find_groups", find_groups)
+    monkeypatch.setattr(node_groups, "project_of", project_of)
+    machines = TargetMachines(lambda: nullcontext(cast(Any, None)), "block", logging.getLogger(__name__))
+    sessions: Any = {"inference": cast(Any, Replicas)()}
+    assert asyncio.run(machines.shares(sessions)) == []
+    seen.add("computeinstance-0")
+    assert asyncio.run(machines.shares(sessions)) == [ProjectShare("serving", frozenset({"inference"}), 16, 8)]
