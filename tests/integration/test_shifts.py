@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.reservation_timing import JobHistory
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
+from airflow_provider_soperator.capacity.steering import SteeringCommand
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
 from sandbox.cloud.landscape import INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import check_ledger
-from tests.integration.shifts import WHOLE_NODE, Queue, Shifts, at
+from tests.integration.shifts import WHOLE_NODE, Queue, Said, Shifts, at, opened
 
 pytestmark = pytest.mark.lane("shifts")
 
@@ -145,6 +151,36 @@ def test_nodes_that_are_kept_free_are_reserved_and_not_in_maintenance(shifts: Sh
     assert running.end().allocation == {"training": 0, "inference": 4}
     assert {state for state, _ in shifts.fates(jobs).values()} == {"COMPLETED"}
     cluster.run("scontrol", "delete", "ReservationName=teamA")
+    shifts.run(shifts.order(4, 0))
+    shifts.check_at_rest()
+
+
+class StopsSoon:
+    """A person who stops a shift once it has told the first nodes to go."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    async def commands(self, record: ShiftRecord) -> list[SteeringCommand]:
+        self._looks += 1
+        return [SteeringCommand(action="stop", at=at(0), by="ann")] if self._looks > 1 else []
+
+    async def show(self, state: Mapping[str, Any]) -> None: ...
+
+
+def test_nodes_that_are_told_to_go_as_it_stops_are_kept_off(shifts: Shifts) -> None:
+    """Slurm ends the drain of a power down within a second or two, when it begins."""
+
+    async def stopped() -> ShiftOutcome:
+        async with opened(shifts.order(0, 4), Said().log) as shift:
+            return await shift.run(None, StopsSoon())
+
+    assert asyncio.run(stopped()).state == "partial"
+    cluster, drained = shifts.cluster, shifts.drained()
+    assert [*drained] == shifts.workers
+    assert all(reason.startswith("airflow:capacity/") for reason in drained.values())
+    cluster.wait("all are off", lambda: all("POWERED_DOWN" in cluster.node(name).state for name in shifts.workers))
+    assert shifts.drained() == drained
     shifts.run(shifts.order(4, 0))
     shifts.check_at_rest()
 
