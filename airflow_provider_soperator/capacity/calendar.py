@@ -189,16 +189,18 @@ def refuse_overlap(what: str, dated: Sequence[tuple[Dates, object]]) -> None:
     years = sorted({begin for year in (_ANY_YEAR, *bounds) for begin in (year - 1, year)})
     laid = [(one, said) for dates, said in dated for one in dates.within(years)]
     laid.sort(key=lambda one: one[0])
-    latest, its = laid[0] if laid else (None, None)
+    if not laid:
+        return
+    latest, its = laid[0]
     for one, said in laid[1:]:
-        if latest is not None and one.start < latest.end and said != its:
+        if one.start < latest.end and said != its:
             begin, end = one.start, min(one.end, latest.end)
             raise CapacityMistake(
                 f"the {what}s {latest.text!r} and {one.text!r} overlap from {begin:%Y-%m-%d %H:%M} to "
                 f"{end:%Y-%m-%d %H:%M}",
                 "end one before the other begins",
             )
-        if latest is None or one.end > latest.end:
+        if one.end > latest.end:
             latest, its = one, said
 
 

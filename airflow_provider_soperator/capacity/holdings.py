@@ -172,14 +172,10 @@ class World:
         return min(self.block.limit, limit or self.block.limit)
 
     @property
-    def held(self) -> int:
-        """GPUs of the block that the targets hold."""
-        return sum(seen.held * self.gpus[name] for name, seen in self.holdings.items())
-
-    @property
     def others(self) -> int | None:
         """GPUs of the block that no target holds: those of others, and of machines that have not gone yet."""
-        return None if self.block.usage is None else self.block.usage - self.held
+        held = sum(seen.held * self.gpus[name] for name, seen in self.holdings.items())
+        return None if self.block.usage is None else self.block.usage - held
 
     def full(self, name: str) -> list[ProjectShare]:
         """The shares of a target's project that have no room for another unit of it."""

@@ -154,18 +154,12 @@ class NebiusNodeGroupTarget:
     @asynccontextmanager
     async def open(self, context: SessionContext, clients: Clients, log: Logger) -> AsyncIterator[Session]:
         async with AsyncExitStack() as opened:
-            sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
-            from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession, evictions_from
+            sdk, kubernetes = await opened.enter_async_context(clients.nebius(self.nebius_conn_id)), None
+            from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession
 
-            evictions, bought = None, None
             if self.kubernetes_conn_id:
-                client = await opened.enter_async_context(clients.kubernetes(self.kubernetes_conn_id))
-                evictions = evictions_from(client, self.node_group, context, log)
-            if self.fallback:
-                from airflow_provider_soperator.capacity.targets.bought_nodes import BoughtGroup
-
-                bought = BoughtGroup(sdk, self.fallback, self.gpus_per_unit, context.key, log)
-            yield NodeGroupSession(self, sdk, context, log, evictions, bought)
+                kubernetes = await opened.enter_async_context(clients.kubernetes(self.kubernetes_conn_id))
+            yield NodeGroupSession(self, sdk, context, log, kubernetes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,12 +74,19 @@ class NodeGroupSession(Session):
         sdk: SDK,
         context: SessionContext,
         log: Logger,
-        evictions: PodEvictions | None = None,
-        bought: BoughtGroup | None = None,
+        kubernetes: ApiClient | None = None,
     ) -> None:
         self._target, self._group_id, self._sdk, self._context, self._log = target, target.node_group, sdk, context, log
         #: What empties nodes before they go, and the nodes beside the block, if the user has declared either.
-        self._evictions, self._bought = evictions, bought
+        self._evictions: PodEvictions | None = None
+        self._bought: BoughtGroup | None = None
+        if kubernetes:
+            # Cordons are named after the block, for the next shift undoes them.
+            why = f"airflow:capacity/{context.block or self._group_id}: {context.why}"
+            label, objects = f"nebius.com/node-group-id={self._group_id}", Objects(kubernetes, "", RIGHTS)
+            self._evictions = PodEvictions(objects, label, why, context.may_take, log)
+        if target.fallback:
+            self._bought = BoughtGroup(sdk, target.fallback, target.gpus_per_unit, context.key, log)
         self._client = NodeGroupClient(sdk, target.node_group)
         self._notes: GroupNotes = context.memory.setdefault(target.name, GroupNotes())
         self._said = ""
@@ -228,13 +235,6 @@ class NodeGroupSession(Session):
         if what != self._said:
             self._said = what
             self._log.info("Node group %s: %s", self._group_id, what)
-
-
-def evictions_from(client: ApiClient, group_id: str, context: SessionContext, log: Logger) -> PodEvictions:
-    """Evictions from the nodes of a group. Their cordons are named after the block, for the next shift undoes them."""
-    why = f"airflow:capacity/{context.block or group_id}: {context.why}"
-    label = f"nebius.com/node-group-id={group_id}"
-    return PodEvictions(Objects(client, "", RIGHTS), label, why, context.may_take, log)
 
 
 class GroupMachines:
