@@ -17,15 +17,7 @@ from airflow_provider_soperator.capacity.allocation import Units, bounds_of
 from airflow_provider_soperator.capacity.demand import Demand
 from airflow_provider_soperator.capacity.loads import ServiceLoad
 from airflow_provider_soperator.capacity.month import Month
-from airflow_provider_soperator.capacity.replay import (
-    ByDemand,
-    Replay,
-    ReplayOutcome,
-    SharedBlock,
-    Way,
-    by_schedule,
-    play,
-)
+from airflow_provider_soperator.capacity.replay import ByDemand, Replay, ReplayOutcome, SharedBlock, by_schedule, play
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 
 #: Share of the time that the service may be below its target, by which a proposal is chosen.
@@ -167,17 +159,13 @@ def outcome(proposal: Proposal, month: Month, block: SharedBlock) -> ReplayOutco
     low, high = bounds[0]
     first = max(low, min(high, month.needs[0]))
     lead = int(proposal.schedule.lead_time.total_seconds()) // 60
-    ahead = min(lead, block.transfer)
-    way: Way
+    ahead, replay = min(lead, block.transfer), Replay(block, first)
     if proposal.demand:
-        way = ByDemand(
-            replace(block, demand=proposal.demand), month.needs, lambda now: wished[min(now + ahead, len(wished) - 1)]
-        )
-    else:
-        # In a range a target keeps what it has.
-        levels = list(accumulate(bounds, lambda level, one: max(one[0], min(one[1], level)), initial=first))[1:]
-        way = by_schedule(levels, lead, ahead)
-    return play(month, way, Replay(block, first))
+        its = replace(block, demand=proposal.demand)
+        return play(month, ByDemand(its, month.needs, lambda now: wished[min(now + ahead, len(wished) - 1)]), replay)
+    # In a range a target keeps what it has.
+    levels = list(accumulate(bounds, lambda level, one: max(one[0], min(one[1], level)), initial=first))[1:]
+    return play(month, by_schedule(levels, lead, ahead), replay)
 
 
 def _wished(schedule: CapacitySchedule, month: Month) -> list[Mapping[str, Units]]:

@@ -223,10 +223,6 @@ class JointLease:
         others = [seen.record for seen in found if seen and seen.is_held and not seen.is_mine]
         return any(record is None or "began" in record.marks for record in others)
 
-    def refuse(self, holder: StoredLease, block: str) -> CapacityBusy:
-        """The error for a shift that does not wait."""
-        return CapacityBusy(f"{holder} is moving block {block}", f"wait until it ends; {holder.how_to_end}")
-
     def tell(self, holder: StoredLease) -> None:
         """Log the holder, once."""
         if str(holder) != self._told:

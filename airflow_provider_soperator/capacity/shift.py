@@ -31,7 +31,7 @@ from airflow_provider_soperator.capacity.order import (
 from airflow_provider_soperator.capacity.reconciliation import BlockReader, OrderedShift
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, missing_units, present, shift_state
 from airflow_provider_soperator.capacity.steering import ShiftSteering, SteeringCommand, asked, left_out, steered
-from airflow_provider_soperator.errors import CapacityError
+from airflow_provider_soperator.errors import CapacityBusy, CapacityError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.transports.transport_errors import FAILURES
 
@@ -124,7 +124,8 @@ class Shift(OrderedShift):
             self._meter = Meter(self._gpus, self._lease.record.sums)
             return True
         if not self._order.wait_for_lease:
-            raise self._lease.refuse(holder, self._order.block)
+            said = f"{holder} is moving block {self._order.block}"
+            raise CapacityBusy(said, f"wait until it ends; {holder.how_to_end}")
         self._lease.tell(holder)
         return None
 

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.slurm import hostlist
@@ -143,13 +143,10 @@ class NebiusNodeGroupTarget:
     min_nodes: int = 0
     kubernetes_conn_id: str | None = None
     fallback: BoughtNodes | None = None
+    units: ClassVar[str] = "nodes"
 
     def __post_init__(self) -> None:
         _refuse_less(self, gpus_per_unit=1, min_nodes=0)
-
-    @property
-    def units(self) -> str:
-        return "nodes"
 
     @asynccontextmanager
     async def open(self, context: SessionContext, clients: Clients, log: Logger) -> AsyncIterator[Session]:
