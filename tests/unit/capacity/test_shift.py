@@ -104,6 +104,21 @@ def test_there_and_back(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     assert cloud.refused == 0
 
 
+@pytest.mark.parametrize("waits", ["leave", "leave_if_possible"])
+def test_a_shift_leaves_once_no_target_has_anything_left_to_do(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    asked: list[UnitsSession] = []
+
+    async def finish(session: UnitsSession) -> bool:
+        asked.append(session)
+        return len(asked) > len(cloud.targets)
+
+    monkeypatch.setattr(UnitsSession, "finish", finish)
+    asyncio.run(getattr(shift(cloud, ORDER), waits)())
+    assert len(asked) == 2 * len(cloud.targets)
+
+
 def test_units_flow_one_by_one(cloud: Cloud) -> None:
     cloud.targets["training"].pace = Pace(work=lambda unit: 20 * unit)
     carry(cloud)
