@@ -96,17 +96,17 @@ def cancel(meant: JobSelection) -> Steps[OrderedJobs]:
     return OrderedJobs(jobs, (), gone)
 
 
-async def requeue(job: Job, ask: Callable[[Request[None]], Awaitable[None]]) -> SlurmError | NotSupported | None:
+async def requeue(job: Job, ask: Callable[[Request[None]], Awaitable[None]]) -> SlurmError | None:
     """Put a job back into the queue, a heterogeneous one as a whole; returns why Slurm refuses that, if it does.
 
     One that does not run any more is not refused. An error that may pass is raised: the job may have been requeued
-    nevertheless, and must not be cancelled in the queue.
+    nevertheless, and must not be cancelled in the queue. Neither must it where its requeue cannot be asked for.
     """
     try:
         await ask(RequeueJobs((job.id.without_part,)))
     except MOVED_ON:
         return None
-    except (SlurmError, NotSupported) as error:
+    except SlurmError as error:
         if error.passing:
             raise
         return error

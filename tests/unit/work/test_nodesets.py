@@ -14,6 +14,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, RequeueJobs
 from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.work.nodes import JobEnds, jobs_on
 
 
@@ -58,7 +59,7 @@ def test_a_job_that_completes_is_not_put_back_into_the_queue() -> None:
 class Queue:
     """A Slurm with one job on a node, that answers to its requeue with an error, and notes what it is asked."""
 
-    def __init__(self, job: str, error: errors.SlurmError | None = None) -> None:
+    def __init__(self, job: str, error: errors.SlurmError | NotSupported | None = None) -> None:
         self.job = Job(id=JobId.parse(job), raw_id=7, nodelist="worker-0", state=JobState.parse("RUNNING"))
         self.error = error
         self.orders: list[Any] = []
@@ -89,6 +90,11 @@ def test_a_job_is_cancelled_only_if_slurm_refuses_to_requeue_it() -> None:
     with pytest.raises(errors.ControllerUnreachable):
         silent.end()
     assert len(silent.orders) == 1
+    # An old slurmrestd cannot be asked for it.
+    old = Queue("7", NotSupported("slurmrestd v0.0.44 cannot requeue jobs", ""))
+    with pytest.raises(NotSupported):
+        old.end()
+    assert len(old.orders) == 1
 
 
 @pytest.mark.parametrize(("job", "requeued"), [("7+1", "7"), ("7_3", "7_3")])
