@@ -28,6 +28,7 @@ from airflow_provider_soperator.slurm.requests import (
 )
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.requests.submission import Withdraw
+from airflow_provider_soperator.slurm.states import JobFlag
 from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
@@ -96,21 +97,32 @@ def cancel(meant: JobSelection) -> Steps[OrderedJobs]:
     return OrderedJobs(jobs, (), gone)
 
 
-async def requeue(job: Job, ask: Callable[[Request[None]], Awaitable[None]]) -> SlurmError | None:
-    """Put a job back into the queue, a heterogeneous one as a whole; returns why Slurm refuses that, if it does.
+def is_ending(job: Job) -> bool:
+    """True for a job that has done its work, or was ended: from the queue it would do that again."""
+    return job.state.is_finished or job.state.has(JobFlag.COMPLETING)
 
-    One that does not run any more is not refused. An error that may pass is raised: the job may have been requeued
-    nevertheless, and must not be cancelled in the queue. Neither must it where its requeue cannot be asked for.
+
+async def requeue_or_cancel(
+    job: Job, ask: Callable[[Request[None]], Awaitable[None]], *, may_cancel: bool = True
+) -> str:
+    """Put a job back into the queue, a heterogeneous one as a whole; if Slurm refuses that, cancel it, if it may be.
+
+    Returns what becomes of it, in words. An error that may pass is raised: the job may have been requeued nevertheless,
+    and must not be cancelled in the queue. Neither must it where its requeue cannot be asked for.
     """
     try:
         await ask(RequeueJobs((job.id.without_part,)))
     except MOVED_ON:
-        return None
+        return "is requeued, or over"
     except SlurmError as error:
+        # Such as of an allocation of salloc, which has no script to start again.
         if error.passing:
             raise
-        return error
-    return None
+        if not may_cancel:
+            return f"cannot be requeued, and is waited for: {error}"
+        await ask(CancelJobs(ids=(job.id,)))
+        return f"is cancelled, as it cannot be requeued: {error}"
+    return "is requeued"
 
 
 def update(

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.queue import requeue
+from airflow_provider_soperator.client.queue import is_ending, requeue_or_cancel
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.logger import Logger
@@ -30,14 +30,13 @@ from airflow_provider_soperator.slurm.node_conditions import (
 )
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
 from airflow_provider_soperator.slurm.requests import (
-    CancelJobs,
     ListJobs,
     ListNodes,
     PowerUp,
     Request,
     WhoAmI,
 )
-from airflow_provider_soperator.slurm.states import JobFlag, NodeFlag
+from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed, WorkRefused
@@ -235,18 +234,10 @@ class JobEnds:
     async def requeue(self, names: Sequence[str], client: AsyncSlurmClient, log: Logger, *, may_cancel: bool) -> None:
         """Put the jobs back into the queue; those that cannot go there are cancelled if it ``may_cancel``."""
         for job in await jobs_on(names, client):
-            # One that completes has done its work, and would do it again.
-            is_over = job.state.is_finished or job.state.has(JobFlag.COMPLETING)
-            if is_over or (job.raw_id, job.restarts) in self._told:
+            if is_ending(job) or (job.raw_id, job.restarts) in self._told:
                 continue
-            what = f"Job {job.id} ({job.name} of {job.user}) on {job.nodelist}"
-            if (refused := await requeue(job, client.ask)) is None:
-                log.warning("%s is requeued, as its node goes", what)
-            elif may_cancel:
-                await client.ask(CancelJobs(ids=(job.id,)))
-                log.warning("%s is cancelled, as its node goes, and it cannot be requeued (%s)", what, refused)
-            else:
-                log.warning("%s cannot be requeued, and is waited for: %s", what, refused)
+            becomes = await requeue_or_cancel(job, client.ask, may_cancel=may_cancel)
+            log.warning("The node of job %s (%s of %s) goes, so it %s", job.id, job.name, job.user, becomes)
             # Not before: a connection that breaks meanwhile must not keep the job from being cancelled.
             self._told.add((job.raw_id, job.restarts))
 

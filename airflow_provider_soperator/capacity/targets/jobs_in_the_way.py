@@ -10,7 +10,7 @@ from airflow_provider_soperator.capacity.holdings import Release
 from airflow_provider_soperator.capacity.node_choice import work_of
 from airflow_provider_soperator.capacity.reservations import Ask
 from airflow_provider_soperator.capacity.targets.protocol import JobLosses
-from airflow_provider_soperator.client.queue import requeue
+from airflow_provider_soperator.client.queue import is_ending, requeue_or_cancel
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -127,7 +127,7 @@ class JobsInTheWay:
         A process that takes over signals once more, which does no harm.
         """
         now, notes = datetime.now(timezone.utc), self._notes
-        ending = [job for job in jobs.values() if notes.ended.get(job.id) != job.restarts]
+        ending = [one for one in jobs.values() if not is_ending(one) and notes.ended.get(one.id) != one.restarts]
         new = tuple(job.id for job in ending if job.id not in notes.warned)
         if new and release.signal:
             args = (self._target, release.signal, ", ".join(map(str, new)), release.grace)
@@ -136,12 +136,7 @@ class JobsInTheWay:
         notes.warned |= dict.fromkeys(new, now)
         for job in (job for job in ending if now - notes.warned[job.id] >= release.grace):
             notes.forced = notes.forced or now
-            if (refused := await requeue(job, self._ask)) is None:
-                self._log.warning("%s: job %s is requeued", self._target, job.id)
-            else:
-                # Such as an allocation of salloc, which has no script to start again.
-                await self._ask(CancelJobs(ids=(job.id,)))
-                self._log.warning("%s: job %s is cancelled, and cannot be requeued: %s", self._target, job.id, refused)
+            self._log.warning("%s: job %s %s", self._target, job.id, await requeue_or_cancel(job, self._ask))
             notes.ended[job.id] = job.restarts
             # Where it starts again it gets another signal, and its grace.
             del notes.warned[job.id]

@@ -35,7 +35,7 @@ from airflow_provider_soperator.slurm.requests import (
     RequeueJobs,
     UpdateReservation,
 )
-from airflow_provider_soperator.slurm.states import NodeState
+from airflow_provider_soperator.slurm.states import JobState, NodeState
 from tests.unit.capacity.nodes import Nodes, SlurmNode
 from tests.unit.capacity.world import Log
 
@@ -493,6 +493,23 @@ def test_what_slurm_does_not_requeue_is_cancelled() -> None:
     job = slurm.run("worker-0", HOUR, has_script=False)
     force(slurm, 0)
     assert job.end == "CANCELLED"
+
+
+@pytest.mark.parametrize("state", ["COMPLETED+COMPLETING", "COMPLETING"])
+def test_a_job_that_completes_beside_one_that_is_ended_does_not_run_again(state: str) -> None:
+    slurm = Slurm(1)
+    done, runs = slurm.run("worker-0", HOUR), slurm.run("worker-0", HOUR)
+    answer = slurm.answer
+
+    def completing(request: Any) -> Any:
+        found = answer(request)
+        if isinstance(request, ListJobs):
+            return [replace(found[0], state=JobState.parse(state)), found[1]]
+        return found
+
+    slurm.answer = completing  # type: ignore[method-assign]
+    force(slurm, 0)
+    assert (done.restarts, done.signals, runs.restarts, runs.signals) == (0, [], 1, ["USR1"])
 
 
 def test_what_others_have_requeued_is_not_cancelled_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
