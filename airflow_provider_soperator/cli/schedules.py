@@ -198,6 +198,8 @@ def override(args: Namespace) -> None:
         begin = since or now
         if base.limit is None and len(sizes) < len(task.targets):
             raise CapacityMistake("the schedule has no limit", "give a size for each target")
+        # Without a limit any sizes fit.
+        units = requested_allocation(sizes, task.targets, base.limit or 1 << 30, begin).units
         made = base.overridden(kept, now).override(units, begin, until, user(), args.because)
         if not written([made], now, base.zone):
             raise ValueError(f"the override of {made.when} is over: give a later --until")

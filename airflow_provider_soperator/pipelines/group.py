@@ -115,10 +115,10 @@ class PipelineGroup(TaskGroup):
         rest = CancelRestOperator(task_id="cancel_rest", submits=submits)
         for name in self.graph.order:
             _place(tasks[name], self.graph[name], of_stage)
-        waited_for = {link.upstream for stage in self.graph.stages.values() for link in stage.links}
+        followed = {link.upstream for stage in self.graph.stages.values() for link in stage.links}
         for name in self.followed:
             # Those that only Airflow can start, too: what does not lead to it runs though nothing could be submitted.
-            if name not in waited_for:
+            if name not in followed:
                 rest.set_upstream(tasks[name])
         rest.as_teardown(setups=[submission.task for submission in submissions])
         self.submits = submits

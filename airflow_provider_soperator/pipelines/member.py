@@ -90,7 +90,7 @@ class Member:
 
         The arguments are those of a task outside a pipeline: of the tries before it was last cleared, and since then.
         """
-        if self._task.task_id not in self._pipeline.graph:
+        if self._task.task_id not in self._pipeline.graph.stages:
             return replaced, own
         # For a task that submits, when this one is cleared.
         self._ti.xcom_push(TRY, self._ti.try_number)

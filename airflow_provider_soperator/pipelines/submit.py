@@ -128,7 +128,7 @@ class SubmitAheadOperator(BaseOperator):
         return {
             name: f"its task does that, after {' and '.join(stages)}"
             for name, upstream in waited.items()
-            if name not in self.graph and (stages := [one for one in upstream if one in self.segment.stages])
+            if name not in self.graph.stages and (stages := [one for one in upstream if one in self.segment.stages])
         }
 
     def _submit(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.board.tasks import SUBMITTED, _type_of, find_tasks, match
-from airflow_provider_soperator.executors.job_keeper import NewsKind
+from airflow_provider_soperator.executors.books import NewsKind
 from airflow_provider_soperator.pipelines.plan import ahead_keys
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
