@@ -25,6 +25,7 @@ from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.option_values import as_words
+from airflow_provider_soperator.slurm.packs import names_of
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     ListJobs,
@@ -43,7 +44,6 @@ from airflow_provider_soperator.slurm.requests.submission import (
     Together,
     Withdraw,
     in_order,
-    names_of,
     readable_job_name,
 )
 from airflow_provider_soperator.slurm.states import JobBase
@@ -214,7 +214,7 @@ def earlier_jobs(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime |
 
 def jobs_of(wanted: Mapping[SubmissionKey, BatchJob], since: datetime) -> Steps[dict[SubmissionKey, JobStatus]]:
     """The job of each key that Slurm knows; of several the one with the lowest id, as in the submission."""
-    names = tuple(dict.fromkeys(names_of(named(job, key).name or "" for key, job in wanted.items())))
+    names = tuple(names_of(named(job, key).name or "" for key, job in wanted.items()))
     keys = Keys(wanted)
     # The name may have the number of the try in it, or be another since; sacct finds whole names alone.
     records: list[Job | AccountingJob] = list((yield ListJobs(mine=True, name_suffixes=keys.suffixes)))

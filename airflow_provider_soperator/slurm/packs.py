@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +39,10 @@ class Packable:
     """One of the jobs that may go as an array: what it has in common with the others, and what it has not."""
 
     job: BatchJob
-    #: What is another in the array.
+    #: What is another in the array, but for its name.
     changes: Mapping[str, Any]
+    #: That of an array of jobs with this name, and of one whose names differ by the number of the element.
+    names: tuple[str, str]
     element: int
     body: str
     args: tuple[str, ...]
@@ -50,22 +53,29 @@ class Packable:
 
 def packs(packables: Iterable[Packable | None]) -> list[Pack]:
     """The arrays that can be made of some jobs; those that go on their own are in none."""
-    groups: dict[str, list[tuple[int, Packable]]] = {}
-    for place, packable in enumerate(packables):
-        if packable:
-            groups.setdefault(packable.kind, []).append((place, packable))
-    return [pack for group in groups.values() for pack in _packs(sorted(group, key=lambda one: one[1].element))]
+    there = [(place, packable) for place, packable in enumerate(packables) if packable]
+    named = Counter((packable.kind, packable.names[0]) for _, packable in there)
+    groups: dict[tuple[str, str], list[tuple[int, Packable]]] = {}
+    for place, packable in there:
+        own, shared = packable.names
+        name = own if named[packable.kind, own] > 1 else shared
+        groups.setdefault((packable.kind, name), []).append((place, packable))
+    return [
+        pack
+        for (_, name), group in groups.items()
+        for pack in _packs(name, sorted(group, key=lambda one: one[1].element))
+    ]
 
 
-def _packs(group: Sequence[tuple[int, Packable]]) -> list[Pack]:
+def _packs(name: str, group: Sequence[tuple[int, Packable]]) -> list[Pack]:
     if len(group) == 1:
         return []
     packables = [packable for _, packable in group]
-    job = _array(packables)
+    job = _array(packables).replace(name=name)
     if len(job.script or "") > MOST_BYTES:
         half = len(group) // 2
-        return _packs(group[:half]) + _packs(group[half:])
-    key = key_of(job.name or "")
+        return _packs(name, group[:half]) + _packs(name, group[half:])
+    key = key_of(name)
     assert key is not None
     return [Pack(job, key, {packable.element: place for place, packable in group})]
 
@@ -92,14 +102,15 @@ def packable_of(job: BatchJob) -> Packable | None:
         **dict.fromkeys(_BODIES),
         "args": (),
         "env": fixed,
-        "name": key.shared.name(shared_name(job.name or "", key.element)),
+        "name": None,
         "output": _pattern(full.output, key.element),
         "error": _pattern(full.error, key.element),
     }
     env = {name: value for name, value in full.env.items() if name not in fixed}
     interpreter, _, _ = text.partition("\n")
     kind = json.dumps([interpreter, fields_of(full) | changes], sort_keys=True)
-    return Packable(full, changes, key.element, text, tuple(map(str, job.args)), env, kind)
+    names = _array_names(job.name or "", key)
+    return Packable(full, changes, names, key.element, text, tuple(map(str, job.args)), env, kind)
 
 
 _BODIES = ("script", "command", "script_file")
@@ -107,19 +118,36 @@ _BODIES = ("script", "command", "script_file")
 _OF_SUBMISSION = re.compile(r"(?![A-Za-z_]\w*$)|(SLURM|SBATCH|SPANK|PYXIS|ENROOT|LD|BASH)|(IFS|E?UID|PPID|SHELLOPTS)$")
 
 
-def shared_name(name: str, element: int) -> str:
-    """The name of an array with such a job: without the number of its task.
+def names_of(names: Iterable[str]) -> dict[str, None]:
+    """The names under which jobs may have been submitted: their own, and those of the arrays that they may be in."""
+    found: dict[str, None] = {}
+    for name in names:
+        key = key_of(name)
+        found |= dict.fromkeys((name, *(_array_names(name, key) if key and key.element is not None else ())))
+    return found
 
-    >>> shared_name("fit.1017.train.manual.af-q6befiawjvkz_17", 17), shared_name("dock-17.af-q6befiawjvkz_17", 17)
-    ('fit.train.manual', 'dock')
+
+def _array_names(name: str, key: SubmissionKey) -> tuple[str, str]:
+    """The name of an array of jobs with this name, and of one whose names differ by the numbers of their tasks."""
+    assert key.element is not None, "the key is that of an element"
+    own = strip_key(name)
+    rest, is_default = _without_number(own, key.element)
+    return key.shared.name(rest if is_default else own), key.shared.name(rest)
+
+
+def _without_number(name: str, element: int) -> tuple[str, bool]:
+    """A name without the number of the job's task, and if that stands where names have it by default.
+
+    >>> _without_number("fit.1017.train.manual", 17), _without_number("v17-dock", 17)
+    (('fit.train.manual', True), ('v-dock', False))
     """
-    name = strip_key(name)
     numbers = [found for found in re.finditer(rf"[._-]?{_NUMBER.pattern}", name) if _is_of(found[1], element)]
     if not numbers:
-        return name
-    # By default it is a part of the name, before a run that may end in any number.
-    found = next((one for one in numbers if f"{name}.".startswith(f".{one[1]}.", one.start())), numbers[-1])
-    return name[: found.start()] + name[found.end() :] or name
+        return name, False
+    # It is a part of the name, before a run that may end in any number.
+    default = next((one for one in numbers if f"{name}.".startswith(f".{one[1]}.", one.start())), None)
+    found = default or numbers[-1]
+    return name[: found.start()] + name[found.end() :] or name, default is not None
 
 
 def _pattern(path: str | None, element: int) -> str | None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -173,7 +173,9 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     def _fields(self) -> Iterator[bytes]:
         since = self.since or datetime.now(timezone.utc) - LOOK_BACK
         keys = self.submission_keys()
-        past = Accounting(names=tuple(names_of(job.name or "" for job in self.jobs)), since=since).selections(MOST)
+        past = Accounting(names=tuple(packs.names_of(job.name or "" for job in self.jobs)), since=since).selections(
+            MOST
+        )
         shared = list(dict.fromkeys(key.shared.text for key in keys if key.element is not None))
         together = self.together.value if self.together else ""
         words = (HELD, WITHDRAWN, unknown_key(self.mark), errors.PASSING, errors.COUNT_LIMITS, GONE.pattern)
@@ -220,15 +222,6 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
             error = errors.from_output(("sbatch",), int(status), b"", base64.b64decode(said))
             return place, Submitted(None, error=error)
         return place, Submitted(JobId.parse(rest), adopted=kind == "adopted")
-
-
-def names_of(names: Iterable[str]) -> Iterator[str]:
-    """The names under which jobs may have been submitted: their own, and those of the arrays that they may be in."""
-    for name in names:
-        yield name
-        key = key_of(name)
-        if key and key.element is not None:
-            yield key.shared.name(packs.shared_name(name, key.element))
 
 
 #: Where the programs look for withdrawals.

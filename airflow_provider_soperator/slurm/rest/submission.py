@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_soperator.slurm import errors, requests, sbatch_arguments
+from airflow_provider_soperator.slurm import errors, packs, requests, sbatch_arguments
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import submission
 from airflow_provider_soperator.slurm.rest.accounting import accounting
@@ -195,7 +195,7 @@ def _alike(site: Site) -> Steps[dict[str, list[int]]]:
 
 def _add_past(known: dict[SubmissionKey, _KnownJob], request: submission.SubmitOnce, site: Site) -> Steps[None]:
     since = request.since or datetime.now(timezone.utc) - submission.LOOK_BACK
-    names, wanted = tuple(submission.names_of(job.name or "" for job in request.jobs)), Keys(request.submission_keys())
+    names, wanted = tuple(packs.names_of(job.name or "" for job in request.jobs)), Keys(request.submission_keys())
     try:
         jobs = yield from accounting(requests.Accounting(names=names, mine=bool(site.user), since=since), site)
     except errors.AccountingDisabled:

@@ -170,3 +170,12 @@ def test_a_job_that_shares_its_key_with_none_goes_on_its_own() -> None:
     key = SubmissionKey.derive("train", "run", "fit", -1, 1)
     assert made(BatchJob(command="true", name=key.name("fit"))) == []
     assert made(mapped(1)) == []
+
+
+@pytest.mark.parametrize("name", ["v2-train", "27.train.scheduled__2026-11-21T00:03", "dock"])
+def test_jobs_of_one_name_keep_its_numbers(name: str) -> None:
+    jobs = [job.replace(name=f"{name}.af-aaaaaaaaaaaa_{index}") for index, job in enumerate(map(mapped, range(30)))]
+    [pack] = made(*jobs)
+    assert len(pack.places) == 30
+    assert pack.job.name == f"{name}.af-aaaaaaaaaaaa"
+    assert pack.job.name in packs.names_of([jobs[2].name or ""])
