@@ -81,9 +81,12 @@ def _pattern(status: JobStatus) -> str:
     if first.id.part is not None:
         # The batch script runs in the first component only.
         return first.output
-    # Before v0.0.43 slurmrestd has the files, and not their pattern.
-    patterns = {absolute_pattern(part.stdout, part) if part.stdout else "" for part in status.parts}
-    return expand_filename(patterns.pop(), replace(first, id=status.id), _OF_ELEMENTS) if len(patterns) == 1 else ""
+    # Before v0.0.43 slurmrestd has the files, and not their pattern. Elements that never ran may have none.
+    patterns = {absolute_pattern(part.stdout, part): part for part in status.parts if part.stdout}
+    if len(patterns) != 1:
+        return ""
+    [(pattern, part)] = patterns.items()
+    return expand_filename(pattern, replace(part, id=status.id), _OF_ELEMENTS)
 
 
 def _report(job: Job, output: str, used: Iterable[Usage]) -> Json:

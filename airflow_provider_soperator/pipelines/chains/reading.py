@@ -104,6 +104,7 @@ def task_parameters(
 
     ``by_name``: scripts that are there stay files beside the DAG, where a task can name them.
     """
+    variables = {str(name): str(value) for name, value in variables.items()}
     if template := next((name for name, value in variables.items() if has_template(value)), None):
         raise PipelineError(
             f"variables: {template} is a template, which has no value yet when the script is read: write the stages as "
@@ -115,7 +116,7 @@ def task_parameters(
             raise PipelineError(
                 f"there is no script {script} in the DAG's folder {here}: name a file, or give its text"
             )
-        here, script = file.parent, file.read_text()
+        here, script = file.parent, _text_of(file)
     stages = read(script, variables=variables, ignored=ignored)
     return {stage.name: _options(stage, here, by_name=by_name) for stage in stages}
 
@@ -127,7 +128,7 @@ def _options(stage: Call, here: Path, *, by_name: bool) -> dict[str, Any]:
     if stage.args:
         options["args"] = _raw(list(stage.args))
     file = here / (stage.script or "")
-    text = file.read_text() if file.is_file() else stage.stdin_script
+    text = _text_of(file) if file.is_file() else stage.stdin_script
     if stage.dependency:
         own = asked_for(BatchJob(script=text)) if text else BatchJob()
         if own.dependency:
@@ -144,6 +145,13 @@ def _options(stage: Call, here: Path, *, by_name: bool) -> dict[str, Any]:
     script = _raw(text)
     is_named = by_name and file.is_file() and file.suffix in SCRIPTS and not has_template(script)
     return {**options, "script": stage.script if is_named else script}
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text()
+    except UnicodeDecodeError as error:
+        raise PipelineError(f"{file} is no text in UTF-8 ({error}): save it as such") from None
 
 
 def _raw(value: Any) -> Any:

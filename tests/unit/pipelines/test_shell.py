@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG
@@ -53,11 +54,21 @@ def test_a_pipeline() -> None:
     dag.resolve_template_files()
 
 
+def test_a_variable_may_be_a_number(tmp_path: Path) -> None:
+    numbers: Any = {"N": 4, 1: 7}
+    [found] = task_parameters("sbatch -N $N -J fit$1 x.sh\n", tmp_path, numbers, ()).values()
+    assert (found["nodes"], found["name"]) == (4, "fit7")
+
+
 def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="variables: DAY is a template"):
         task_parameters("sbatch -J $DAY x.sh\n", tmp_path, {"DAY": "{{ ds }}"}, ())
     with pytest.raises(PipelineError, match=r"there is no script run_all\.sh in"):
         task_parameters("run_all.sh", tmp_path, {}, ())
+    (tmp_path / "latin.sh").write_bytes(b"#!/bin/sh\n# gr\xfc\xdfe\nsbatch x.sh\n")
+    for script in ("latin.sh", "sbatch latin.sh\n"):
+        with pytest.raises(PipelineError, match=r"latin\.sh is no text in UTF-8"):
+            task_parameters(script, tmp_path, {}, ())
     (tmp_path / "b.sh").write_text("#!/bin/sh\n#SBATCH --dependency=afterok:7\n")
     with pytest.raises(ShellChainError, match="line 2: its script has a --dependency of its own"):
         task_parameters("A=$(sbatch --parsable a.sh)\nsbatch -d afterok:$A b.sh\n", tmp_path, {}, ())

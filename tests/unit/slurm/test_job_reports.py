@@ -83,6 +83,11 @@ def test_paths_without_a_common_pattern_are_those_of_the_parts_only() -> None:
     assert [one["output"] for one in report["parts"]] == ["/root/7_0.out", "/root/7_1.out"]
 
 
+def test_an_element_that_never_ran_leaves_the_pattern_of_the_others() -> None:
+    report = report_of(JobStatus(id=JobId(7), parts=(part("7_0", "CANCELLED", stdout="", workdir=""), part("7_1"))))
+    assert report["output"] == "/root/fit-7_%a.out"
+
+
 def test_of_a_job_that_was_lost_only_that_is_known() -> None:
     report = report_of(LOST)
     assert (report["state"], report["lost"]) == ("UNKNOWN", LOST.lost)
