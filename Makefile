@@ -23,7 +23,7 @@ docs: venv ## Build the documentation as a site, into build/site; ARGS=serve sho
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs $(or $(ARGS),build --strict)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
-	$(PYTHON) -m pytest --numprocesses=8 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+	$(PYTHON) -m pytest --numprocesses=10 --dist=loadgroup --no-loadscope-reorder $(ARGS)
 
 matrix: ## Run the tests in an Airflow on each version that is supported; VERSIONS=3.3.1 for another
 	@for version in $(VERSIONS); do \
