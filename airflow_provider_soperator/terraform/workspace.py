@@ -206,7 +206,7 @@ class Workspace:
         """
         self._is_interrupted = True
         if (run := self._following) is None:
-            return "Terraform was not running"
+            return "Terraform was not running; one that has just started ends in good order, too"
         run.interrupt()
         if run.is_attended:
             return f"Terraform continues for the task that has started it; see {run.folder}"

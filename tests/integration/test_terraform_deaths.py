@@ -166,6 +166,8 @@ def test_an_interrupted_apply_leaves_a_state_that_can_be_gone_on_with(bench: Ben
 
     def interrupt() -> None:
         reaches(bench, "worker-0")
+        # On a busy machine Terraform may come as far before the task looks at it.
+        wait_for(lambda: 'creating module.node_group["worker-0"]' in str(bench.said), "the task does not follow it")
         told.append(workspace.interrupt())
 
     thread = threading.Thread(target=interrupt)
