@@ -156,10 +156,9 @@ class ShiftOrder(Plain):
     block: str
     nebius_conn_id: str
     targets: tuple[Target, ...]
-    #: Left out by those who only look at what the targets have.
-    desired: Allocation = field(default_factory=dict)
+    desired: Allocation
     #: When the receivers are to have their units.
-    wanted_at: datetime = _EPOCH
+    wanted_at: datetime
     #: The time that a unit needs from one target to the other: nodes leave that long before ``wanted_at``.
     transfer: timedelta = timedelta(0)
     #: The end of the allocation, and the beginning of the shift to the next one, if known.
@@ -178,6 +177,19 @@ class ShiftOrder(Plain):
     #: What a person has approved: ``goal`` (units), ``nodes`` that may go and ``jobs`` that may be ended (ids), each by
     #: target, and the ``end`` of it. The shift does no more.
     approved: dict[str, Any] | None = None
+
+    @classmethod
+    def to_look(cls, key: str, task: str, block: str, nebius_conn_id: str, targets: Sequence[Target]) -> ShiftOrder:
+        """An order by which it is seen what the targets have, and nothing is moved."""
+        return cls(
+            key=key,
+            task=task,
+            block=block,
+            nebius_conn_id=nebius_conn_id,
+            targets=tuple(targets),
+            desired={},
+            wanted_at=_EPOCH,
+        )
 
     @property
     def leaves_at(self) -> datetime:

@@ -56,8 +56,7 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
     except Exception as error:
         # Files can be looked at without an Airflow.
         tell(f"Overrides of {dag.dag_id} are unknown: {str(error).splitlines()[0]}")
-    place = {"block": task.block, "nebius_conn_id": task.nebius_conn_id}
-    order = ShiftOrder(key="schedule", task=dag.dag_id, targets=task.targets, **place)
+    order = ShiftOrder.to_look("schedule", dag.dag_id, task.block, task.nebius_conn_id, task.targets)
     return CapacityDag(dag_id=dag.dag_id, is_paused=False, schedule=schedule, order=order)
 
 

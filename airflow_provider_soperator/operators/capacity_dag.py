@@ -126,7 +126,7 @@ def capacity_dag(
     overrides, demanded = f"{dag_id}_overrides", f"{dag_id}_demand"
     if demand:
         demand.check([target.name for target in targets])
-    seen = ShiftOrder(key="watch", task=dag_id, block=block, nebius_conn_id=nebius_conn_id, targets=tuple(targets))
+    seen = ShiftOrder.to_look("watch", dag_id, block, nebius_conn_id, targets)
     watched, told = json.dumps(seen.write()), json.dumps(schedule.describe())
     by_demand = json.dumps(demand.write()) if demand else ""
     watcher = CapacityDifferenceTrigger(dag_id, watched, told, overrides, by_demand, demanded)

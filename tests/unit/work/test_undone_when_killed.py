@@ -20,7 +20,7 @@ from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.soperator.readiness import Wanted
 from airflow_provider_soperator.triggers.work import WorkTrigger
-from airflow_provider_soperator.work.clusters import ClusterStart
+from airflow_provider_soperator.work.clusters import ClusterClients, ClusterStart
 from airflow_provider_soperator.work.machines import MachineReplacement
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
 
@@ -87,5 +87,5 @@ def test_jobs_that_try_a_cluster_are_cancelled_by_their_keys(monkeypatch: pytest
     )
     # It has taken over from another process.
     progress = start.begin(logging.getLogger(__name__))
-    run_without_waiting(progress.undo((None, AsyncSlurmClient(slurm))), monkeypatch)
+    run_without_waiting(progress.undo(ClusterClients(None, AsyncSlurmClient(slurm))), monkeypatch)
     assert slurm.orders == [CancelJobs(ids=(JobId(7),))]
