@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
@@ -92,8 +92,11 @@ class ClusterWatch(Watch[ClusterSides]):
         return Look(found.is_ready, seen.describe(), tuple(found.waiting))
 
 
-#: The clients of both sides of a cluster, and of its Slurm alone, for the connections that are given.
-ClusterClients = tuple[ClusterSides | None, AsyncSlurmClient | None]
+class ClusterClients(NamedTuple):
+    """The clients of both sides of a cluster, and of its Slurm alone, for the connections that are given."""
+
+    sides: ClusterSides | None
+    slurm: AsyncSlurmClient | None
 
 
 @dataclass(kw_only=True)
@@ -131,7 +134,7 @@ class ClusterStart(Work[ClusterClients]):
                 slurm = sides.slurm
             elif self.slurm_conn_id:
                 slurm = await opened.enter_async_context(SlurmHook(self.slurm_conn_id).async_client())
-            yield sides, slurm
+            yield ClusterClients(sides, slurm)
 
     async def step(self, clients: ClusterClients) -> dict[str, Any] | None:
         sides, slurm = clients
@@ -149,7 +152,7 @@ class ClusterStart(Work[ClusterClients]):
 
     async def undo(self, clients: ClusterClients) -> str:
         """Cancel the test jobs."""
-        if slurm := clients[1]:
+        if slurm := clients.slurm:
             # Another process may have submitted them.
             await slurm.cancel_keys([SubmissionKey(key) for keys in self.keys.values() for key in keys])
         return "The cluster stays, and comes up by itself"
