@@ -80,7 +80,7 @@ class Picture:
         in_queue = {key for job in self.jobs for key, _ in keys.of(job.name, job.id)}
         return tuple(sorted(file for file, key in called.items() if key not in in_queue))
 
-    def findings(self, seen: Observations = Observations()) -> dict[str, Sequence[Finding]]:  # noqa: B008 - it is frozen
+    def findings(self, seen: Observations) -> dict[str, Sequence[Finding]]:
         """The findings of each node that has any, by Slurm and by what else was seen."""
         return {name: found for name, found in assess(self.nodes, seen).items() if found}
 

@@ -22,6 +22,7 @@ from airflow_provider_soperator.cli.terminal import agreed, command, moment_text
 from airflow_provider_soperator.client.diagnosis import diagnose, hindrances
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import ClusterError
+from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -65,7 +66,7 @@ def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
     yield "queue", "pending", f"{counted(queue.pending, 'jobs')}, {queue.gpus_pending} GPUs"
     for _, why, count in queue.reasons:
         yield "queue", f"{count} wait", why
-    for name, found in picture.findings().items():
+    for name, found in picture.findings(Observations()).items():
         for one in found:
             yield "health", name, one.what
     for left in left_overs(picture):
@@ -117,7 +118,7 @@ def nodes(args: Namespace) -> None:
 @command
 def health(args: Namespace) -> None:
     """List what Slurm has against nodes."""
-    found = picture_of(args, "nodes").findings()
+    found = picture_of(args, "nodes").findings(Observations())
     rows = (
         {
             "node": one.node,
