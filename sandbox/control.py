@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -133,9 +134,10 @@ class Init:
         processes = [outer, *outer.children(recursive=True)]
         outer.kill()
         deadline = time.monotonic() + 30
-        while not all(map(_ended, processes)):
+        while processes := [process for process in processes if not _ended(process)]:
             if time.monotonic() > deadline:
-                raise SandboxError("processes of the sandbox do not end", "see whether a disk of this machine hangs")
+                left = ", ".join(map(str, processes))
+                raise SandboxError(f"processes of the sandbox do not end: {left}", "see whether a disk hangs")
             time.sleep(0.005)
 
     # Looking in
@@ -191,11 +193,17 @@ class Init:
 
 
 def _ended(process: psutil.Process) -> bool:
-    """Also true of one that nobody has collected yet: it holds nothing any more."""
+    """Whether a process holds nothing any more, also if it is still there until somebody collects it.
+
+    The first process of a namespace stays until all that have been in it are collected. Of those that were entered from
+    outside that is up to others, who may be slow. It has let go of files, mounts and namespaces before.
+    """
     try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
+        os.readlink(f"/proc/{process.pid}/ns/mnt")
+    except (FileNotFoundError, ProcessLookupError):
         return True
+    # Its number may be another's by now.
+    return not process.is_running()
 
 
 def _status_line(pid: int, key: str) -> str:

@@ -265,6 +265,26 @@ def test_down_leaves_no_process_no_mount_no_port_and_no_file(name: str) -> None:
     assert remains(name, ports) == []
 
 
+def test_down_waits_for_nobody_who_has_entered(name: str) -> None:
+    small = Sandbox(Settings(name=name, workers=1, static=0, initial=0, bare=True))
+    small.up()
+    outer = small.init.outer()
+    assert outer is not None
+    (first,) = outer.children()
+    enter = ["nsenter", f"--pid=/proc/{first.pid}/ns/pid", "sh", "-c", "echo in; exec sleep 99"]
+    with subprocess.Popen(enter, stdout=subprocess.PIPE) as outsider:
+        try:
+            assert outsider.stdout is not None
+            assert outsider.stdout.readline() == b"in\n"
+            # It does not collect what it has started, so the kernel keeps the sandbox's first process.
+            outsider.send_signal(signal.SIGSTOP)
+            small.down()
+            assert first.is_running()
+            assert remains(name) == []
+        finally:
+            outsider.kill()
+
+
 def test_down_of_a_sandbox_that_is_not_there_is_no_error(name: str) -> None:
     for _ in range(2):
         said = command_line("down", "--name", name)
