@@ -242,9 +242,12 @@ class SlurmNodesSession(Session):
         told = [node for node in await self._nodes() if self._is_told_by_us(node)]
         for order in kept_off(told, PowerDownMode.IDLE, reason=self._reason).orders:
             await self._client.ask(order)
-        stays = [node for node in told if node.is_busy or node.is_coming_up or node.state.has(NodeFlag.POWERING_DOWN)]
+        # An idle one powers down within seconds.
+        soon = [
+            node for node in told if node.state.has(NodeFlag.POWER_DOWN) and not (node.is_busy or node.is_coming_up)
+        ]
         since = datetime.now(timezone.utc) - _GOES_WITHIN
-        return not any(node.reason_since and node.reason_since > since for node in told if node not in stays)
+        return not any(node.reason_since and node.reason_since > since for node in soon)
 
     def leave_out(self, units: Mapping[str, str]) -> None:
         self._left_out = units
@@ -391,9 +394,11 @@ class SlurmNodesSession(Session):
         return reserved.get(node.name, "")
 
     def _is_told_by_us(self, node: Node) -> bool:
-        """True if a node goes off in the name of this block, though its drain may have ended by then."""
+        """True if a node goes off in the name of this block, or has gone since its drain has ended."""
         said = DrainReason.parse(node.reason)
-        return node.is_going_off and said is not None and said.owner == self._reason.owner
+        # What undrains a node or powers it up takes the reason away.
+        goes = node.is_going_off or (node.is_off and not node.is_kept_off)
+        return goes and said is not None and said.owner == self._reason.owner
 
     def _is_anothers(self, node: Node) -> bool:
         """True if others have drained the node: it is left alone."""

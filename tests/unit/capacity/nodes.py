@@ -90,7 +90,7 @@ class SlurmNode:
     is_told: bool = False
     drain: str = ""
     drained_at: datetime = START - timedelta(days=1)
-    #: The reason of the power down, which stays when the drain has ended with it.
+    #: The reason of the power down, which stays when the drain has ended with it, until a power up or an undrain.
     reason: str = ""
     #: It will not boot, and it has not.
     will_fail: bool = False
@@ -277,7 +277,7 @@ class Nodes:
         if isinstance(order, PowerUp):
             # Ignored where it is on, or on its way off.
             if node.power == "off":
-                node.power, node.due, node.is_down = "coming", None, False
+                node.power, node.due, node.is_down, node.reason = "coming", None, False, ""
         elif isinstance(order, Drain):
             node.drain, node.drained_at = node.drain or order.reason, now
         elif isinstance(order, PowerDown):
@@ -286,7 +286,7 @@ class Nodes:
             assert isinstance(order, Undrain)
             if node.drain and not node.drain.startswith("airflow:"):
                 self.violated(f"{node.name}, which was drained by {node.drain!r}, is undrained", node.name)
-            node.drain = ""
+            node.drain, node.reason = "", ""
 
     def _power_down(self, node: SlurmNode, order: PowerDown) -> None:
         now = self.now()
@@ -303,7 +303,7 @@ class Nodes:
                 for job in self.on(node.name):
                     self.finish(job, "NODE_FAIL")
                     self.violated(f"job {job.number} is ended with {node.name}", node.name)
-            node.is_told, node.reason = True, order.reason
+            node.is_told, node.reason = True, order.reason or node.reason
             if order.mode is not PowerDownMode.IDLE:
                 node.drain, node.drained_at = order.reason or "POWER_DOWN_ASAP", now
 

@@ -33,6 +33,7 @@ from airflow_provider_soperator.slurm.requests import (
     PowerDownMode,
     PowerUp,
     RequeueJobs,
+    Undrain,
     UpdateReservation,
 )
 from airflow_provider_soperator.slurm.states import JobState, NodeState
@@ -452,6 +453,27 @@ def test_a_node_that_was_told_to_go_as_the_shift_ended_is_kept_off() -> None:
     drained = {node.name: (node.power, node.drain) for node in slurm.nodes.values()}
     ours = "airflow:capacity/block-1"
     assert drained == {"worker-0": ("going", ours), "worker-1": ("on", ours), "worker-2": ("going", ours)}
+
+
+def test_a_node_that_has_gone_off_before_the_shift_could_look_again_is_kept_off() -> None:
+    slurm = Slurm(2)
+    slurm.power_down_time = timedelta()
+    (gone,) = slurm.shrink(1)
+    slurm.advance()
+    assert (slurm.nodes[gone].power, slurm.nodes[gone].drain) == ("off", "")
+    assert asyncio.run(slurm.session().finish()) is True
+    assert slurm.nodes[gone].drain == "airflow:capacity/block-1"
+
+
+def test_a_node_that_others_have_undrained_since_is_theirs() -> None:
+    slurm = Slurm(1)
+    slurm.power_down_time = timedelta()
+    slurm.shrink(0)
+    slurm.advance()
+    asyncio.run(slurm.session().finish())
+    slurm.answer(Undrain(("worker-0",)))
+    assert asyncio.run(slurm.session().finish()) is True
+    assert slurm.nodes["worker-0"].drain == ""
 
 
 def test_a_node_that_powers_down_much_later_than_it_was_told_is_not_waited_for() -> None:
