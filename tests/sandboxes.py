@@ -57,11 +57,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
     if report.when == "call":
         item.stash[HAS_PASSED] = report.passed
-    sandbox = getattr(item, "funcargs", {}).get("sandbox")
-    if report.failed and sandbox:
+    used = [one for one in getattr(item, "funcargs", {}).values() if isinstance(one, Sandbox)] if report.failed else []
+    for sandbox in used:
         for log in sorted(sandbox.settings.paths.logs.glob("*.log")):
             lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-            report.sections.append((f"the sandbox's {log.name}", "\n".join(lines)))
+            report.sections.append((f"{log.name} of sandbox {sandbox.settings.name}", "\n".join(lines)))
     return report
 
 

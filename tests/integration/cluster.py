@@ -37,6 +37,8 @@ from tests.leftovers import Leftovers
 T = TypeVar("T")
 
 LOGIN = "sshd"
+#: Seconds that a command may take on a busy machine.
+ANSWERS = 300.0
 #: Where the Kubernetes API has NodeSets and their power states.
 SOPERATOR = ("slurm.nebius.ai", "v1alpha1", NAMESPACE)
 
@@ -65,7 +67,7 @@ class Cluster:
 
     def try_run(self, *argv: str, pod: str = LOGIN) -> subprocess.CompletedProcess[str]:
         """Run a command as root on the login node, or in the Pod of another daemon."""
-        return self.sandbox.init.run(pod, list(argv))
+        return self.sandbox.init.run(pod, list(argv), timeout=ANSWERS)
 
     def run(self, *argv: str, pod: str = LOGIN) -> str:
         said = self.try_run(*argv, pod=pod)

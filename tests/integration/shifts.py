@@ -257,7 +257,7 @@ class Shifts:
 class Queue:
     """A job on each node, which runs until ``let_go``, and more of them than there is room for behind those."""
 
-    def __init__(self, shifts: Shifts, count: int = 40) -> None:
+    def __init__(self, shifts: Shifts, count: int = 900) -> None:
         self.shifts, self.cluster = shifts, shifts.cluster
         self.held = {name: self.cluster.held_job(WHOLE_NODE, f"--nodelist={name}") for name in shifts.workers}
         self.array = self.cluster.sbatch(WHOLE_NODE, f"--array=1-{count}", "--time=1", wrap="sleep 1")

