@@ -73,7 +73,9 @@ def ssh(cluster: Cluster, words: str, *options: str, user: str = "root") -> Said
 
 
 def kubectl(cluster: Cluster, *words: str, stdin: str | None = None) -> Said:
-    return _run(["kubectl", "--kubeconfig", cluster.access["kubernetes"]["kubeconfig"], *words], stdin=stdin)
+    command = ["kubectl", "--kubeconfig", cluster.access["kubernetes"]["kubeconfig"], *words]
+    # Over a websocket it may lose what comes before it is ready, an exit code included.
+    return _run(command, stdin=stdin, env={"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"})
 
 
 class Nebius:

@@ -248,14 +248,12 @@ class KubeWorld:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run kubectl to its end, and insist on its exit code."""
         stdin = stdin.encode() if isinstance(stdin, str) else stdin
-        done = subprocess.run(
-            [kubectl_path(), *args],
-            input=stdin,
-            capture_output=True,
-            env={**self.environment(), **(env or {})},
-            timeout=60,
-            check=False,
-        )
+        command, env = [kubectl_path(), *args], {**self.environment(), **(env or {})}
+        while True:
+            done = subprocess.run(command, input=stdin, capture_output=True, env=env, timeout=60, check=False)
+            # It reads from a websocket before it is ready for what comes, and loses that.
+            if b"Unknown stream id" not in done.stderr:
+                break
         assert done.returncode == code, f"kubectl {' '.join(args)}: {done.returncode}\n{done.stdout!r}\n{done.stderr!r}"
         return done
 
