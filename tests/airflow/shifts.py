@@ -97,7 +97,7 @@ class Capacity:
         """As it was in the beginning, whatever has failed: nothing reserved, no inference, and only worker-0 on."""
         for name in self.reservations():
             self.cluster.run("scontrol", "delete", f"ReservationName={name}")
-        self.cluster.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=30)
+        self.cluster.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=120)
         for name, node in self.cluster.nodes().items():
             if "DRAIN" in node.state:
                 self.cluster.run("scontrol", "update", f"nodename={name}", "state=undrain")

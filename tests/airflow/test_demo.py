@@ -55,7 +55,7 @@ def test_an_interrupted_start_leaves_the_sandbox_as_it_was(made: Sandbox) -> Non
     assert starting.stdout is not None
     assert any("starting Airflow's api-server" in line for line in iter(starting.stdout.readline, ""))
     starting.send_signal(signal.SIGINT)
-    _, stderr = starting.communicate(timeout=30)
+    _, stderr = starting.communicate(timeout=120)
     assert (starting.returncode, stderr) == (130, "sandbox: interrupted; run the same command again to go on\n")
     airflow = Airflow(made)
     assert not airflow.exists

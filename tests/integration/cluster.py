@@ -169,7 +169,7 @@ class Cluster:
             yield
         finally:
             self.kubectl(*scale, "--replicas=0")
-            self.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=30)
+            self.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=120)
 
     # State
 

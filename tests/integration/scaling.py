@@ -72,7 +72,7 @@ class Service:
         apps.patch_namespaced_deployment_scale("vllm", INFERENCE_NAMESPACE, body, field_manager="kubectl")
 
     def machines(self, count: int) -> None:
-        self.cluster.resize(self.group, count).sync_wait(interval=0.1, timeout=30)
+        self.cluster.resize(self.group, count).sync_wait(interval=0.1, timeout=120)
 
     @cached_property
     def api(self) -> Any:

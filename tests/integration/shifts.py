@@ -74,7 +74,7 @@ class Running:
 
     def die(self) -> None:
         """End at once, and leave all as it is."""
-        loop, task = self._begun.result(30)
+        loop, task = self._begun.result(120)
         if not self._work.done():
             loop.call_soon_threadsafe(task.cancel)
         self._threads.shutdown()
@@ -187,7 +187,7 @@ class Shifts:
         try:
             yield
         finally:
-            self.cluster.resize(group, 0).sync_wait(interval=0.1, timeout=30)
+            self.cluster.resize(group, 0).sync_wait(interval=0.1, timeout=120)
 
     # What there is
 
@@ -245,7 +245,7 @@ class Shifts:
         cluster.remove(left)
         for group in GROUPS.values():
             if cluster.group(group).target_node_count:
-                cluster.resize(group, 0).sync_wait(interval=0.1, timeout=30)
+                cluster.resize(group, 0).sync_wait(interval=0.1, timeout=120)
         for name in self.workers:
             if "DOWN" in left.states[name]:
                 cluster.power_down(name)

@@ -71,7 +71,7 @@ def test_an_unknown_key_does_not_open_it(cluster: Cluster, user: str, tmp_path: 
     known = f"UserKnownHostsFile={cluster.access['ssh']['known_hosts']}"
     command = ["ssh", "-F", "none", "-v", "-i", str(key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"]
     command += ["-o", known, "-p", str(cluster.access["ssh"]["port"]), f"{user}@127.0.0.1", "true"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert said.returncode == 255
     assert "Offering public key" in said.stderr
     assert f"{user}@127.0.0.1: Permission denied (publickey)." in said.stderr
@@ -118,18 +118,18 @@ def test_a_connection_takes_as_many_sessions_as_a_stock_sshd(cluster: Cluster) -
     command = ssh_command(cluster, "-v", "-o", "ControlMaster=no", "-o", f"ControlPath={socket}")
     sessions = []
     try:
-        subprocess.run([*ssh_command(cluster, *master), "true"], capture_output=True, timeout=30, check=True)
+        subprocess.run([*ssh_command(cluster, *master), "true"], capture_output=True, timeout=120, check=True)
         for _ in range(10):
             session = subprocess.Popen([*command, "echo open; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             sessions.append(session)
             assert session.stdout is not None
             assert session.stdout.readline() == b"open\n"
-        eleventh = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=30, check=False)
+        eleventh = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=120, check=False)
         assert "Session open refused by peer" in eleventh.stderr
     finally:
         for session in sessions:
-            session.communicate(timeout=30)
-        subprocess.run([*command[:1], "-O", "exit", *command[1:]], capture_output=True, timeout=30, check=False)
+            session.communicate(timeout=120)
+        subprocess.run([*command[:1], "-O", "exit", *command[1:]], capture_output=True, timeout=120, check=False)
 
 
 # ---------------------------------------------------------------------------------------------- slurmrestd
@@ -145,7 +145,7 @@ def token(cluster: Cluster, user: str = "root", *, age: float = 0, key: bytes | 
 
 
 def get(cluster: Cluster, path: str, headers: dict[str, str]) -> httpx.Response:
-    return httpx.get(f"{cluster.access['rest']['url']}/{path}", headers=headers, timeout=30)
+    return httpx.get(f"{cluster.access['rest']['url']}/{path}", headers=headers, timeout=120)
 
 
 @pytest.mark.each_slurm
@@ -178,7 +178,7 @@ def test_a_job_goes_all_its_way_over_slurmrestd(cluster: Cluster, user: str) -> 
         "tres_per_job": "gres/gpu:2",
     }
     url = f"{cluster.access['rest']['url']}/slurm/{V}/job/submit"
-    submitted = httpx.post(url, headers=token(cluster, user), json={"job": job}, timeout=30).json()
+    submitted = httpx.post(url, headers=token(cluster, user), json={"job": job}, timeout=120).json()
     assert submitted["errors"] == []
     job_id = submitted["job_id"]
     shown = get(cluster, f"slurm/{V}/job/{job_id}", token(cluster, user)).json()["jobs"][0]
@@ -219,18 +219,18 @@ def test_slurmrestd_refuses_a_bad_token(cluster: Cluster, flaw: str) -> None:
     # slurmrestd cannot judge a token by itself; what it then says is that those behind it refused.
     assert all(code >= 500 for code in refused(cluster, bad).values())
     url = f"{cluster.access['rest']['url']}/slurm/{V}/job/{job}"
-    assert httpx.delete(url, headers=bad, timeout=30).status_code >= 500
+    assert httpx.delete(url, headers=bad, timeout=120).status_code >= 500
     assert cluster.job_state(job) == "PENDING"
 
 
 def test_alices_token_gives_her_no_power_over_other_peoples_jobs(cluster: Cluster) -> None:
     job = cluster.sbatch("--hold")
     url = f"{cluster.access['rest']['url']}/slurm/{V}/job/{job}"
-    answer = httpx.delete(url, headers=token(cluster, "alice"), timeout=30)
+    answer = httpx.delete(url, headers=token(cluster, "alice"), timeout=120)
     # The refusal stands in the body alone.
     assert [one["error"]["message"] for one in answer.json()["status"]] == ["Access/permission denied"]
     assert cluster.job_state(job) == "PENDING"
-    assert httpx.delete(url, headers=token(cluster), timeout=30).status_code == 200
+    assert httpx.delete(url, headers=token(cluster), timeout=120).status_code == 200
     assert cluster.job_state(job) == "CANCELLED"
 
 

@@ -84,7 +84,7 @@ def test_backup_fails(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_gpu_metric(cluster: Cluster) -> None:
     def asked(query: str) -> list[dict[str, Any]]:
-        answer = httpx.get(f"{cluster.access['prometheus']['url']}/api/v1/query", params={"query": query}, timeout=30)
+        answer = httpx.get(f"{cluster.access['prometheus']['url']}/api/v1/query", params={"query": query}, timeout=120)
         found: list[dict[str, Any]] = answer.json()["data"]["result"]
         return found
 

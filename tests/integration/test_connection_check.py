@@ -67,7 +67,7 @@ def machine_without_slurm(key_file: str) -> Iterator[dict[str, Any]]:
         )
 
     with running_loop() as loop:
-        acceptor = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+        acceptor = asyncio.run_coroutine_threadsafe(start(), loop).result(120)
         yield {"port": acceptor.get_port(), "host_key": host_key.export_public_key().decode()}
         loop.call_soon_threadsafe(acceptor.close)
 

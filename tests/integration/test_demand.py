@@ -55,7 +55,7 @@ class Service:
         return [Sample({"__name__": "requests"}, self.requests)]
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.runner.cleanup(), self.loop).result(30)
+        asyncio.run_coroutine_threadsafe(self.runner.cleanup(), self.loop).result(120)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()

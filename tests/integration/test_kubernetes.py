@@ -176,7 +176,7 @@ def test_the_python_client_runs_commands_in_pods(cluster: Cluster, api: Any) -> 
         _preload_content=False,
     )
     session.write_stdin("hello\n")
-    session.run_forever(timeout=30)
+    session.run_forever(timeout=120)
     assert (session.read_stdout(), session.read_stderr()) == ("hello on worker-0\n", "oops\n")
     assert session.returncode == 7
 

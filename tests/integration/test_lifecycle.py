@@ -245,7 +245,7 @@ def test_an_interrupted_first_up_leaves_nothing(name: str) -> None:
     assert making.stdout is not None
     assert any("starting slurmdbd" in line for line in iter(making.stdout.readline, ""))
     making.send_signal(signal.SIGINT)
-    _, stderr = making.communicate(timeout=30)
+    _, stderr = making.communicate(timeout=120)
     assert making.returncode == 130
     assert stderr == "sandbox: interrupted; run the same command again to go on\n"
     assert remains(name) == []

@@ -217,7 +217,7 @@ class KubeWorld:
         )
 
     def run(self, doing: Coroutine[Any, Any, R]) -> R:
-        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(120)
 
     def call(self, function: Callable[..., R], *args: Any, **options: Any) -> R:
         """Call a method of the store in the thread that it belongs to."""

@@ -83,7 +83,7 @@ class World:
 
     def run(self, work: Any) -> Any:
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result(30)
+        return future.result(120)
 
     def advance(self, seconds: float) -> None:
         """Let time pass, in the thread that answers the calls."""

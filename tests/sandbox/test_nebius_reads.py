@@ -216,7 +216,7 @@ def test_a_call_without_a_token_is_refused(here: World) -> None:
     with grpc.insecure_channel(here.server.address) as channel:
         call = channel.unary_unary("/nebius.mk8s.v1.NodeGroupService/Get")
         with pytest.raises(grpc.RpcError) as caught:
-            call(GetNodeGroupRequest(id=INFERENCE).SerializeToString(), timeout=30)
+            call(GetNodeGroupRequest(id=INFERENCE).SerializeToString(), timeout=120)
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
     assert "no bearer token" in caught.value.details()
 
@@ -234,7 +234,7 @@ def test_a_service_account_trades_its_key_for_a_token(here: World) -> None:
 
 def test_an_error_on_demand_is_unavailable_and_the_client_tries_again(here: World) -> None:
     here.faults.add(ApiFault("nebius", "error", "NodeGroupService/*", count=1))
-    assert here.groups.get(GetNodeGroupRequest(id=INFERENCE), timeout=30, retries=3).wait().spec
+    assert here.groups.get(GetNodeGroupRequest(id=INFERENCE), timeout=120, retries=3).wait().spec
     here.faults.add(ApiFault("nebius", "error", "NodeGroupService/*", count=None))
     assert refusal(here.group).status.code == grpc.StatusCode.UNAVAILABLE
     assert here.capacity().status.current_limit == 32
@@ -263,12 +263,11 @@ def test_a_server_stops_at_once_though_calls_hang(here: World) -> None:
         while here.faults.describe():  # it is gone once it has struck
             assert time.monotonic() < deadline
             time.sleep(0.001)
-        began = time.monotonic()
         here.run(here.server.stop())
-        with pytest.raises(grpc.RpcError):
-            hung.result(timeout=30)
-        # Far less than it would wait by itself.
-        assert time.monotonic() - began < 10
+        with pytest.raises(grpc.RpcError) as error:
+            hung.result(timeout=120)
+        # It would wait for its deadline by itself.
+        assert error.value.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_a_port_is_served_by_one_server_only(here: World) -> None:

@@ -295,7 +295,7 @@ def test_taking_back_what_hangs_aborts_it(here: World) -> None:
     assert (details.operation_id, details.aborted_by_operation_id) == (hung.id, back.id)
     assert back.successful()
     with pytest.raises(OperationError):
-        fetch(here, hung.id).sync_wait(interval=0.01, timeout=30)
+        fetch(here, hung.id).sync_wait(interval=0.01, timeout=120)
 
 
 def test_a_second_operation_on_a_busy_group_is_refused(here: World) -> None:

