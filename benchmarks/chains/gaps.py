@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.airflow import airflow_beside
 from benchmarks.chains import ends
-from benchmarks.chains.shape import NOTES, STAGES, WORK, command
+from benchmarks.chains.shape import FLOORS, NOTES, STAGES, WORK, command
 from benchmarks.table import Row
 from sandbox.airflow.api import DagRun
 from sandbox.airflow.beside import Airflow
@@ -47,14 +47,15 @@ class Gaps:
     def __str__(self) -> str:
         return (
             f"{self.median:.2f} s (at most {max(self.between):.2f} s), "
-            f"all {STAGES} jobs in {statistics.median(self.whole):.0f} s"
+            f"all {STAGES} in {statistics.median(self.whole):.0f} s"
         )
 
 
 def run() -> list[Row]:
-    with airflow_beside("bench-chains", _DAGS, [*WAYS, *ends.DAGS], {}) as (sandbox, airflow):
+    with airflow_beside("bench-chains", _DAGS, [*WAYS, *FLOORS, *ends.DAGS], {}) as (sandbox, airflow):
         alone = _gaps(sandbox, "alone", lambda number: _alone(sandbox, number))
         gaps = {way: _gaps(sandbox, way, lambda number, way=way: _run(airflow, way, number)) for way in WAYS}  # type: ignore[misc]
+        floors = {way: _floor(airflow, way) for way in FLOORS}
         of_ends = ends.rows(airflow)
     ratio = gaps["pipeline"].median / alone.median
     told = {way: f"{name}: {gaps[way]}" for way, name in WAYS.items()}
@@ -74,19 +75,36 @@ def run() -> list[Row]:
             f"{PLAIN:g} s\n{told['ssh_operator']}",
             gaps["plain"].median <= PLAIN,
         ),
+        Row(
+            "chains",
+            f"Airflow between two tasks of a chain of {STAGES}, each of {WORK} s and without a job",
+            "\n".join(f"{name}: {floors[way]}" for way, name in FLOORS.items()),
+        ),
         *of_ends,
     ]
 
 
 def _gaps(sandbox: Sandbox, way: str, run_one: Callable[[int], None]) -> Gaps:
-    between: list[float] = []
-    whole: list[float] = []
+    notes = []
     for number in range(ROUNDS[way]):
         run_one(number)
-        rows = [line.split() for line in _shell(sandbox, f"cat {NOTES}-{way}-{number}").splitlines()]
+        notes.append(_shell(sandbox, f"cat {NOTES}-{way}-{number}"))
+    return _read(way, notes)
+
+
+def _floor(airflow: Airflow, way: str) -> Gaps:
+    _run(airflow, way, 0)
+    return _read(way, [(airflow.home.folder / way).read_text()])
+
+
+def _read(way: str, notes: Sequence[str]) -> Gaps:
+    """What chains have noted: stages and moments, of each stage its begin and its end."""
+    between: list[float] = []
+    whole: list[float] = []
+    for note in notes:
+        rows = [line.split() for line in note.splitlines()]
         moments = [float(moment) for _, moment in sorted(rows, key=lambda row: (int(row[0]), float(row[1])))]
-        assert len(moments) == 2 * STAGES, f"{way}: {len(moments) / 2:g} of {STAGES} jobs have run"
-        # Of each job its begin and its end.
+        assert len(moments) == 2 * STAGES, f"{way}: {len(moments) / 2:g} of {STAGES} stages have run"
         between += [begin - end for end, begin in zip(moments[1:-1:2], moments[2::2], strict=True)]
         whole.append(moments[-1] - moments[0])
     return Gaps(between, whole)

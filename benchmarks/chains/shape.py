@@ -7,6 +7,8 @@ STAGES = 10
 WORK = 1
 #: On the file system that all nodes share. Accounting knows whole seconds only.
 NOTES = "$HOME/bench-chain"
+#: Chains of tasks that have no jobs, by their DAGs: what Airflow itself takes from the end of one to the next.
+FLOORS = {"floor_deferred": "deferred", "floor_triggerer": "in the triggerer alone"}
 
 
 def command(way: str, stage: int, run: str) -> str:

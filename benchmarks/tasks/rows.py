@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.table import Row
-from benchmarks.tasks.floor import WAIT
 from benchmarks.tasks.meter import Reading
+from benchmarks.tasks.shape import WAIT
 from benchmarks.tasks.way import HELD, Outcome
 
 

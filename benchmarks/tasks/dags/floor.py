@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from benchmarks.tasks.floor import IdleOperator
-from benchmarks.tasks.shape import TASK_IDS
+from benchmarks.idle import IdleOperator
+from benchmarks.tasks.shape import TASK_IDS, WAIT
 
 with DAG("floor"):
     for task_id in TASK_IDS:
-        IdleOperator(task_id=task_id)
+        IdleOperator(task_id=task_id, seconds=WAIT)
