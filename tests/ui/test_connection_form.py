@@ -39,9 +39,7 @@ class Connections(Page):
     def test(self, name: str) -> str:
         """What is said after the row's Test button was pressed."""
         self.click(f"{self._row(name)}//button[@aria-label = 'Test Connection']")
-        toast = self.find("//*[@data-scope = 'toast'][contains(., 'Test Connection')]")
-        # It fades in and out, and what is not seen has no visible text.
-        return toast.get_attribute("textContent") or ""
+        return self.read("//*[@data-scope = 'toast'][contains(., 'Test Connection')]")
 
     @staticmethod
     def _row(name: str) -> str:
