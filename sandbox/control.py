@@ -133,7 +133,7 @@ class Init:
             return
         processes = [outer, *outer.children(recursive=True)]
         outer.kill()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while processes := [process for process in processes if not _ended(process)]:
             if time.monotonic() > deadline:
                 left = ", ".join(map(str, processes))
