@@ -8,7 +8,7 @@ import pytest
 
 from sandbox.cloud.landscape import INFERENCE_GROUP, TRAINING_GROUP
 from sandbox.settings import EPHEMERAL_SET, STATIC_SET
-from tests.integration.cluster import NOT_UP, OFF, Cluster, check_ledger
+from tests.integration.cluster import NOT_UP, OFF, Cluster, NodeInfo, check_ledger
 
 pytestmark = pytest.mark.oldest_slurm
 
@@ -31,12 +31,15 @@ def test_the_block_has_its_gpus_back_only_some_time_after_the_node_is_off(cluste
 
 @pytest.mark.each_slurm
 def test_power_up_soon_after_power_down_finds_the_same_machine(cluster: Cluster) -> None:
-    cluster.power_up("worker-1")
-    machine = cluster.machine_of("worker-1")
-    # At once, or the machine would have gone by the time that the node is up again.
-    cluster.power_down("worker-1")
-    node = cluster.power_up("worker-1")
-    assert cluster.machine_of("worker-1") == machine
+    def again() -> tuple[str, NodeInfo] | None:
+        cluster.power_up("worker-1")
+        machine = cluster.machine_of("worker-1")
+        cluster.power_down("worker-1")
+        node = cluster.power_up("worker-1")
+        return (machine, node) if cluster.machine_of("worker-1") == machine else None
+
+    # Where the test is slow the machine has gone by then.
+    machine, node = cluster.wait("the node is up again before its machine goes", again, timeout=300)
     assert node.instance_id == (machine if cluster.settings.slurm == "24.11" else "")
     assert [entry["entry"] for entry in cluster.ledger_of(machine)] == ["claim"]
 

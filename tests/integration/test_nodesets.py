@@ -137,7 +137,7 @@ def test_who_is_late_leaves_all_as_it_was(cluster: Cluster, scale: Scale, sized:
     job = cluster.held_job(f"--nodelist={LAST}")
     cluster.wait_job(job, "RUNNING")
     with pytest.raises(WorkTimeout, match=f"{LAST} has jobs. NodeSet {STATIC_SET} keeps its 2 replicas, and {LAST}"):
-        scale(replicas=1, timeout=timedelta(seconds=3))
+        scale(replicas=1, timeout=timedelta(seconds=15))
     assert "DRAIN" not in cluster.node(LAST).state
     assert (cluster.job_state(job), replicas_of(cluster, STATIC_SET)) == ("RUNNING", 2)
     cluster.let_go(job)

@@ -8,7 +8,12 @@ from collections.abc import Iterator
 import pytest
 from selenium import webdriver
 
-STANDSTILL = """
+#: What moves cannot be clicked, or takes a click for another; and what is said in passing stays in ``said``.
+EACH_PAGE = """
+window.said = new Set();
+const toasts = () => document.querySelectorAll("[data-scope=toast][data-part=root]");
+const listen = () => toasts().forEach((toast) => said.add(toast.textContent));
+new MutationObserver(listen).observe(document, {subtree: true, childList: true, characterData: true});
 addEventListener("DOMContentLoaded", () => {
   const style = document.createElement("style");
   style.textContent = "* { animation: none !important; transition: none !important; }";
@@ -28,7 +33,6 @@ def browser() -> Iterator[webdriver.Chrome]:
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,2600"):
         options.add_argument(argument)
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    # What moves cannot be clicked, or takes a click for another.
-    browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": STANDSTILL})
+    browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": EACH_PAGE})
     yield browser
     browser.quit()

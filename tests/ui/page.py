@@ -12,13 +12,9 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 #: Seconds that a page has to show something, on a machine that is busy with other tests.
-PATIENCE = 60
+PATIENCE = 180
 #: Before that, Airflow's frame does not hand the page the query of its address, and forms do not mask secrets.
 IS_3_3_2 = Version(version("apache-airflow-core")) >= Version("3.3.2")
-TEXT = """
-const {singleNodeValue} = document.evaluate(arguments[0], document, null, XPathResult.FIRST_ORDERED_NODE_TYPE);
-return singleNodeValue?.textContent;
-"""
 
 
 class Page:
@@ -36,12 +32,13 @@ class Page:
         element: WebElement = WebDriverWait(self._browser, PATIENCE).until(found, f"nothing is shown at {xpath}")
         return element
 
-    def read(self, xpath: str) -> str:
-        """The text of an element, visible or not, in one look: what fades may be gone in the next."""
-        text: str = WebDriverWait(self._browser, PATIENCE).until(
-            lambda browser: browser.execute_script(TEXT, xpath), f"there is no text at {xpath}"
+    def hear(self, words: str) -> str:
+        """The message with these words, which may have faded since."""
+        find = "return [...said].findLast((text) => text.includes(arguments[0]))"
+        message: str = WebDriverWait(self._browser, PATIENCE).until(
+            lambda browser: browser.execute_script(find, words), f"nothing is said of {words}"
         )
-        return text
+        return message
 
     def click(self, xpath: str) -> None:
         """Click an element once it can be.

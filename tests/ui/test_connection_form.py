@@ -39,7 +39,7 @@ class Connections(Page):
     def test(self, name: str) -> str:
         """What is said after the row's Test button was pressed."""
         self.click(f"{self._row(name)}//button[@aria-label = 'Test Connection']")
-        return self.read("//*[@data-scope = 'toast'][contains(., 'Test Connection')]")
+        return self.hear("Test Connection")
 
     @staticmethod
     def _row(name: str) -> str:
