@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -106,6 +107,20 @@ def test_an_administrator_drains_a_node(
     browser.switch_to.default_content()
     WebDriverWait(browser, PATIENCE).until(lambda browser: unquote(browser.current_url).endswith(run["dag_run_id"]))
     assert browser.title != "hit"
+
+
+def test_no_click_is_lost_as_the_page_is_drawn_anew(
+    browser: webdriver.Chrome, board: Callable[[str], Board]
+) -> None:
+    page = board("ann")
+    asked = "return performance.getEntriesByType('resource').filter((one) => one.initiatorType === 'fetch').length"
+    before, link = browser.execute_script(asked), page.find("//*[@id = 'node']//a[. = 'Drain']")
+    mouse = ActionChains(browser)
+    mouse.click_and_hold(link).perform()
+    browser.execute_script("refresh()")
+    WebDriverWait(browser, PATIENCE).until(lambda browser: browser.execute_script(asked) > before)
+    mouse.release().perform()
+    page.find("//dialog[@open]")
 
 
 def test_what_airflow_refuses_is_told(

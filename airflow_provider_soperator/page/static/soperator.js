@@ -34,6 +34,11 @@ function isChanged(field) {
   return field.matches("option") ? field.selected !== field.defaultSelected : field.value !== field.defaultValue;
 }
 
+// What is drawn anew between the press of a button and its release gets no click.
+let isPressed = false;
+addEventListener("pointerdown", () => { isPressed = true; });
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { isPressed = false; });
+
 async function refresh() {
   const page = document.getElementById("page");
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
@@ -44,6 +49,7 @@ async function refresh() {
   // What is gone has a document that says so.
   if (!answer.ok && answer.status !== 404) throw new Error(String(answer.status));
   const drawn = new DOMParser().parseFromString(await answer.text(), "text/html");
+  while (isPressed) await new Promise((later) => setTimeout(later, 50));
   const focused = document.activeElement;
   // What is being typed or chosen is not taken away.
   if (focused.matches("select") || [...page.querySelectorAll("input, option")].some(isChanged)) {
