@@ -109,9 +109,7 @@ def test_an_administrator_drains_a_node(
     assert browser.title != "hit"
 
 
-def test_no_click_is_lost_as_the_page_is_drawn_anew(
-    browser: webdriver.Chrome, board: Callable[[str], Board]
-) -> None:
+def test_no_click_is_lost_as_the_page_is_drawn_anew(browser: webdriver.Chrome, board: Callable[[str], Board]) -> None:
     page = board("ann")
     asked = "return performance.getEntriesByType('resource').filter((one) => one.initiatorType === 'fetch').length"
     before, link = browser.execute_script(asked), page.find("//*[@id = 'node']//a[. = 'Drain']")
