@@ -37,7 +37,8 @@ function isChanged(field) {
 // What is drawn anew between the press of a button and its release gets no click.
 let isPressed = false;
 addEventListener("pointerdown", () => { isPressed = true; });
-for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { isPressed = false; });
+// Of a press that opens a menu there may be no release.
+for (const end of ["pointerup", "pointercancel", "contextmenu"]) addEventListener(end, () => { isPressed = false; });
 
 async function refresh() {
   const page = document.getElementById("page");
