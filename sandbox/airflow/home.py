@@ -104,6 +104,10 @@ class AirflowHome:
             "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "3",
             # Where there is much to do the API server answers late, and a task fails whose call is given up.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+            # Nothing else could take over what one of its processes does. One that is silent on a busy machine is slow.
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "120",
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "120",
+            "AIRFLOW__TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": "120",
             # A new file is seen in seconds where Airflow takes minutes.
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "1",
             "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",

@@ -47,6 +47,9 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 FIRST = -10
 #: Seconds that something has to come about, when all early runs want to be served: less than a test has in all.
 PATIENCE = 540
+#: Seconds that processes and tasks may be silent for. On a busy machine each is silent for a minute at times, and
+#: Airflow would run its tasks a second time. What a test kills is missed at once: Stack.end, Run.miss.
+SILENCE = "3600"
 #: The scheduler forks the workers, which are to be as nice as others.
 _NOT_FIRST = """
 import os
@@ -67,7 +70,6 @@ class Stack:
         self.dags = folder / "dags"
         self._home = AirflowHome(folder, self.dags, AirflowPorts(*free_ports(3)))
         mine = {
-            **connections,
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
             # Tasks that start all at once get in each other's way. Some at a time are through as soon.
             "AIRFLOW__CORE__PARALLELISM": "8",
@@ -76,17 +78,18 @@ class Stack:
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
             # One each second would be a third of what the API server has to do.
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
-            # A dead process is missed in seconds where Airflow takes minutes.
+            # What is dead is looked for in seconds where Airflow takes minutes.
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": SILENCE,
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
-            # Airflow 3.4 may take as long to see that a task has ended which it has told to, and its beta's scheduler
-            # dies if it misses the heartbeats of one that was cleared before.
+            # Airflow 3.4 may take as long to see that a task has ended which it has told to.
             "AIRFLOW__CORE__KILLED_TASK_CLEANUP_TIME": "5",
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
-            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "30",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": SILENCE,
             "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
-            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": SILENCE,
+            "AIRFLOW__TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": SILENCE,
+            **connections,
         }
         self.environment = without_airflow() | self._home.environment(mine)
         self.components = {
@@ -122,6 +125,17 @@ class Stack:
             if not component.is_running:
                 component.start()
         self.wait("all of Airflow is healthy", self._is_healthy, 240)
+
+    def end(self, name: str, how: signal.Signals = signal.SIGTERM, *, with_children: bool = True) -> None:
+        """End one of the processes, and have Airflow miss it."""
+        self.components[name].end(how, with_children=with_children)
+        self.miss(name)
+
+    def miss(self, name: str) -> None:
+        """Have Airflow take a process for dead, until it is heard of again."""
+        kind = f"{name.title().replace('-', '')}Job"
+        old = "UPDATE job SET latest_heartbeat = latest_heartbeat - interval '1 day' WHERE job_type = :kind"
+        self.change(old, kind=kind)
 
     def _is_healthy(self) -> bool:
         for component in self.components.values():
@@ -255,6 +269,16 @@ class Run(DagRun):
         """
         task = self.wait(task_id, "failed")
         assert task["try_number"] <= task["max_tries"], self.log(task_id)
+
+    def miss(self, task_id: str) -> None:
+        """Have Airflow take a task for dead, unless it says that it is alive."""
+        self.stack.change(
+            "UPDATE task_instance SET last_heartbeat_at = last_heartbeat_at - interval '1 day'"
+            " WHERE dag_id = :dag AND run_id = :run AND task_id = :task",
+            dag=self.dag_id,
+            run=self.run_id,
+            task=task_id,
+        )
 
     def age(self) -> None:
         """Have it begun an hour earlier."""

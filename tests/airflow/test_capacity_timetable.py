@@ -95,7 +95,7 @@ def test_each_handover_has_its_run_but_for_those_that_are_superseded(
     # What comes next has been noted, and nobody is there who could note that it is superseded. A scheduler that is told
     # to end would take its time.
     for name in ("scheduler", "dag-processor"):
-        stack.components[name].end(signal.SIGKILL)
+        stack.end(name, signal.SIGKILL)
     try:
         stack.wait("two more shifts were to begin", lambda: now() > last.begins, 180)
         stack.components["scheduler"].start()

@@ -101,7 +101,7 @@ def test_nothing_is_lost_or_told_twice_when_the_triggerer_restarts(stack: Stack,
     wait_told(of_jobs, before)
     # Killed before that it would tell of the job again.
     stack.wait("the watcher remembers it", lambda: any(before in memory["told"] for memory in memories(of_jobs)))
-    stack.components["triggerer"].end()
+    stack.end("triggerer")
     meanwhile = slurm.sbatch("--job-name=watched-meanwhile")
     slurm.wait_job(meanwhile, "COMPLETED")
     stack.start_all()

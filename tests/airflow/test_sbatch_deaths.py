@@ -72,6 +72,7 @@ def test_a_triggerer_that_was_taken_for_dead_cancels_nothing(run: Run, stack: St
     os.killpg(first.pid, signal.SIGSTOP)
     try:
         with taken_over(run, "deferred"):
+            stack.miss("triggerer")
             second.start()
     finally:
         os.killpg(first.pid, signal.SIGCONT)
@@ -81,6 +82,7 @@ def test_a_triggerer_that_was_taken_for_dead_cancels_nothing(run: Run, stack: St
         Jobs(slurm, run, "deferred").wait("RUNNING")
     finally:
         second.end(signal.SIGKILL)
+        stack.miss("triggerer")
 
 
 def test_jobs_survive_the_processes_that_wait_for_them(run: Run, stack: Stack, slurm: Cluster) -> None:
@@ -95,11 +97,11 @@ def test_jobs_survive_the_processes_that_wait_for_them(run: Run, stack: Stack, s
     os.kill(supervisor, signal.SIGKILL)
     os.kill(whole, signal.SIGKILL)
     wait_dead(supervisor)
+    run.miss("killed_whole")
     # The triggerer is told to end, as by a deploy: it cancels its triggers then, which one that is killed cannot.
-    triggerer = stack.components["triggerer"]
     with taken_over(run, "deferred", "deferred_retry", "no_worker"):
-        triggerer.end(signal.SIGTERM, with_children=False)
-        triggerer.start()
+        stack.end("triggerer", with_children=False)
+        stack.components["triggerer"].start()
 
     for task_id in ("killed", "killed_whole"):
         run.wait(task_id, "running", least_try=2)

@@ -60,9 +60,8 @@ def test_a_shift_survives_its_triggerer_and_others_wait_for_it(stack: Stack, cap
     waiting.wait_log("move", f"Waiting for {holder}")
 
     since = began(capacity)
-    triggerer = stack.components["triggerer"]
-    triggerer.end(signal.SIGKILL)
-    triggerer.start()
+    stack.end("triggerer", signal.SIGKILL)
+    stack.components["triggerer"].start()
     # Both triggerers have said what they were waiting for.
     stack.wait("another triggerer goes on", lambda: run.log("move").count(WAITS) > 1, 120)
     assert began(capacity) == since
@@ -110,8 +109,7 @@ def test_who_is_no_more_holds_nothing(stack: Stack, capacity: Capacity) -> None:
     gone = add_dag(stack, "gone", f"shift('move', 0, 1, at={in_an_hour()!r}, deferrable=True)").trigger()
     capacity.cluster.wait("nodes are reserved", capacity.handovers)
     gone.wait("move", "deferred")
-    triggerer = stack.components["triggerer"]
-    triggerer.end(signal.SIGKILL)
+    stack.end("triggerer", signal.SIGKILL)
     try:
         # Nobody is there who could give the block back.
         gone.mark("move", "failed")

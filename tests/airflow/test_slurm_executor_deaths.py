@@ -19,7 +19,7 @@ held("cancelled")
 held("cleared", hold=True)
 """
 
-# One run, as each scheduler is missed for half a minute.
+# One run: the last test kills the scheduler under all that is left of it.
 pytestmark = [pytest.mark.lane("airflow of the executor"), pytest.mark.in_order]
 
 
@@ -71,13 +71,12 @@ def test_the_end_of_a_job_is_explained(deaths: Run, slurm: Cluster) -> None:
 def test_a_scheduler_that_is_killed_leaves_one_job_for_each_try(deaths: Run, stack: Stack, slurm: Cluster) -> None:
     ended = Jobs(slurm, deaths, "ended")
     node = deaths.wait("ended", "running")["hostname"]
-    scheduler = stack.components["scheduler"]
-    scheduler.end(signal.SIGKILL)
+    stack.end("scheduler", signal.SIGKILL)
     # With the supervisor of the task, which can report nothing.
     [job] = ended.states()
     slurm.run("sh", "-c", f"kill -9 $(scontrol listpids {job} | awk 'NR > 1 && $1 > 0 {{print $1}}')", pod=node)
     ended.wait("FAILED")
-    scheduler.start()
+    stack.components["scheduler"].start()
     for task_id in ("running", "waiting"):
         jobs = Jobs(slurm, deaths, task_id)
         [job] = jobs.states()
@@ -98,15 +97,14 @@ def test_what_a_dead_scheduler_has_not_submitted_is_submitted_in_the_same_try(st
     slurm.fault("slurmctld-down")
     run = dag.trigger()
     run.wait("late", "queued")
-    scheduler = stack.components["scheduler"]
 
     def adopted_by() -> int:
         [(job,)] = stack.ask("SELECT queued_by_job_id FROM task_instance WHERE dag_id = :dag", dag=dag.dag_id)
         return int(job or 0)
 
     first = stack.wait("it is the scheduler's", adopted_by, is_cheap=True)
-    scheduler.end(signal.SIGKILL)
-    scheduler.start()
+    stack.end("scheduler", signal.SIGKILL)
+    stack.components["scheduler"].start()
     stack.wait("it is the next scheduler's", lambda: adopted_by() > first, is_cheap=True)
     slurm.sandbox.up()
     run.wait("late", "running")
