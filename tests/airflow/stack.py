@@ -89,6 +89,10 @@ class Stack:
             "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": SILENCE,
             "AIRFLOW__TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": SILENCE,
+            # Nor is a file or a call given up that takes its time.
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
+            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "300",
             **connections,
         }
         self.environment = without_airflow() | self._home.environment(mine)
