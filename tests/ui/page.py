@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import version
+from typing import TypeVar
 
 from packaging.version import Version
 from selenium import webdriver
@@ -10,6 +12,8 @@ from selenium.common.exceptions import ElementClickInterceptedException, StaleEl
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
+
+T = TypeVar("T")
 
 #: Seconds that a page has to show something, on a machine that is busy with other tests.
 PATIENCE = 180
@@ -25,12 +29,19 @@ class Page:
         browser.get(address)
 
     def find(self, xpath: str) -> WebElement:
-        def found(browser: webdriver.Chrome) -> WebElement | None:
-            shown = [element for element in browser.find_elements(By.XPATH, xpath) if element.is_displayed()]
-            return shown[0] if shown else None
+        return self.ask(xpath, lambda element: element)
 
-        element: WebElement = WebDriverWait(self._browser, PATIENCE).until(found, f"nothing is shown at {xpath}")
-        return element
+    def ask(self, xpath: str, question: Callable[[WebElement], T]) -> T:
+        """The answer of an element that is shown. Pages draw their elements anew, also while one is being asked."""
+
+        def answered(browser: webdriver.Chrome) -> tuple[T] | None:
+            shown = (element for element in browser.find_elements(By.XPATH, xpath) if element.is_displayed())
+            return next(((question(element),) for element in shown), None)
+
+        anew = [StaleElementReferenceException]
+        wait = WebDriverWait(self._browser, PATIENCE, ignored_exceptions=anew)
+        [answer] = wait.until(answered, f"nothing is shown at {xpath}")
+        return answer
 
     def hear(self, words: str) -> str:
         """The message with these words, which may have faded since."""

@@ -62,7 +62,7 @@ def test_the_form_shows_each_field_with_its_help(page: Connections) -> None:
     plain = {field.name for field in SOPERATOR.fields if not (field.is_secret or field.choices or field.is_flag)}
     masked = "password" if IS_3_3_2 else "text"
     for name, kind in {**dict.fromkeys(secret, masked), **dict.fromkeys(plain, "text")}.items():
-        assert (page.find(f"//input[@name='element_{name}']").get_attribute("type") or "text") == kind
+        assert page.ask(f"//input[@name='element_{name}']", lambda field: field.get_attribute("type") or "text") == kind
 
 
 @pytest.mark.sandbox

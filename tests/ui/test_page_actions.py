@@ -14,6 +14,7 @@ from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.integration.cluster import Cluster
@@ -112,12 +113,12 @@ def test_an_administrator_drains_a_node(
 def test_no_click_is_lost_as_the_page_is_drawn_anew(browser: webdriver.Chrome, board: Callable[[str], Board]) -> None:
     page = board("ann")
     asked = "return performance.getEntriesByType('resource').filter((one) => one.initiatorType === 'fetch').length"
-    before, link = browser.execute_script(asked), page.find("//*[@id = 'node']//a[. = 'Drain']")
-    mouse = ActionChains(browser)
-    mouse.click_and_hold(link).perform()
+    before = browser.execute_script(asked)
+    drain = "//*[@id = 'node']//a[. = 'Drain']"
+    page.ask(drain, lambda link: ActionChains(browser).click_and_hold(link).perform())
     browser.execute_script("refresh()")
     WebDriverWait(browser, PATIENCE).until(lambda browser: browser.execute_script(asked) > before)
-    mouse.release().perform()
+    ActionChains(browser).release().perform()
     page.find("//dialog[@open]")
 
 
@@ -175,13 +176,13 @@ def test_the_form_of_another_site_triggers_nothing(login: Callable[[str], Api]) 
 def test_a_viewer_has_no_buttons_and_is_told_why(board: Callable[[str], Board]) -> None:
     page = board("vic")
     for action in ("Drain", "Replace machine", "Power down"):
-        assert not page.find(f"//*[@id = 'node']//button[. = '{action}']").is_enabled()
+        assert not page.ask(f"//*[@id = 'node']//button[. = '{action}']", WebElement.is_enabled)
     page.find("//*[@id = 'node']//*[contains(., 'You may not trigger cluster_drain')]")
 
 
 def test_it_is_done_by_keyboard(browser: webdriver.Chrome, board: Callable[[str], Board]) -> None:
     page = board("ann")
-    page.find("//*[@id = 'node']//a[. = 'Drain']").send_keys(Keys.SPACE)
+    page.ask("//*[@id = 'node']//a[. = 'Drain']", lambda link: link.send_keys(Keys.SPACE))
     page.find("//dialog[@open]")
     assert page.focused() == "reason"
     browser.switch_to.active_element.send_keys(Keys.ESCAPE)

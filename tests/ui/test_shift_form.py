@@ -60,7 +60,7 @@ def form(browser: webdriver.Chrome, airflow: str) -> Form:
 def test_each_target_has_a_field_that_says_what_it_takes(form: Form) -> None:
     for target in ("training", "inference"):
         form.find(f"//*[contains(text(), '{target}: how many nodes')]")
-        assert form.find(f"//input[@name = 'element_{target}']").get_attribute("value") == ""
+        assert form.ask(f"//input[@name = 'element_{target}']", lambda field: field.get_attribute("value")) == ""
     form.find('//*[contains(text(), \'As "2" or "16 gpus". It can have 0 to 4. By the schedule it has: night \')]')
     form.find("//*[contains(text(), 'The schedule is overridden until then')]")
     form.find("//*[contains(text(), 'Only show the plan')]")

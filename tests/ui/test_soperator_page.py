@@ -65,7 +65,7 @@ def test_one_sees_who_has_the_gpus_and_why_a_job_waits(
     board = Board(browser, airflow, f"connection={connection}")
     board.find(f"//tr[td[1] = '{running}'][td = 'worker-0'][td[. = '8']]//progress")
     board.find(f"//tr[td[1] = '{waiting}'][contains(., 'its owner holds it (JobHeldUser)')]")
-    assert board.find(f"//tr[td[1] = '{running}']/td[2]").text == HOSTILE
+    assert board.ask(f"//tr[td[1] = '{running}']/td[2]", lambda name: name.text) == HOSTILE
     assert browser.title != "hit"
     # Accounting is asked beside, and what it says comes with a refresh.
     board.find("//section[h2[@id = 'usage']]//tr[td[1] = 'root']")
@@ -165,7 +165,7 @@ def test_on_a_phone_tables_are_moved_and_not_squeezed(
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
     try:
         board = Page(browser, f"{airflow}/soperator/?connection={connection}")
-        assert board.find("//td[. = 'it is tested']").size["width"] > 80
+        assert board.ask("//td[. = 'it is tested']", lambda reason: reason.size["width"]) > 80
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth && innerWidth == 390")
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
