@@ -43,7 +43,7 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 
 #: The niceness of the scheduler, its database and the API server. A scheduler that gets no turn on a busy machine
 #: reads late that tasks were deferred, and Airflow then fails those that have gone on (apache/airflow #72716;
-#: triggers/base.py waits for it). It also fails those that could not tell the API server in time that they are alive.
+#: triggers/base.py waits for it).
 FIRST = -10
 #: Seconds that something has to come about, when all early runs want to be served: less than a test has in all.
 PATIENCE = 540
@@ -275,14 +275,19 @@ class Run(DagRun):
         assert task["try_number"] <= task["max_tries"], self.log(task_id)
 
     def miss(self, task_id: str) -> None:
-        """Have Airflow take a task for dead, unless it says that it is alive."""
-        self.stack.change(
+        """Have Airflow take a running task for dead, whose processes are gone."""
+        before = self.stack.states(self)[task_id, -1]
+        old = (
             "UPDATE task_instance SET last_heartbeat_at = last_heartbeat_at - interval '1 day'"
-            " WHERE dag_id = :dag AND run_id = :run AND task_id = :task",
-            dag=self.dag_id,
-            run=self.run_id,
-            task=task_id,
+            " WHERE dag_id = :dag AND run_id = :run AND task_id = :task AND try_number = :number"
         )
+
+        def is_missed() -> bool:
+            # The API server may be late with a heartbeat from before.
+            self.stack.change(old, dag=self.dag_id, run=self.run_id, task=task_id, number=before[1])
+            return self.stack.states(self)[task_id, -1] != before
+
+        self.stack.wait(f"Airflow misses {task_id}", is_missed)
 
     def age(self) -> None:
         """Have it begun an hour earlier."""
