@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sandbox.airflow import interpreter
 from sandbox.lifecycle import Sandbox
-from tests.airflow.stack import Run
+from tests.airflow.stack import CALL, Run
 from tests.integration.cluster import until
 
 HEAD = f"""
@@ -46,4 +46,8 @@ def options(sandbox: Sandbox, folder: Path) -> dict[str, str]:
 
 def on_nodes(folder: Path) -> dict[str, str]:
     """Variables of an Airflow in this folder for its tasks on nodes."""
-    return {"AIRFLOW_HOME": str(folder), "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags")}
+    return {
+        "AIRFLOW_HOME": str(folder),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": CALL,
+    }

@@ -46,10 +46,12 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 #: triggers/base.py waits for it).
 FIRST = -10
 #: Seconds that something has to come about, when all early runs want to be served: less than a test has in all.
-PATIENCE = 540
+PATIENCE = 1200
 #: Seconds that processes and tasks may be silent for. On a busy machine each is silent for a minute at times, and
 #: Airflow would run its tasks a second time. What a test kills is missed at once: Stack.end, Run.miss.
 SILENCE = "3600"
+#: Seconds that a task waits for an answer of the API server, on nodes, too.
+CALL = "300"
 #: The scheduler forks the workers, which are to be as nice as others.
 _NOT_FIRST = """
 import os
@@ -92,7 +94,7 @@ class Stack:
             # Nor is a file or a call given up that takes its time.
             "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
             "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
-            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "300",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": CALL,
             **connections,
         }
         self.environment = without_airflow() | self._home.environment(mine)

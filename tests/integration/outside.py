@@ -160,7 +160,7 @@ def _run(command: list[str], *, stdin: str | None = None, env: dict[str, str] | 
         env=os.environ | (env or {}),
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
         **({"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}),
     )

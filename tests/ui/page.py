@@ -15,6 +15,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 T = TypeVar("T")
 
+#: What is told of an element that is drawn anew, or that another one is in the way of.
+MOVING = (ElementClickInterceptedException, StaleElementReferenceException)
 #: Seconds that a page has to show something, on a machine that is busy with other tests.
 PATIENCE = 180
 #: Before that, Airflow's frame does not hand the page the query of its address, and forms do not mask secrets.
@@ -38,8 +40,7 @@ class Page:
             shown = (element for element in browser.find_elements(By.XPATH, xpath) if element.is_displayed())
             return next(((question(element),) for element in shown), None)
 
-        anew = [StaleElementReferenceException]
-        wait = WebDriverWait(self._browser, PATIENCE, ignored_exceptions=anew)
+        wait = WebDriverWait(self._browser, PATIENCE, ignored_exceptions=MOVING)
         [answer] = wait.until(answered, f"nothing is shown at {xpath}")
         return answer
 
@@ -65,8 +66,7 @@ class Page:
                 return True
             return False
 
-        moving = [ElementClickInterceptedException, StaleElementReferenceException]
-        WebDriverWait(self._browser, PATIENCE, ignored_exceptions=moving).until(clicked, f"{xpath} cannot be clicked")
+        WebDriverWait(self._browser, PATIENCE, ignored_exceptions=MOVING).until(clicked, f"{xpath} cannot be clicked")
 
     def paste(self, xpath: str, text: str) -> None:
         """Put a text into a field at once: of keys that are pressed too fast the form loses some."""

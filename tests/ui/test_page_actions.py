@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.integration.cluster import Cluster
-from tests.ui.page import IS_3_3_2, PATIENCE, Page
+from tests.ui.page import IS_3_3_2, MOVING, PATIENCE, Page
 
 pytestmark = pytest.mark.sandbox
 HOSTILE = "x<img src=x onerror=document.title='hit'>"
@@ -54,8 +55,18 @@ class Board(Page):
             self.click("//a[@id = 'node-worker-0']")
 
     def open(self, action: str) -> None:
-        self.click(f"//*[@id = 'node']//a[. = '{action}']")
-        self.find("//dialog[@open]")
+        """Press a button: once more after a while, as what a new picture has above it moves it away from the mouse."""
+        again = 0.0
+
+        def opened(browser: webdriver.Chrome) -> list[WebElement]:
+            nonlocal again
+            found: list[WebElement] = browser.find_elements(By.XPATH, "//dialog[@open]")
+            if not found and time.monotonic() > again:
+                browser.find_element(By.XPATH, f"//*[@id = 'node']//a[. = '{action}']").click()
+                again = time.monotonic() + 30
+            return found
+
+        WebDriverWait(self._browser, PATIENCE, ignored_exceptions=MOVING).until(opened, f"{action} opens no form")
 
     def focused(self) -> str:
         """What has the focus, by its text or name."""
