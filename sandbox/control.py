@@ -67,7 +67,7 @@ class Init:
 
     def processes(self) -> dict[str, dict[str, Any]]:
         try:
-            listed = request(self._paths.control, 10, do="describe")
+            listed = request(self._paths.control, 60, do="describe")
         except OSError as error:
             raise SandboxError("the sandbox does not run", f"start it with `{self._up}`") from error
         return {process["name"]: process for process in listed}
@@ -115,16 +115,16 @@ class Init:
         raise SandboxError("the sandbox's first process does not answer", f"see {self._paths.logs / 'init.log'}")
 
     def start(self, name: str, argv: list[str], *, hostname: str = "", env: dict[str, str] | None = None) -> None:
-        request(self._paths.control, 30, do="start", name=name, argv=argv, hostname=hostname, env=env)
+        request(self._paths.control, 60, do="start", name=name, argv=argv, hostname=hostname, env=env)
 
     def stop(self, name: str, grace: float = 5.0) -> None:
-        request(self._paths.control, grace + 15, do="stop", name=name, grace=grace)
+        request(self._paths.control, grace + 60, do="stop", name=name, grace=grace)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        request(self._paths.control, 15, do="send_signal", name=name, number=int(number))
+        request(self._paths.control, 60, do="send_signal", name=name, number=int(number))
 
     def resume(self) -> None:
-        request(self._paths.control, 15, do="resume")
+        request(self._paths.control, 60, do="resume")
 
     def kill(self) -> None:
         """End the sandbox: the kernel takes every process and every mount of it down with its first process."""
@@ -154,7 +154,7 @@ class Init:
         # The sandbox's own /proc, as its Pods have no numbers outside of it.
         return enter_pod(inner, argv, Path(f"/proc/{self._first_pid()}/root/proc"))
 
-    def run(self, pod: str, argv: list[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, pod: str, argv: list[str], timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self.enter(pod, argv),
             capture_output=True,

@@ -16,6 +16,8 @@ from sandbox.settings import LOOPBACK, USER, Settings
 
 MUNGE_SOCKET = "run/munge/munge.socket.2"
 MARIADB_SOCKET = "run/mysqld/mysqld.sock"
+#: Seconds that a program has to come up, while it runs: on a busy machine it takes minutes.
+PATIENCE = 600
 
 Probe = Callable[[Init, Settings], bool]
 
@@ -113,10 +115,9 @@ def start(daemon: Daemon, init: Init, settings: Settings) -> None:
     init.start(daemon.name, daemon.argv(settings), hostname=daemon.pod)
 
 
-def wait_ready(daemon: Daemon, init: Init, settings: Settings, timeout: float = 180) -> None:
+def wait_ready(daemon: Daemon, init: Init, settings: Settings) -> None:
     wait_for(
         lambda: daemon.ready(init, settings),
-        timeout,
         f"{daemon.name} does not come up",
         lambda: _died(daemon.name, init),
         settings.paths.logs / f"{daemon.name}.log",
@@ -125,10 +126,10 @@ def wait_ready(daemon: Daemon, init: Init, settings: Settings, timeout: float = 
 
 def wait_for(
     condition: Callable[[], bool],
-    timeout: float,
     otherwise: str,
     dead: Callable[[], bool],
     log: Path,
+    timeout: float = PATIENCE,
     pause: float = 0.05,
 ) -> None:
     """Wait for a condition; give up at once when what should bring it about has died."""

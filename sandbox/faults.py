@@ -55,7 +55,7 @@ def bring(sandbox: Sandbox, name: str, options: Options) -> str:
 
 
 def _cloud(sandbox: Sandbox, do: str, **arguments: Any) -> Any:
-    return request(sandbox.paths.cloud_control, 30, do=do, **arguments)
+    return request(sandbox.paths.cloud_control, 60, do=do, **arguments)
 
 
 def _scontrol(sandbox: Sandbox, *words: str) -> None:
@@ -209,7 +209,6 @@ def _slow_jail(sandbox: Sandbox, options: Options) -> str:
     sandbox.init.start("slow-jail", argv)
     daemons.wait_for(
         lambda: all(map(sandbox.init.is_traced, targets)),
-        30,
         "strace does not reach the daemons",
         lambda: not sandbox.init.processes()["slow-jail"]["pid"],
         sandbox.paths.logs / "slow-jail.log",

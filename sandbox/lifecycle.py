@@ -169,18 +169,18 @@ class Sandbox:
 
     def _wait_for_cloud(self, report: Progress) -> None:
         report(0.85, "starting the Kubernetes and Nebius doubles")
-        self._wait_on_cloud("up", 120, "the Kubernetes and Nebius doubles do not come up")
+        self._wait_on_cloud("up", "the Kubernetes and Nebius doubles do not come up")
 
     def _wait_for_workers(self, report: Progress) -> None:
         """A new sandbox is ready with its first workers; one that is healed may have good reason to lack some."""
         report(0.9, "booting workers")
-        self._wait_on_cloud("ready", 120 + 2 * self.settings.vm_boot, "the first workers do not come up")
+        self._wait_on_cloud("ready", "the first workers do not come up")
 
     def _have_nodes_saved(self) -> None:
         """Have slurmctld write down which nodes are on, as it does when one is changed: killed before, it forgets."""
         self.init.run("slurmctld", ["scontrol", "update", f"nodename={EPHEMERAL_SET}-0", "comment="])
 
-    def _wait_on_cloud(self, question: str, timeout: float, otherwise: str) -> None:
+    def _wait_on_cloud(self, question: str, otherwise: str) -> None:
         def answers() -> bool:
             try:
                 return bool(request(self.paths.cloud_control, 5, do=question))
@@ -189,10 +189,10 @@ class Sandbox:
 
         daemons.wait_for(
             answers,
-            timeout,
             otherwise,
             lambda: not self.init.processes().get("cloud", {}).get("pid"),
             self.paths.logs / "cloud.log",
+            daemons.PATIENCE + 2 * self.settings.vm_boot,
         )
 
     def _lock_file(self) -> Path:

@@ -15,6 +15,7 @@ from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_
 from airflow_provider_soperator.transports.transport_errors import TransportError
 from tests.contract.transports import Way
 from tests.integration.cluster import Cluster
+from tests.patience import PATIENCE
 
 
 def new_jobs(count: int = 1, **fields: Any) -> tuple[BatchJob, ...]:
@@ -32,7 +33,7 @@ def after(job: BatchJob, *others: BatchJob, kind: str = "afterok") -> BatchJob:
 
 
 def ask_until_known(
-    way: Way, jobs: tuple[BatchJob, ...], timeout: float = 180, *, together: Together | None = None
+    way: Way, jobs: tuple[BatchJob, ...], timeout: float = PATIENCE, *, together: Together | None = None
 ) -> tuple[Submitted, ...]:
     """Ask as a client does that gives up only where there is no hope."""
     deadline = time.monotonic() + timeout

@@ -91,7 +91,7 @@ class Airflow:
             "AIRFLOW__SOPERATOR__EXECUTOR_JOB": json.dumps({"env": env, "partition": "main"}),
         }
 
-    def wait_for_dag(self, dag_id: str, since: datetime | None = None, timeout: float = 60) -> None:
+    def wait_for_dag(self, dag_id: str, since: datetime | None = None, timeout: float = daemons.PATIENCE) -> None:
         """Until it has read the file of this name; ``since`` when, if what it knew before does not count."""
         deadline = time.monotonic() + timeout
         while not self.api.has_dag(dag_id, f"{dag_id}.py", since):
@@ -105,7 +105,6 @@ class Airflow:
     def _wait_for(self, name: str) -> None:
         daemons.wait_for(
             lambda: self.api.is_healthy(name),
-            120,
             f"Airflow's {name} does not come up",
             lambda: not self.running()[name],
             self._sandbox.paths.logs / f"{_process(name)}.log",

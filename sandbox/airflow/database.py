@@ -46,7 +46,6 @@ def start(sandbox: Sandbox, niceness: int = 0) -> str:
     ready = [str(programs / "pg_isready"), "-q", "-h", LOOPBACK, "-p", str(port)]
     daemons.wait_for(
         lambda: subprocess.run(ready, check=False).returncode == 0,
-        120,
         "PostgreSQL does not come up",
         lambda: not sandbox.init.processes()["postgres"]["pid"],
         sandbox.paths.logs / "postgres.log",

@@ -20,6 +20,7 @@ from tests.airflow.shifts import Capacity
 from tests.airflow.stack import FIRST, Run, Stack
 from tests.integration.cluster import Cluster
 from tests.lanes import lane_of
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="session")
@@ -126,7 +127,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _wait_until_nothing_is_left(slurm: Cluster, by: str) -> None:
     # What has just been ended may still be seen. Of functions that have failed the files are kept.
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while left := leftovers.look(slurm.sandbox).without(jobs=slurm.jobs, drained=slurm.drained, kinds={"files"}):
         if time.monotonic() > deadline:
             slurm.restore(leftovers.look(slurm.sandbox))

@@ -17,8 +17,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 from sandbox.airflow.beside import DAGS
 from tests.airflow.shifts import HEAD, NODES, Capacity
 from tests.airflow.stack import Dag, Stack
+from tests.patience import PATIENCE
 from tests.ui.browser import browser  # noqa: F401
-from tests.ui.page import PATIENCE, Page
+from tests.ui.page import Page
 from tests.ui.test_connection_form import Connections
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"

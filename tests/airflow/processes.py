@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sandbox.airflow.home import airflow
+from tests.patience import PATIENCE
 
 #: Logs are read from the disk of this one machine: to serve them, too, each of these would import a web server.
 _OPTIONS = {"scheduler": ("--skip-serve-logs",), "triggerer": ("--skip-serve-logs",)}
@@ -87,7 +88,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def wait_dead(pid: int, timeout: float = 120) -> None:
+def wait_dead(pid: int, timeout: float = PATIENCE) -> None:
     deadline = time.monotonic() + timeout
     while is_alive(pid):
         assert time.monotonic() < deadline, f"process {pid} still lives after {timeout} s"

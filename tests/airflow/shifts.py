@@ -15,6 +15,7 @@ from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, S
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_GROUP
 from tests.integration.cluster import Cluster
+from tests.patience import PATIENCE
 
 NODES = [f"worker-{ordinal}" for ordinal in range(4)]
 TARGETS = (
@@ -97,7 +98,7 @@ class Capacity:
         """As it was in the beginning, whatever has failed: nothing reserved, no inference, and only worker-0 on."""
         for name in self.reservations():
             self.cluster.run("scontrol", "delete", f"ReservationName={name}")
-        self.cluster.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=120)
+        self.cluster.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=PATIENCE)
         for name, node in self.cluster.nodes().items():
             if "DRAIN" in node.state:
                 self.cluster.run("scontrol", "update", f"nodename={name}", "state=undrain")

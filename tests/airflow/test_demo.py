@@ -19,6 +19,7 @@ from sandbox.airflow.home import COMPONENTS
 from sandbox.lifecycle import Sandbox
 from tests.integration.outside import REPOSITORY, command_line, eventually
 from tests.integration.test_lifecycle import remains
+from tests.patience import PATIENCE
 
 # One story: a whole demonstration for each test would take minutes.
 pytestmark = [pytest.mark.lane("demo"), pytest.mark.in_order]
@@ -55,7 +56,7 @@ def test_an_interrupted_start_leaves_the_sandbox_as_it_was(made: Sandbox) -> Non
     assert starting.stdout is not None
     assert any("starting Airflow's api-server" in line for line in iter(starting.stdout.readline, ""))
     starting.send_signal(signal.SIGINT)
-    _, stderr = starting.communicate(timeout=120)
+    _, stderr = starting.communicate(timeout=PATIENCE)
     assert (starting.returncode, stderr) == (130, "sandbox: interrupted; run the same command again to go on\n")
     airflow = Airflow(made)
     assert not airflow.exists

@@ -32,8 +32,8 @@ def test_a_plan_is_agreed_to_applied_and_tried(stack: Stack, slurm: Cluster, exa
     asked = run.answer("agree", "Approve")
     assert asked["subject"] == "Cluster research: 6 to create"
     assert "- create module.k8s.terraform_data.this\n" in asked["body"]
-    run.wait("provision", "success", timeout=240)
-    run.wait("verify", "success", timeout=240)
+    run.wait("provision", "success")
+    run.wait("verify", "success")
     made = run.xcom("provision")
     assert made["done"] == "6 added, 0 changed, 0 destroyed"
     assert made["tried"] == {"worker": "worker-0", "worker-cpu": "worker-cpu-0"}

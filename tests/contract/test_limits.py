@@ -19,6 +19,7 @@ from airflow_provider_soperator.transports.transport_errors import CommandTimedO
 from tests.contract.transports import AsyncWay, Run, Way, outcomes
 from tests.forks import forked
 from tests.integration.cluster import Cluster
+from tests.patience import PATIENCE
 
 
 def is_gone(cluster: Cluster, *pids: str) -> bool:
@@ -94,7 +95,7 @@ def test_a_command_that_ends_just_in_time_is_not_mistaken_for_the_next() -> None
         # Without a moment between the two: while the limit of the one strikes, the other begins.
         shell.stdin.write(encode(Command(("sleep", "0.03"), timeout=0.005 + number % 20 / 200), "close"))
         shell.stdin.write(encode(Command(("sleep", "0.01")), "next"))
-    said, _ = shell.communicate(timeout=60)
+    said, _ = shell.communicate(timeout=PATIENCE)
     statuses = [line.split() for line in said.decode().splitlines() if line]
     assert [status for mark, status in statuses if mark == "next"] == ["0"] * rounds
     # Else none was close.
@@ -119,7 +120,7 @@ def test_an_idle_shell_does_nothing() -> None:
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

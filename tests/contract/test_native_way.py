@@ -32,6 +32,7 @@ from tests.contract.native import NATIVE, python
 from tests.contract.transports import AsyncWay, Way
 from tests.integration.answers import the_node
 from tests.integration.cluster import Cluster
+from tests.patience import PATIENCE
 
 TEXT = 'o\'clock, "é😀" = State=IDLE; $(id) \\'
 
@@ -187,7 +188,7 @@ def test_closing_ends_the_process(name: str, cluster: Cluster) -> None:
     processes = _pyslurm_processes(cluster)
     assert processes
     way.close()
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE)
     assert not alive
 
 

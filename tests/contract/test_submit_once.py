@@ -113,11 +113,11 @@ def test_a_job_that_has_left_the_queue_is_found_in_accounting(sandbox: Sandbox) 
         named = tuple(job.replace(name=str(job.name).replace("once", words)) for job, words in odd)
         jobs = (*new_jobs(), *new_jobs(array="1-3"), *named[:2])
         first = way.ask(SubmitOnce(jobs=jobs))
-        cluster.wait("the queue has forgotten them", lambda: not way.ask(ListJobs()), timeout=90)
+        cluster.wait("the queue has forgotten them", lambda: not way.ask(ListJobs()))
         second = way.ask(SubmitOnce(jobs=jobs))
         assert [(one.id, one.adopted) for one in second] == [(one.id, True) for one in first]
         [third] = way.ask(SubmitOnce(jobs=named[2:]))
-        cluster.wait("the queue has forgotten it", lambda: not way.ask(ListJobs()), timeout=90)
+        cluster.wait("the queue has forgotten it", lambda: not way.ask(ListJobs()))
         assert [(one.id, one.adopted) for one in way.ask(SubmitOnce(jobs=named[2:]))] == [(third.id, True)]
         way.close()
     finally:

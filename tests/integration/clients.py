@@ -20,6 +20,7 @@ from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.sdiag import CountRpcs
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ class Followed:
             self._is_read, self._failure = True, failure
             self._changed.notify_all()
 
-    def until(self, what: str, condition: Callable[[JobStatus], bool], timeout: float = 120) -> JobStatus:
+    def until(self, what: str, condition: Callable[[JobStatus], bool], timeout: float = PATIENCE) -> JobStatus:
         """Wait for news of which something is true, those included that have come."""
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -62,13 +63,13 @@ class Followed:
                     raise AssertionError(f"never told that {what}: {self.told}") from self._failure
                 self._changed.wait(left)
 
-    def until_state(self, state: str, timeout: float = 120) -> JobStatus:
+    def until_state(self, state: str, timeout: float = PATIENCE) -> JobStatus:
         return self.until(f"it is {state}", lambda status: str(status.state) == state, timeout)
 
-    def end(self, timeout: float = 120) -> JobStatus:
+    def end(self, timeout: float = PATIENCE) -> JobStatus:
         return self.until("it is over", lambda status: status.is_over, timeout)
 
-    def until_silent(self, timeout: float = 120) -> None:
+    def until_silent(self, timeout: float = PATIENCE) -> None:
         """Wait until no news will come any more."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._is_read, timeout), f"still listening after {self.told}"

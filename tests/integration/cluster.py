@@ -33,6 +33,7 @@ from sandbox.lifecycle import Sandbox
 from sandbox.settings import EPHEMERAL_SET, NAMESPACE
 from tests import leftovers
 from tests.leftovers import Leftovers
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -100,7 +101,7 @@ class Cluster:
             env={**os.environ, "KUBECONFIG": str(self.paths.kubeconfig)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
         assert said.returncode == 0, f"kubectl {argv}: {said.stdout}{said.stderr}"
@@ -169,7 +170,7 @@ class Cluster:
             yield
         finally:
             self.kubectl(*scale, "--replicas=0")
-            self.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=120)
+            self.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=PATIENCE)
 
     # State
 
@@ -274,7 +275,7 @@ class Cluster:
 
     # Waiting
 
-    def wait(self, what: str, condition: Callable[[], T | None], timeout: float = 120) -> T:
+    def wait(self, what: str, condition: Callable[[], T | None], timeout: float = PATIENCE) -> T:
         """Wait until a condition is true and return what it gave; fail in words if it never is."""
         began = time.monotonic()
         while not (outcome := condition()):
@@ -292,7 +293,7 @@ class Cluster:
         return "\n".join(said.stdout + said.stderr for said in shown)
 
     def wait_node(
-        self, name: str, *, has: Iterable[str] = (), lacks: Iterable[str] = (), timeout: float = 120
+        self, name: str, *, has: Iterable[str] = (), lacks: Iterable[str] = (), timeout: float = PATIENCE
     ) -> NodeInfo:
         """Wait until a node's state has and lacks these flags."""
         has, lacks = set(has), set(lacks)
@@ -303,7 +304,7 @@ class Cluster:
 
         return self.wait(f"{name} has {has or 'anything'} and lacks {lacks or 'nothing'}", reached, timeout)
 
-    def wait_job(self, job: str, state: str, timeout: float = 120) -> None:
+    def wait_job(self, job: str, state: str, timeout: float = PATIENCE) -> None:
         self.wait(f"job {job} is {state}", lambda: self.job_state(job) == state, timeout)
 
     def power_up(self, name: str) -> NodeInfo:

@@ -22,6 +22,7 @@ from nebius.sdk import SDK
 
 from sandbox import cli
 from tests.integration.cluster import Cluster
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -144,7 +145,7 @@ def apt_config(folder: Path, mirror: str) -> Path:
     return config
 
 
-def eventually(what: str, condition: Callable[[], T], timeout: float = 120) -> T:
+def eventually(what: str, condition: Callable[[], T], timeout: float = PATIENCE) -> T:
     """Wait until a condition is true and return what it gave; it may hold when no sandbox runs."""
     deadline = time.monotonic() + timeout
     while not (outcome := condition()):
@@ -160,7 +161,7 @@ def _run(command: list[str], *, stdin: str | None = None, env: dict[str, str] | 
         env=os.environ | (env or {}),
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=PATIENCE,
         check=False,
         **({"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}),
     )

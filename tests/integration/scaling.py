@@ -27,6 +27,7 @@ from airflow_provider_soperator.work.protocols import result_of
 from airflow_provider_soperator.work.targets import TargetScaling
 from sandbox.cloud.landscape import INFERENCE_GROUP, INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import Cluster
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class Service:
     def kubectl(self, *argv: str, stdin: str = "") -> str:
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
         words = ["kubectl", f"--namespace={INFERENCE_NAMESPACE}", *argv]
-        said = subprocess.run(words, env=environment, input=stdin, capture_output=True, text=True, timeout=60)
+        said = subprocess.run(words, env=environment, input=stdin, capture_output=True, text=True, timeout=PATIENCE)
         assert said.returncode == 0, f"{argv}: {said.stdout}{said.stderr}"
         return said.stdout
 
@@ -72,7 +73,7 @@ class Service:
         apps.patch_namespaced_deployment_scale("vllm", INFERENCE_NAMESPACE, body, field_manager="kubectl")
 
     def machines(self, count: int) -> None:
-        self.cluster.resize(self.group, count).sync_wait(interval=0.1, timeout=120)
+        self.cluster.resize(self.group, count).sync_wait(interval=0.1, timeout=PATIENCE)
 
     @cached_property
     def api(self) -> Any:

@@ -30,6 +30,7 @@ from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_GROUP, REMOTE_INFERENCE_
 from sandbox.settings import EPHEMERAL_SET
 from tests.integration.cluster import NOT_UP, Cluster
 from tests.leftovers import Leftovers
+from tests.patience import PATIENCE
 
 #: Long enough for a slow machine: whoever wants to see them pass asks for shorter ones.
 PATIENT = Timeouts(
@@ -61,12 +62,12 @@ class Running:
     def is_over(self) -> bool:
         return self._work.done()
 
-    def end(self, timeout: float = 120) -> ShiftOutcome:
+    def end(self, timeout: float = PATIENCE) -> ShiftOutcome:
         if not wait([self._work], timeout).done:
             raise AssertionError(f"the shift has not ended; it said:\n{self.said}")
         return self._work.result()
 
-    def failure(self, timeout: float = 120) -> str:
+    def failure(self, timeout: float = PATIENCE) -> str:
         """What it says when it fails."""
         with pytest.raises(ShiftFailed) as failed:
             self.end(timeout)
@@ -187,7 +188,7 @@ class Shifts:
         try:
             yield
         finally:
-            self.cluster.resize(group, 0).sync_wait(interval=0.1, timeout=120)
+            self.cluster.resize(group, 0).sync_wait(interval=0.1, timeout=PATIENCE)
 
     # What there is
 
@@ -245,7 +246,7 @@ class Shifts:
         cluster.remove(left)
         for group in GROUPS.values():
             if cluster.group(group).target_node_count:
-                cluster.resize(group, 0).sync_wait(interval=0.1, timeout=120)
+                cluster.resize(group, 0).sync_wait(interval=0.1, timeout=PATIENCE)
         for name in self.workers:
             if "DOWN" in left.states[name]:
                 cluster.power_down(name)

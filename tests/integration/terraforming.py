@@ -25,6 +25,7 @@ from airflow_provider_soperator.terraform.progress import Applied
 from airflow_provider_soperator.terraform.runs import Terraform, environment, find
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
+from tests.patience import PATIENCE
 
 RECIPES = Path(__file__).parents[2] / "dags/provision_cluster/recipe"
 RECIPE = RECIPES / "soperator"
@@ -178,10 +179,10 @@ class Task:
     def kill(self, sig: signal.Signals = signal.SIGKILL) -> None:
         """The task with its process group, as Airflow ends one."""
         os.killpg(self.process.pid, sig)
-        self.process.wait(60)
+        self.process.wait(PATIENCE)
 
 
-def wait_for(what: Callable[[], Any], message: str, within: float = 60) -> Any:
+def wait_for(what: Callable[[], Any], message: str, within: float = PATIENCE) -> Any:
     deadline = time.monotonic() + within
     while not (found := what()):
         assert time.monotonic() < deadline, message

@@ -20,6 +20,7 @@ from nebius.aio.service_error import RequestError
 
 from tests.integration.cluster import Cluster
 from tests.integration.outside import Nebius, accounted, command_line, kubectl, ssh, ssh_command, ssh_files
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.oldest_slurm
 
@@ -71,7 +72,7 @@ def test_an_unknown_key_does_not_open_it(cluster: Cluster, user: str, tmp_path: 
     known = f"UserKnownHostsFile={cluster.access['ssh']['known_hosts']}"
     command = ["ssh", "-F", "none", "-v", "-i", str(key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"]
     command += ["-o", known, "-p", str(cluster.access["ssh"]["port"]), f"{user}@127.0.0.1", "true"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert said.returncode == 255
     assert "Offering public key" in said.stderr
     assert f"{user}@127.0.0.1: Permission denied (publickey)." in said.stderr
@@ -106,7 +107,7 @@ def test_files_go_there_and_come_back(cluster: Cluster, protocol: str, tmp_path:
         commands = [["sftp", *files, "-b", "-", "-P", port, "alice@127.0.0.1"]]
         scripts = [f"put {sent} {remote}\nget {remote} {returned}\n".encode()]
     for command, script in zip(commands, scripts, strict=True):
-        subprocess.run(command, input=script, capture_output=True, timeout=60, check=True)
+        subprocess.run(command, input=script, capture_output=True, timeout=PATIENCE, check=True)
     assert returned.read_bytes() == sent.read_bytes()
     # The workers have it as well: it went to the root that all share.
     assert cluster.run("srun", "stat", "--format=%U %s", remote) == "alice 300000\n"
@@ -118,18 +119,18 @@ def test_a_connection_takes_as_many_sessions_as_a_stock_sshd(cluster: Cluster) -
     command = ssh_command(cluster, "-v", "-o", "ControlMaster=no", "-o", f"ControlPath={socket}")
     sessions = []
     try:
-        subprocess.run([*ssh_command(cluster, *master), "true"], capture_output=True, timeout=120, check=True)
+        subprocess.run([*ssh_command(cluster, *master), "true"], capture_output=True, timeout=PATIENCE, check=True)
         for _ in range(10):
             session = subprocess.Popen([*command, "echo open; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             sessions.append(session)
             assert session.stdout is not None
             assert session.stdout.readline() == b"open\n"
-        eleventh = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=120, check=False)
+        eleventh = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert "Session open refused by peer" in eleventh.stderr
     finally:
         for session in sessions:
-            session.communicate(timeout=120)
-        subprocess.run([*command[:1], "-O", "exit", *command[1:]], capture_output=True, timeout=120, check=False)
+            session.communicate(timeout=PATIENCE)
+        subprocess.run([*command[:1], "-O", "exit", *command[1:]], capture_output=True, timeout=PATIENCE, check=False)
 
 
 # ---------------------------------------------------------------------------------------------- slurmrestd
@@ -145,7 +146,7 @@ def token(cluster: Cluster, user: str = "root", *, age: float = 0, key: bytes | 
 
 
 def get(cluster: Cluster, path: str, headers: dict[str, str]) -> httpx.Response:
-    return httpx.get(f"{cluster.access['rest']['url']}/{path}", headers=headers, timeout=120)
+    return httpx.get(f"{cluster.access['rest']['url']}/{path}", headers=headers, timeout=PATIENCE)
 
 
 @pytest.mark.each_slurm
@@ -178,7 +179,7 @@ def test_a_job_goes_all_its_way_over_slurmrestd(cluster: Cluster, user: str) -> 
         "tres_per_job": "gres/gpu:2",
     }
     url = f"{cluster.access['rest']['url']}/slurm/{V}/job/submit"
-    submitted = httpx.post(url, headers=token(cluster, user), json={"job": job}, timeout=120).json()
+    submitted = httpx.post(url, headers=token(cluster, user), json={"job": job}, timeout=PATIENCE).json()
     assert submitted["errors"] == []
     job_id = submitted["job_id"]
     shown = get(cluster, f"slurm/{V}/job/{job_id}", token(cluster, user)).json()["jobs"][0]
@@ -219,18 +220,18 @@ def test_slurmrestd_refuses_a_bad_token(cluster: Cluster, flaw: str) -> None:
     # slurmrestd cannot judge a token by itself; what it then says is that those behind it refused.
     assert all(code >= 500 for code in refused(cluster, bad).values())
     url = f"{cluster.access['rest']['url']}/slurm/{V}/job/{job}"
-    assert httpx.delete(url, headers=bad, timeout=120).status_code >= 500
+    assert httpx.delete(url, headers=bad, timeout=PATIENCE).status_code >= 500
     assert cluster.job_state(job) == "PENDING"
 
 
 def test_alices_token_gives_her_no_power_over_other_peoples_jobs(cluster: Cluster) -> None:
     job = cluster.sbatch("--hold")
     url = f"{cluster.access['rest']['url']}/slurm/{V}/job/{job}"
-    answer = httpx.delete(url, headers=token(cluster, "alice"), timeout=120)
+    answer = httpx.delete(url, headers=token(cluster, "alice"), timeout=PATIENCE)
     # The refusal stands in the body alone.
     assert [one["error"]["message"] for one in answer.json()["status"]] == ["Access/permission denied"]
     assert cluster.job_state(job) == "PENDING"
-    assert httpx.delete(url, headers=token(cluster), timeout=120).status_code == 200
+    assert httpx.delete(url, headers=token(cluster), timeout=PATIENCE).status_code == 200
     assert cluster.job_state(job) == "CANCELLED"
 
 
@@ -318,7 +319,7 @@ def test_airflow_finds_the_printed_connections_in_its_environment(cluster: Clust
     printed = command_line("connections", "--name", cluster.settings.name).stdout
     script = f"{printed}\n{sys.executable} -c 'from airflow.models import Connection as C; "
     script += 'print(C.get_connection_from_secrets("soperator_default").port)\''
-    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert said.stdout.split()[-1] == str(cluster.access["ssh"]["port"])
 
 

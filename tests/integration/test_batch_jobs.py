@@ -25,6 +25,7 @@ from airflow_provider_soperator.slurm.option_values import Signal
 from airflow_provider_soperator.slurm.sbatch_arguments import Submission
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from sandbox.lifecycle import Sandbox
+from tests.patience import PATIENCE
 
 #: What each Slurm's slurmrestd serves, of what the provider speaks.
 VERSIONS = {"24.11": ("v0.0.41", "v0.0.42"), "26.05": ("v0.0.42", "v0.0.43", "v0.0.44", "v0.0.45")}
@@ -196,7 +197,7 @@ class Road:
         return shown
 
     def finished(self, job: int) -> dict[str, Any]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while (shown := self.show(job)[0])["job_state"] not in (["COMPLETED"], ["FAILED"]):
             assert time.monotonic() < deadline, shown["job_state"]
             time.sleep(0.1)
@@ -450,7 +451,7 @@ def test_a_long_name_with_a_key_is_kept_whole_everywhere(road: Road) -> None:
     assert shown["job_state"] == ["COMPLETED"]
     queued = json.loads(road.run("squeue", "--all", "--states=all", f"--name={name}", "--json"))["jobs"]
     assert [(each["job_id"], each["name"]) for each in queued] == [(number, name)]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not (kept := json.loads(road.run("sacct", "-X", f"--jobs={number}", "--json"))["jobs"]):
         assert time.monotonic() < deadline
         time.sleep(0.2)

@@ -15,18 +15,19 @@ from airflow_provider_soperator.sensors.capacity import CapacityBlockSensor
 from sandbox.cloud.landscape import BLOCK_ID
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("connections")
 
 
 def poked(**options: Any) -> Any:
     """What a sensor comes to that looks again and again in a worker."""
-    return CapacityBlockSensor(task_id="block", poke_interval=0.2, timeout=120, **options).execute({})
+    return CapacityBlockSensor(task_id="block", poke_interval=0.2, timeout=PATIENCE, **options).execute({})
 
 
 def deferred(**options: Any) -> Any:
     """What it comes to by its trigger."""
-    sensor = CapacityBlockSensor(task_id="block", poke_interval=0.2, timeout=120, deferrable=True, **options)
+    sensor = CapacityBlockSensor(task_id="block", poke_interval=0.2, timeout=PATIENCE, deferrable=True, **options)
     with pytest.raises(TaskDeferred) as left:
         sensor.execute({})
     trigger: Any = left.value.trigger

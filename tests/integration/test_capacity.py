@@ -9,6 +9,7 @@ import pytest
 from sandbox.cloud.landscape import INFERENCE_GROUP, TRAINING_GROUP
 from sandbox.settings import EPHEMERAL_SET, STATIC_SET
 from tests.integration.cluster import NOT_UP, OFF, Cluster, NodeInfo, check_ledger
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.oldest_slurm
 
@@ -39,7 +40,7 @@ def test_power_up_soon_after_power_down_finds_the_same_machine(cluster: Cluster)
         return (machine, node) if cluster.machine_of("worker-1") == machine else None
 
     # Where the test is slow the machine has gone by then.
-    machine, node = cluster.wait("the node is up again before its machine goes", again, timeout=300)
+    machine, node = cluster.wait("the node is up again before its machine goes", again)
     assert node.instance_id == (machine if cluster.settings.slurm == "24.11" else "")
     assert [entry["entry"] for entry in cluster.ledger_of(machine)] == ["claim"]
 
@@ -149,7 +150,7 @@ def test_gpus_go_from_training_to_inference_and_back(cluster: Cluster) -> None:
 
         cluster.run("scontrol", "power", "down", "worker-1")
         cluster.wait("the third replica runs", lambda: len(set(cluster.replicas_on()) - {None}) == 3)
-        growth.sync_wait(interval=0.1, timeout=60)
+        growth.sync_wait(interval=0.1, timeout=PATIENCE)
         assert growth.successful()
         assert cluster.usage() == cluster.settings.block
 

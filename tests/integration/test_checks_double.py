@@ -13,6 +13,7 @@ from kubernetes.client import CustomObjectsApi
 from sandbox.settings import CLUSTER, NAMESPACE
 from tests.integration.cluster import NOT_UP, Cluster
 from tests.integration.outside import accounted, command_line, fault
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.leaves("drains")
 
@@ -84,7 +85,9 @@ def test_backup_fails(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_gpu_metric(cluster: Cluster) -> None:
     def asked(query: str) -> list[dict[str, Any]]:
-        answer = httpx.get(f"{cluster.access['prometheus']['url']}/api/v1/query", params={"query": query}, timeout=120)
+        answer = httpx.get(
+            f"{cluster.access['prometheus']['url']}/api/v1/query", params={"query": query}, timeout=PATIENCE
+        )
         found: list[dict[str, Any]] = answer.json()["data"]["result"]
         return found
 

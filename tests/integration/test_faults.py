@@ -28,6 +28,7 @@ from tests.integration.outside import (
     ssh_command,
     wait_until_saved,
 )
+from tests.patience import PATIENCE
 
 
 def status(cluster: Cluster) -> subprocess.CompletedProcess[str]:
@@ -82,7 +83,7 @@ def test_slurmctld_hung(cluster: Cluster) -> None:
     finally:
         fault(cluster, "clear")
     # The call that hung goes through.
-    assert waiting.wait(timeout=120) == 0
+    assert waiting.wait(timeout=PATIENCE) == 0
     assert accounted(cluster, job)["State"] == "COMPLETED"
     assert status(cluster).returncode == 0
 
@@ -114,13 +115,13 @@ def test_slurmdbd_down(cluster: Cluster) -> None:
 
 def test_slurmrestd_down(cluster: Cluster) -> None:
     url = f"{cluster.access['rest']['url']}/slurm/v0.0.42/ping"
-    assert httpx.get(url, timeout=120).status_code == 401
+    assert httpx.get(url, timeout=PATIENCE).status_code == 401
     fault(cluster, "slurmrestd-down")
     assert state_of(cluster, "slurmrestd") == "down"
     with pytest.raises(httpx.ConnectError):
         httpx.get(url, timeout=10)
     heal(cluster)
-    assert httpx.get(url, timeout=120).status_code == 401
+    assert httpx.get(url, timeout=PATIENCE).status_code == 401
 
 
 def test_a_daemon_that_is_down_cannot_be_killed_again(cluster: Cluster) -> None:
@@ -138,7 +139,7 @@ def test_login_cut_in_the_middle_of_a_command(cluster: Cluster) -> None:
     assert client.stdout is not None
     assert client.stdout.readline() == "started\n"
     assert "1 login connections were cut" in fault(cluster, "login-cut")
-    _, stderr = client.communicate(timeout=120)
+    _, stderr = client.communicate(timeout=PATIENCE)
     assert client.returncode == 255
     assert "closed" in stderr or "reset" in stderr or "Broken" in stderr
     # What ran over it runs on, and new connections are welcome.
@@ -194,7 +195,7 @@ def test_node_condition(cluster: Cluster) -> None:
     machine = cluster.machine_of("worker-0")
     assert machine
     words = ["node-condition", "worker-0", "NebiusMaintenanceScheduled"]
-    wait = ["wait", "--timeout=60s", f"node/{machine}"]
+    wait = ["wait", f"--timeout={PATIENCE}s", f"node/{machine}"]
     assert machine in fault(cluster, *words, "--reason=Planned", "--message=tomorrow at noon")
     assert kubectl(cluster, *wait, "--for=condition=NebiusMaintenanceScheduled=True").returncode == 0
     described = kubectl(cluster, "describe", "node", machine).stdout

@@ -21,6 +21,7 @@ from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from tests.integration.cluster import LOGIN, Cluster
 from tests.integration.connections import WAYS, Connections
 from tests.integration.outside import REPOSITORY
+from tests.patience import PATIENCE
 
 EXAMPLES = re.findall(r"^```python\n(.+?)^```", (REPOSITORY / "docs" / "connection.md").read_text(), re.M | re.S)
 
@@ -94,6 +95,6 @@ def test_tasks_that_wait_at_the_same_time_share_a_connection(connections: Connec
 def test_the_examples_in_the_documentation_run(example: str, cluster: Cluster) -> None:
     environment = os.environ | cluster.access["airflow_connections"]
     command = [sys.executable, "-c", example]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert said.returncode == 0, said.stderr
     assert re.search(r"^COMPLETED$|^main UP$", said.stdout, re.M), said.stdout

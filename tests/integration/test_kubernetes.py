@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.cluster import NOT_UP, Cluster
 from tests.integration.outside import accounted, fault, kubectl
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.oldest_slurm
 
@@ -110,7 +111,7 @@ def test_a_deleted_worker_pod_comes_back_and_slurm_with_it(cluster: Cluster) -> 
         "there is another Pod of that name",
         lambda: pod if (pod := cluster.pod("worker-cpu-0")) and pod.metadata.uid != before.metadata.uid else None,
     )
-    ready = kubectl(cluster, "wait", "--for=condition=Ready", "pod/worker-cpu-0", "--timeout=30s")
+    ready = kubectl(cluster, "wait", "--for=condition=Ready", "pod/worker-cpu-0", f"--timeout={PATIENCE}s")
     assert ready.returncode == 0, ready.stderr
     cluster.wait_node("worker-cpu-0", has={"IDLE"}, lacks=NOT_UP)
     assert cluster.run("srun", "--nodelist=worker-cpu-0", "hostname") == "worker-cpu-0\n"
@@ -121,15 +122,15 @@ def test_a_deleted_worker_pod_comes_back_and_slurm_with_it(cluster: Cluster) -> 
 
 def test_the_cluster_is_available_until_a_part_of_it_is_down(cluster: Cluster) -> None:
     available = "--for=jsonpath={.status.phase}=Available"
-    assert kubectl(cluster, "wait", available, "slurmcluster/soperator", "--timeout=30s").returncode == 0
+    assert kubectl(cluster, "wait", available, "slurmcluster/soperator", f"--timeout={PATIENCE}s").returncode == 0
     fault(cluster, "slurmdbd-down")
     gone = "--for=jsonpath={.status.phase}=Not available"
-    said = kubectl(cluster, "wait", gone, "slurmcluster/soperator", "--timeout=30s")
+    said = kubectl(cluster, "wait", gone, "slurmcluster/soperator", f"--timeout={PATIENCE}s")
     assert said.returncode == 0, said.stderr
     part = "--for=condition=AccountingAvailable=False"
-    assert kubectl(cluster, "wait", part, "slurmcluster/soperator", "--timeout=30s").returncode == 0
+    assert kubectl(cluster, "wait", part, "slurmcluster/soperator", f"--timeout={PATIENCE}s").returncode == 0
     cluster.sandbox.up()
-    assert kubectl(cluster, "wait", available, "slurmcluster/soperator", "--timeout=30s").returncode == 0
+    assert kubectl(cluster, "wait", available, "slurmcluster/soperator", f"--timeout={PATIENCE}s").returncode == 0
 
 
 def test_describe_tells_of_a_worker_and_its_events(cluster: Cluster) -> None:
@@ -145,8 +146,8 @@ def test_a_power_state_written_by_hand_powers_nodes(cluster: Cluster) -> None:
     patch = json.dumps({"spec": {"activeNodes": [0, 1]}})
     said = kubectl(cluster, "patch", "nodesetpowerstate", "worker", "--type=merge", "--patch", patch)
     assert said.returncode == 0, said.stderr
-    assert kubectl(cluster, "wait", "--for=create", "pod/worker-1", "--timeout=30s").returncode == 0
-    assert kubectl(cluster, "wait", "--for=condition=Ready", "pod/worker-1", "--timeout=30s").returncode == 0
+    assert kubectl(cluster, "wait", "--for=create", "pod/worker-1", f"--timeout={PATIENCE}s").returncode == 0
+    assert kubectl(cluster, "wait", "--for=condition=Ready", "pod/worker-1", f"--timeout={PATIENCE}s").returncode == 0
     cluster.wait("the block has two machines out", lambda: cluster.usage() == 2 * cluster.settings.gpus)
 
 
@@ -176,7 +177,7 @@ def test_the_python_client_runs_commands_in_pods(cluster: Cluster, api: Any) -> 
         _preload_content=False,
     )
     session.write_stdin("hello\n")
-    session.run_forever(timeout=120)
+    session.run_forever(timeout=PATIENCE)
     assert (session.read_stdout(), session.read_stderr()) == ("hello on worker-0\n", "oops\n")
     assert session.returncode == 7
 

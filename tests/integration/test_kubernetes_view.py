@@ -68,7 +68,7 @@ def test_a_lost_machine_is_told_of_after_the_pod_has_moved(cluster: Cluster, hoo
         pod = cluster.pod("worker-0")
         return pod is not None and is_ready(pod) and pod.spec.node_name != before
 
-    cluster.wait("the Pod runs on another machine", moved, timeout=90)
+    cluster.wait("the Pod runs on another machine", moved)
     lines = told(hook)
     assert f"Pod worker-0: Running, on Node {cluster.machine_of('worker-0')}" in lines
     assert f"Node {before}: is gone" in lines

@@ -39,6 +39,7 @@ from sandbox.settings import NAMESPACE, STATIC_SET
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.provisioning import CPU, TaskInstance, destroy, provision
+from tests.patience import PATIENCE
 from tests.unit.provisioning import clusters
 
 MANIFESTS = Path(__file__).parents[2] / "docs" / "rbac"
@@ -125,7 +126,7 @@ def use_backups(conn_id: str, namespace: str) -> None:
 def use_readiness(conn_id: str, namespace: str) -> None:
     names: Any = {"kubernetes_conn_id": conn_id, "namespace": namespace, "slurm_conn_id": None}
     # What it is told may be as old as this: from before a right was taken away.
-    executed(ClusterReadySensor(task_id="ready", poke_interval=0.01, timeout=60, deferrable=False, **names))
+    executed(ClusterReadySensor(task_id="ready", poke_interval=0.01, timeout=PATIENCE, deferrable=False, **names))
 
 
 def use_health(conn_id: str, namespace: str) -> None:

@@ -33,6 +33,7 @@ from tests.integration.outside import (
     ssh,
     wait_until_saved,
 )
+from tests.patience import PATIENCE
 
 _serial = itertools.count()
 
@@ -245,7 +246,7 @@ def test_an_interrupted_first_up_leaves_nothing(name: str) -> None:
     assert making.stdout is not None
     assert any("starting slurmdbd" in line for line in iter(making.stdout.readline, ""))
     making.send_signal(signal.SIGINT)
-    _, stderr = making.communicate(timeout=120)
+    _, stderr = making.communicate(timeout=PATIENCE)
     assert making.returncode == 130
     assert stderr == "sandbox: interrupted; run the same command again to go on\n"
     assert remains(name) == []
@@ -360,7 +361,7 @@ def test_a_root_half_built_is_continued(packages: list[str], monkeypatch: pytest
         assert len(first) > 50
         packages.clear()
 
-        said = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+        said = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert said.returncode == 0, said.stderr
         assert packages
         assert not first & set(packages), "what was downloaded before the kill was downloaded again"

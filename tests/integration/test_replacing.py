@@ -80,7 +80,7 @@ def test_a_machine_is_replaced_once_its_jobs_have_ended(
     assert drained.reason == "[hardware_problem] airflow:test: NVLink"
     assert cluster.machine_of("worker-0") == old
     cluster.let_go(job)
-    cluster.wait("it is over", lambda: results, timeout=120)
+    cluster.wait("it is over", lambda: results)
     new = cluster.machine_of("worker-0")
     # worker-1 is off.
     assert results.keys() == {"worker-0"}

@@ -22,7 +22,7 @@ BRIEF = LossLimits(unknown=3, runaway=6)
 def wait_forgotten(cluster: Cluster, slurm: ClientUnderTest, *jobs: str) -> None:
     """Wait until slurmctld has forgotten jobs: it looks once a minute for those that are old enough."""
     ours = ListJobs(ids=tuple(map(JobId.parse, jobs)))
-    cluster.wait(f"the queue has forgotten {jobs}", lambda: not slurm.ask(ours), timeout=90)
+    cluster.wait(f"the queue has forgotten {jobs}", lambda: not slurm.ask(ours))
 
 
 def test_jobs_that_have_left_the_queue(forgetful: Cluster, connect_both: ConnectBoth) -> None:
@@ -86,5 +86,5 @@ def test_slurmdbd_is_down_while_a_job_leaves_the_queue(forgetful: Cluster, conne
         assert not followed.troubles
     forgetful.sandbox.up()
     for followed in waiting:
-        assert followed.end(timeout=150).succeeded
+        assert followed.end().succeeded
         assert len(followed.troubles) == 1

@@ -23,6 +23,7 @@ from sandbox.kube.kubeconfig import write_kubeconfig
 from sandbox.kube.objects import Object
 from sandbox.kube.server import KubernetesDouble, serve
 from sandbox.kube.store import ObjectStore
+from tests.patience import PATIENCE
 
 TOKEN = "sandbox-token"
 VIEWER_TOKEN = "viewer-token"
@@ -250,7 +251,7 @@ class KubeWorld:
         stdin = stdin.encode() if isinstance(stdin, str) else stdin
         command, env = [kubectl_path(), *args], {**self.environment(), **(env or {})}
         while True:
-            done = subprocess.run(command, input=stdin, capture_output=True, env=env, timeout=60, check=False)
+            done = subprocess.run(command, input=stdin, capture_output=True, env=env, timeout=PATIENCE, check=False)
             # It reads from a websocket before it is ready for what comes, and loses that.
             if b"Unknown stream id" not in done.stderr:
                 break
@@ -294,7 +295,7 @@ def kubectl_version() -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def eventually(condition: Callable[[], R], seconds: float = 60) -> R:
+def eventually(condition: Callable[[], R], seconds: float = PATIENCE) -> R:
     """The condition's value as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

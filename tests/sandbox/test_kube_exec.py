@@ -22,6 +22,7 @@ from kubernetes_asyncio import client as aio_client
 from kubernetes_asyncio import config as aio_config
 from kubernetes_asyncio.stream import WsApiClient
 
+from tests.patience import PATIENCE
 from tests.sandbox.kube_world import NAMESPACE, KubeWorld, eventually, kube_world, kubectl_path, kubectl_version
 
 #: How kubectl is told which way to take: before 1.29 it has only the one, since 1.29 both.
@@ -189,7 +190,7 @@ def run(core: Any, argv: list[str], **options: Any) -> Any:
 def test_python_stream(core: Any) -> None:
     assert run(core, ["echo", "hello"]) == "hello\n"
     socket = run(core, BOTH_STREAMS, _preload_content=False)
-    socket.run_forever(timeout=60)
+    socket.run_forever(timeout=PATIENCE)
     assert (socket.read_stdout(), socket.read_stderr(), socket.returncode) == ("to-out\n", "to-err\n", 3)
 
 
@@ -201,7 +202,7 @@ def test_python_stream_by_post(core: Any) -> None:
 def test_python_stream_with_input(core: Any) -> None:
     socket = run(core, ["sh", "-c", "read x; echo got $x"], stdin=True, _preload_content=False)
     socket.write_stdin("word\n")
-    socket.run_forever(timeout=60)
+    socket.run_forever(timeout=PATIENCE)
     assert (socket.read_stdout(), socket.returncode) == ("got word\n", 0)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sandbox.kube.chart_kinds import CHART_KINDS
+from tests.patience import PATIENCE
 from tests.sandbox.kube_world import (
     NAMESPACE,
     NODE_SET_PARTS,
@@ -252,11 +253,11 @@ if kubectl_version() >= (1, 23):
 
 @pytest.mark.parametrize(("condition", "what"), WAITS)
 def test_wait_for_what_is_so(world: KubeWorld, condition: str, what: str) -> None:
-    world.kubectl("wait", f"--for={condition}", what, "--timeout=60s")
+    world.kubectl("wait", f"--for={condition}", what, f"--timeout={PATIENCE}s")
 
 
 def test_wait_for_what_comes_to_be(world: KubeWorld) -> None:
-    with world.kubectl_running("wait", "--for=condition=Late", "pod/worker-0", "--timeout=90s") as waiting:
+    with world.kubectl_running("wait", "--for=condition=Late", "pod/worker-0", f"--timeout={PATIENCE}s") as waiting:
         eventually(lambda: world.server_watches() > 0)
         assert waiting.poll() is None
         conditions = [{"type": "Late", "status": "True"}]

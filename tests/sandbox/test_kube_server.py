@@ -22,6 +22,7 @@ from sandbox.kube.errors import ApiError
 from sandbox.kube.openapi import v2_protobuf
 from sandbox.kube.schemas import shape_of
 from sandbox.kube.structure import unknown
+from tests.patience import PATIENCE
 from tests.sandbox.kube_world import NAMESPACE, NODE_SET_PARTS, TOKEN, KubeWorld, eventually, kube_world
 
 NODE_SET = f"/apis/slurm.nebius.ai/v1alpha1/namespaces/{NAMESPACE}/nodesets"
@@ -51,7 +52,7 @@ def ask(
     token: str | None = TOKEN,
     content_type: str = "application/json",
     accept: str = "application/json",
-    timeout: float = 60,
+    timeout: float = PATIENCE,
 ) -> Answer:
     data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": content_type, "Accept": accept}
@@ -114,10 +115,10 @@ def test_certificates_are_verified(world: KubeWorld, tmp_path: Path) -> None:
     stranger = ensure_certificates(tmp_path / "stranger").ca_file
     context = ssl.create_default_context(cafile=str(stranger))
     with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
-        urllib.request.urlopen(world.server.url + "/readyz", timeout=10, context=context)
+        urllib.request.urlopen(world.server.url + "/readyz", timeout=PATIENCE, context=context)
     by_name = world.server.url.replace("127.0.0.1", "localhost")
     context = ssl.create_default_context(cafile=str(world.server.ca_file))
-    with urllib.request.urlopen(by_name + "/readyz", timeout=10, context=context) as answer:
+    with urllib.request.urlopen(by_name + "/readyz", timeout=PATIENCE, context=context) as answer:
         assert answer.read() == b"ok"
 
 
@@ -361,11 +362,11 @@ def test_the_end_comes_at_once(world: KubeWorld) -> None:
 
     def try_nodes() -> None:
         with pytest.raises(OSError):  # noqa: PT011 - how a connection breaks is not the point
-            ask(world, "/api/v1/nodes", timeout=120)
+            ask(world, "/api/v1/nodes", timeout=PATIENCE)
 
     hung = threading.Thread(target=try_nodes)
     watched: list[Answer] = []
-    watch = threading.Thread(target=lambda: watched.append(ask(world, NODE_SET + "?watch=1", timeout=120)))
+    watch = threading.Thread(target=lambda: watched.append(ask(world, NODE_SET + "?watch=1", timeout=PATIENCE)))
     hung.start()
     watch.start()
     with world.kubectl_running("exec", "worker-0", "--", "sleep", "1000") as kubectl:

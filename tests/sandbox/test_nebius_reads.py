@@ -45,6 +45,7 @@ from nebius.base.service_account.static import Reader
 from sandbox.cloud.faults import ApiFault
 from sandbox.cloud.fleet import Autoscaling
 from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT, Catalogue
+from tests.patience import PATIENCE
 from tests.sandbox.nebius_world import BLOCK, BRIEF, INFERENCE, TRAINING, World, refusal, sdk_of, wire, world
 
 UsageState = CapacityBlockGroupStatus.UsageState
@@ -216,7 +217,7 @@ def test_a_call_without_a_token_is_refused(here: World) -> None:
     with grpc.insecure_channel(here.server.address) as channel:
         call = channel.unary_unary("/nebius.mk8s.v1.NodeGroupService/Get")
         with pytest.raises(grpc.RpcError) as caught:
-            call(GetNodeGroupRequest(id=INFERENCE).SerializeToString(), timeout=120)
+            call(GetNodeGroupRequest(id=INFERENCE).SerializeToString(), timeout=PATIENCE)
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
     assert "no bearer token" in caught.value.details()
 
@@ -234,7 +235,7 @@ def test_a_service_account_trades_its_key_for_a_token(here: World) -> None:
 
 def test_an_error_on_demand_is_unavailable_and_the_client_tries_again(here: World) -> None:
     here.faults.add(ApiFault("nebius", "error", "NodeGroupService/*", count=1))
-    assert here.groups.get(GetNodeGroupRequest(id=INFERENCE), timeout=120, retries=3).wait().spec
+    assert here.groups.get(GetNodeGroupRequest(id=INFERENCE), timeout=PATIENCE, retries=3).wait().spec
     here.faults.add(ApiFault("nebius", "error", "NodeGroupService/*", count=None))
     assert refusal(here.group).status.code == grpc.StatusCode.UNAVAILABLE
     assert here.capacity().status.current_limit == 32
@@ -259,13 +260,13 @@ def test_a_server_stops_at_once_though_calls_hang(here: World) -> None:
     with grpc.insecure_channel(here.server.address) as channel:
         call = channel.unary_unary("/any.Service/Call")
         hung = call.future(b"", timeout=60)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while here.faults.describe():  # it is gone once it has struck
             assert time.monotonic() < deadline
             time.sleep(0.001)
         here.run(here.server.stop())
         with pytest.raises(grpc.RpcError) as error:
-            hung.result(timeout=120)
+            hung.result(timeout=PATIENCE)
         # It would wait for its deadline by itself.
         assert error.value.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
 

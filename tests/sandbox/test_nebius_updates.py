@@ -26,6 +26,7 @@ from nebius.base.protos.dynamic import REGISTRY
 
 from sandbox.cloud.fleet import Fixed, Reservation
 from sandbox.nebius.state import NebiusState, OperationRecord
+from tests.patience import PATIENCE
 from tests.sandbox.nebius_world import (
     BLOCK,
     BRIEF,
@@ -110,7 +111,7 @@ def test_a_client_can_wait_for_an_operation(here: World) -> None:
             group.spec.fixed_node_count = 3
             request = UpdateNodeGroupRequest(metadata=group.metadata, spec=group.spec)
             operation = await client.update(request, **BRIEF)
-            waiting = asyncio.ensure_future(operation.wait(interval=0.01, timeout=60))
+            waiting = asyncio.ensure_future(operation.wait(interval=0.01, timeout=PATIENCE))
             await asyncio.to_thread(here.advance, 0)
             await asyncio.to_thread(here.advance, 1)
             await waiting
@@ -295,7 +296,7 @@ def test_taking_back_what_hangs_aborts_it(here: World) -> None:
     assert (details.operation_id, details.aborted_by_operation_id) == (hung.id, back.id)
     assert back.successful()
     with pytest.raises(OperationError):
-        fetch(here, hung.id).sync_wait(interval=0.01, timeout=120)
+        fetch(here, hung.id).sync_wait(interval=0.01, timeout=PATIENCE)
 
 
 def test_a_second_operation_on_a_busy_group_is_refused(here: World) -> None:

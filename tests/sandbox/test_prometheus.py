@@ -15,6 +15,7 @@ import pytest
 
 from sandbox.prometheus.query import QueryError, Sample, evaluate
 from sandbox.prometheus.server import serve
+from tests.patience import PATIENCE
 
 SAMPLES = [
     Sample({"__name__": "temperature", "pod": pod, "gpu": gpu}, value)
@@ -73,7 +74,7 @@ def ask(tmp_path: Path) -> Iterator[Any]:
     def asking(endpoint: str, **words: str) -> tuple[int, Any]:
         def fetch() -> tuple[int, Any]:
             try:
-                with urlopen(f"{url}{endpoint}?{urlencode(words)}", timeout=10) as answer:
+                with urlopen(f"{url}{endpoint}?{urlencode(words)}", timeout=PATIENCE) as answer:
                     assert answer.headers["X-Sandbox-Double"] == "prometheus"
                     return answer.status, json.load(answer)
             except HTTPError as refused:

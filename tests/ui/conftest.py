@@ -17,10 +17,8 @@ from sandbox.private import write_private
 from sandbox.settings import AirflowPorts
 from tests.airflow.processes import Component
 from tests.airflow.stack import free_ports
+from tests.patience import PATIENCE
 from tests.ui.browser import browser  # noqa: F401
-
-#: Seconds that Airflow has to come up, on a machine that is busy with other tests.
-PATIENCE = 240
 
 
 @pytest.fixture(scope="session")

@@ -13,12 +13,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
+from tests.patience import PATIENCE
+
 T = TypeVar("T")
 
 #: What is told of an element that is drawn anew, or that another one is in the way of.
 MOVING = (ElementClickInterceptedException, StaleElementReferenceException)
-#: Seconds that a page has to show something, on a machine that is busy with other tests.
-PATIENCE = 180
 #: Before that, Airflow's frame does not hand the page the query of its address, and forms do not mask secrets.
 IS_3_3_2 = Version(version("apache-airflow-core")) >= Version("3.3.2")
 

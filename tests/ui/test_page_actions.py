@@ -19,7 +19,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.integration.cluster import Cluster
-from tests.ui.page import IS_3_3_2, MOVING, PATIENCE, Page
+from tests.patience import PATIENCE
+from tests.ui.page import IS_3_3_2, MOVING, Page
 
 pytestmark = pytest.mark.sandbox
 HOSTILE = "x<img src=x onerror=document.title='hit'>"

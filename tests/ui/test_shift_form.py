@@ -11,7 +11,8 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.ui.page import PATIENCE, Page
+from tests.patience import PATIENCE
+from tests.ui.page import Page
 
 DAG_ID = "gpu_shifts"
 

@@ -16,6 +16,7 @@ import pytest
 from tests.flaky.imports import changed, touched
 from tests.flaky.load import load
 from tests.flaky.runs import Run, table
+from tests.patience import PATIENCE
 
 FINDER = [sys.executable, "-m", "tests.flaky"]
 
@@ -174,7 +175,7 @@ def test_what_is_told() -> None:
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE)
     return not alive
 
 
@@ -207,7 +208,7 @@ def test_an_interrupted_run_puts_down_what_its_tests_have_put_up(
     (tmp_path / "test_it.py").write_text(test.format(up=str(up), down=str(down)))
     command = [*FINDER, str(tmp_path / "test_it.py"), "--no-quiet", "--runs=2", "--load=disk"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as finder:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not up.exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.patience import PATIENCE
+
 #: A server, as those of an Airflow: out of reach of a Ctrl-C, and with a title that takes the place of its environment.
 _TEST = """
 import os, subprocess, sys, tempfile, time
@@ -63,7 +65,7 @@ def test_a_server_ends_with_its_test(tmp_path: Path, end: Callable[[psutil.Proce
 
 
 def wait(condition: Callable[[], object], run: subprocess.Popen[bytes] | None = None) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert run is None or run.poll() is None
         assert time.monotonic() < deadline

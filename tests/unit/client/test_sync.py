@@ -17,6 +17,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.client.sync import LoopThread
 from tests.forks import forked
+from tests.patience import PATIENCE
 
 
 async def where() -> tuple[str, int]:
@@ -124,5 +125,5 @@ async def generate():
 opened = generate()
 LOOP.run(opened.__anext__())
 """
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert (said.stdout, said.stderr) == ("closed\n", "")

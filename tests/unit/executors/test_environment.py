@@ -15,6 +15,7 @@ from airflow_provider_soperator.executors.environment import PrepareFolder, With
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
 from airflow_provider_soperator.slurm.files import FileError, FileRequest
 from airflow_provider_soperator.slurm.requests.commands import CommandOutput
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ def run(request: FileRequest[T], home: Path) -> T:
     command = request.command()
     environment = {**os.environ, "PATH": f"{home}/tools:{os.environ['PATH']}", "CALLS": str(home / "calls")}
     done = subprocess.run(
-        command.argv, input=command.stdin, capture_output=True, cwd=home, env=environment, timeout=60, check=False
+        command.argv, input=command.stdin, capture_output=True, cwd=home, env=environment, timeout=PATIENCE, check=False
     )
     return request.read(CommandOutput(done.returncode, done.stdout, done.stderr))
 

@@ -27,6 +27,7 @@ from airflow_provider_soperator.cli.executor_checks import trial
 from airflow_provider_soperator.executors import SlurmExecutor, slurm
 from airflow_provider_soperator.executors.books import News, NewsKind
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, JobDefaults, QueuedTask
+from tests.patience import PATIENCE
 
 PATH = "airflow_provider_soperator.executors.SlurmExecutor"
 
@@ -198,7 +199,7 @@ def test_a_failure_is_told_in_both_logs(executor: SlurmExecutor, tmp_path: Any) 
     assert tell(executor, failed) == {executor._key(one.ti): (TaskInstanceState.FAILED, "Job 7 is TIMEOUT")}
     [row] = executor._task_event_logs
     assert (row.event, row.extra) == ("slurm job failed", "Job 7 is TIMEOUT\nDiagnosis")
-    log, until = tmp_path / "dag/leg.log", time.monotonic() + 60
+    log, until = tmp_path / "dag/leg.log", time.monotonic() + PATIENCE
     while not (log.exists() and log.read_text().endswith("\n")) and time.monotonic() < until:
         time.sleep(0.01)
     assert "Job 7 is TIMEOUT" in log.read_text()
@@ -217,7 +218,7 @@ def test_logs_that_hang_stop_nothing_else_and_are_not_waited_for(
     goes_on, written = threading.Event(), list[str]()
 
     def hang(log_path: str, *_: Any) -> None:
-        goes_on.wait(60)
+        goes_on.wait(PATIENCE)
         assert threading.current_thread().daemon
         written.append(log_path)
 
@@ -228,7 +229,7 @@ def test_logs_that_hang_stop_nothing_else_and_are_not_waited_for(
         tell(executor, News(f"leg-{number}", NewsKind.FAILED, "said", (), f"{number}.log"))
     # What the loop leaves to threads still has some.
     executor._loop.begin(asyncio.to_thread(goes_on.set)).result(10)
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while len(written) < 50 and time.monotonic() < until:
         time.sleep(0.01)
     assert written[:50] == [f"{number}.log" for number in range(50)]
@@ -285,7 +286,7 @@ def test_what_airflow_does_not_wait_for_at_two_looks_is_dropped(executor: SlurmE
     def look() -> list[str]:
         keeper.looks = 0
         executor._looked_at -= 2 * slurm.LOOK
-        before, until = executor._unwanted, time.monotonic() + 60
+        before, until = executor._unwanted, time.monotonic() + PATIENCE
         executor.sync()
         # Each look leaves a set of its own, from another thread.
         while executor._unwanted is before and time.monotonic() < until:

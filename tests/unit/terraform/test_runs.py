@@ -12,10 +12,11 @@ from pathlib import Path
 
 from airflow_provider_soperator.terraform import runs
 from airflow_provider_soperator.terraform.runs import Run
+from tests.patience import PATIENCE
 
 
 def until(holds: Callable[[], object], otherwise: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < deadline, otherwise
         time.sleep(0.01)
