@@ -187,6 +187,10 @@ class AsyncSlurmClient:
         limit = await self._limit() if len(jobs) > 1 else None
         return await self._take(submissions.submit_together(jobs, since, limit))
 
+    async def take_back(self, jobs: Sequence[BatchJob], *, since: datetime | None = None) -> None:
+        """Cancel what ``submit_together`` has submitted of these jobs, or submits; its next call submits them anew."""
+        await self._take(submissions.take_back(jobs, since))
+
     async def cancel_keys(self, keys: Sequence[SubmissionKey]) -> tuple[JobId, ...]:
         """Cancel whatever has these keys, also a job whose submission has begun; returns the jobs that had not ended.
 

@@ -264,15 +264,20 @@ def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tup
     What is begun here and not completed, as slurmctld does not answer, the next submission on the cluster completes.
     """
     keys = tuple(dict.fromkeys(key for some in batch.values() for key in some))
+    yield from withdraw(keys)
+    ended = yield from with_keys(keys)
+    yield from cancel_many(job for jobs in ended.values() for job in jobs)
+    return {which: tuple(job for key in some for job in ended.get(key, ())) for which, some in batch.items()}
+
+
+def withdraw(keys: tuple[SubmissionKey, ...]) -> Steps[None]:
+    """Withdraw the submissions of these keys that have begun."""
     try:
         yield Withdraw(keys)
     except SlurmError as error:
         if error.passing:
             raise
         # No file can be written, such as on a full disk: no submission can begin there either, but the job may run.
-    ended = yield from with_keys(keys)
-    yield from cancel_many(job for jobs in ended.values() for job in jobs)
-    return {which: tuple(job for key in some for job in ended.get(key, ())) for which, some in batch.items()}
 
 
 def with_keys(keys: Collection[SubmissionKey]) -> Steps[dict[SubmissionKey, dict[JobId, None]]]:

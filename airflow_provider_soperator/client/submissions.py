@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
+from airflow_provider_soperator.client.queue import withdraw
 from airflow_provider_soperator.errors import ClusterError, name_remedy
 from airflow_provider_soperator.slurm import hostlist, job_description, packs, sbatch_arguments
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
@@ -47,7 +48,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     readable_job_name,
 )
 from airflow_provider_soperator.slurm.states import JobBase
-from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey
+from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey, key_of
 
 
 def named(job: BatchJob, key: SubmissionKey) -> BatchJob:
@@ -141,6 +142,12 @@ def submit_together(
     if len(goes) > 1:
         yield from _ask_again(jobs, since, Together.START)
     return tuple(done[place] for place in range(len(jobs)))
+
+
+def take_back(jobs: Sequence[BatchJob], since: datetime | None) -> Steps[None]:
+    """Cancel what has been submitted of these jobs, and what is being submitted; the next call submits them anew."""
+    yield from withdraw(tuple(key for job in jobs if (key := key_of(job.name or ""))))
+    yield from _ask_again(jobs, since, Together.END)
 
 
 def _ask_again(jobs: Sequence[BatchJob], since: datetime | None, together: Together) -> Steps[None]:

@@ -76,6 +76,7 @@ class SlurmClient:
     find = _waited(AsyncSlurmClient.find)
     cancel_keys = _waited(AsyncSlurmClient.cancel_keys)
     submit_together = _waited(AsyncSlurmClient.submit_together)
+    take_back = _waited(AsyncSlurmClient.take_back)
     unfinished = _waited(AsyncSlurmClient.unfinished)
     with_keys = _waited(AsyncSlurmClient.with_keys)
     cancel_many = _waited(AsyncSlurmClient.cancel_many)

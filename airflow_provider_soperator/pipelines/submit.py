@@ -5,14 +5,20 @@ Jobs that are submitted ahead have their templates rendered as their own tasks w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.mappedoperator import MappedOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.pipelines.graph import Graph, Segment, states_of
@@ -41,8 +47,15 @@ from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.sdk import DAG
     from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.client.sync import SlurmClient
+
+#: What fails a task that is told to end while it submits.
+KILLED = "the task was told to end while it submitted its jobs: they are cancelled, and another try submits them anew"
 
 
 class SubmitAheadOperator(BaseOperator):
@@ -53,6 +66,7 @@ class SubmitAheadOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("slurm_conn_id", "plan_only")
     ui_color = "#d9f2e6"
+    _is_submitting = _is_killed = False
 
     def __init__(
         self, *, graph: Graph, segment: Segment, slurm_conn_id: str, plan_only: bool | str = False, **kwargs: Any
@@ -85,6 +99,13 @@ class SubmitAheadOperator(BaseOperator):
             return self._submit(context, jobs, there, stale)
         except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
+
+    def on_kill(self) -> None:
+        """The worker is told to end the task: no task would look after the jobs, and another try submits them anew."""
+        self._is_killed = True
+        if self._is_submitting:
+            # Ends the wait for the cluster, too.
+            raise AirflowException(KILLED)
 
     def _plan(self, context: Context, stages: RenderedStages) -> tuple[Plan, dict[Place, AheadJob]]:
         names = {link.upstream for name in self.segment.stages for link in self.graph[name].links}
@@ -141,21 +162,51 @@ class SubmitAheadOperator(BaseOperator):
         from airflow_provider_soperator.hooks.slurm import SlurmHook
 
         since = submitted_since(context["dag_run"].start_date)
-        ahead = Ahead(context["dag_run"].clear_number or 0)
         with SlurmHook(self.slurm_conn_id).client() as shared:
             client = shared.patient(self.log)
             # Submitted ahead for the same tasks before they were cleared.
             client.cancel_keys(stale)
-            try:
-                submitted = client.submit_together(list(jobs.values()), since=since) if jobs else ()
-            except TogetherRefused as refused:
-                culprit = list(jobs)[refused.number]
-                # A limit may leave room for them at another try.
-                kind = AirflowException if isinstance(refused.__cause__, LimitExceeded) else AirflowFailException
-                raise kind(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
+            with self._taking_back(shared, list(jobs.values()), since):
+                try:
+                    submitted = client.submit_together(list(jobs.values()), since=since) if jobs else ()
+                except TogetherRefused as refused:
+                    culprit = list(jobs)[refused.number]
+                    # A limit may leave room for them at another try.
+                    kind = AirflowException if isinstance(refused.__cause__, LimitExceeded) else AirflowFailException
+                    raise kind(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
+                return self._record(context, jobs, there, [str(answer.id) for answer in submitted])
+
+    @contextmanager
+    def _taking_back(self, client: SlurmClient, jobs: list[BatchJob], since: datetime | None) -> Iterator[None]:
+        """Cancel the jobs if the task is told to end, or its time is over: Airflow runs no teardown after it."""
+        self._is_submitting = True
+        try:
+            if self._was_killed():
+                raise AirflowException(KILLED)
+            yield
+        except BaseException as error:
+            self._is_submitting = False
+            if jobs and (self._was_killed() or isinstance(error, AirflowTaskTimeout)):
+                client.take_back(jobs, since=since)
+            raise
+        self._is_submitting = False
+
+    def _was_killed(self) -> bool:
+        # By a signal handler, at any time.
+        return self._is_killed
+
+    def _record(
+        self,
+        context: Context,
+        jobs: Mapping[PlannedJob, BatchJob],
+        there: Mapping[Place, AheadJob],
+        submitted: Sequence[str],
+    ) -> dict[str, str]:
+        """Note for the tasks which jobs are theirs; returns those that are new."""
+        ahead = Ahead(context["dag_run"].clear_number or 0)
         # The jobs of the tasks here, and not of other segments.
         found = {place: job for place, job in there.items() if place[0] in self.segment.stages}
-        ids = {one: str(answer.id) for one, answer in zip(jobs, submitted, strict=True)}
+        ids = dict(zip(jobs, submitted, strict=True))
         for one, job_id in ids.items():
             key = key_of(jobs[one].name or "")
             assert key is not None, "it was rendered with one"

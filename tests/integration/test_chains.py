@@ -176,6 +176,17 @@ def test_what_a_cut_has_left_is_completed(slurm: SlurmClient, way: Way) -> None:
 
 
 @pytest.mark.usefixtures("nothing_starts")
+def test_what_was_submitted_is_taken_back_and_submitted_anew(slurm: SlurmClient) -> None:
+    jobs = diamond(waiting(4))
+    first = slurm.submit_together(jobs)
+    slurm.take_back(jobs)
+    assert not [job for job in slurm.ask(ListJobs(mine=True)) if not job.state.is_finished]
+    again = slurm.submit_together(jobs)
+    assert [one.adopted for one in again] == [False] * 4
+    assert {one.id for one in first}.isdisjoint(one.id for one in again)
+
+
+@pytest.mark.usefixtures("nothing_starts")
 def test_more_than_go_at_once_are_all_there_or_none(way: Way) -> None:
     slow = RateLimit(bucket=40, refill=1, period=timedelta(seconds=25))
     assert submissions.jobs_at_once(slow) == 3

@@ -10,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider_soperator.slurm.errors import SubmissionWithdrawn
+from airflow_provider_soperator.client import submissions
+from airflow_provider_soperator.slurm.errors import SubmissionWithdrawn, TogetherRefused
 from airflow_provider_soperator.slurm.requests import ListJobs, Ping
+from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
 from tests.contract.transports import Way
 from tests.integration.cluster import Cluster
@@ -29,7 +31,8 @@ from tests.integration.fire import (
     under_restarts,
     waiting_jobs,
 )
-from tests.submissions import check_once
+from tests.patience import PATIENCE
+from tests.submissions import check_once, ids_of
 
 WITHDRAWALS = "/root/.cache/airflow-soperator/withdrawn"
 
@@ -112,6 +115,26 @@ def test_a_submission_that_is_withdrawn_while_slurmctld_hangs_leaves_no_job(clus
     assert isinstance(withdrawn.error, SubmissionWithdrawn)
     check_once(cluster, {str(other.name): str(submitted.id)})
     assert way.ask(ListJobs(name_suffixes=(keys[0].suffix,))) == ()
+
+
+def test_what_is_taken_back_while_slurmctld_hangs_leaves_no_job(cluster: Cluster, way: Way) -> None:
+    jobs = waiting_jobs(2)
+    cluster.fault("slurmctld-hung")
+    with ThreadPoolExecutor(2) as pool:
+        submission = pool.submit(run_steps, submissions.submit_together(jobs, None, None), way.ask)
+        cluster.wait("its program has begun", lambda: ".begun" in cluster.try_run("ls", "-A", WITHDRAWALS).stdout)
+        back = pool.submit(run_steps, submissions.take_back(jobs, None), way.ask)
+        [*_, key] = SubmitOnce(jobs=jobs).submission_keys()
+        cluster.wait("it is withdrawn", lambda: key.text in cluster.run("ls", WITHDRAWALS))
+        cluster.fault("clear")
+        back.result(PATIENCE)
+        with pytest.raises(TogetherRefused) as refused:
+            submission.result(PATIENCE)
+    assert isinstance(refused.value.__cause__, SubmissionWithdrawn)
+    names = tuple(str(job.name) for job in jobs)
+    assert not [one for one in way.ask(ListJobs()) if one.name.startswith(names) and not one.state.is_finished]
+    # The keys are free again.
+    check_once(cluster, ids_of(jobs, run_steps(submissions.submit_together(jobs, None, None), way.ask)))
 
 
 def test_what_nobody_lived_to_cancel_is_cancelled_by_the_next_submission(cluster: Cluster, way: Way) -> None:

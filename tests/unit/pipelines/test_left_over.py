@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.pace import Pace
@@ -26,7 +28,8 @@ from airflow_provider_soperator.pipelines.submit import CancelRestOperator, Subm
 from airflow_provider_soperator.slurm.dependencies import dependency_text
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.requests import CancelJobs
+from airflow_provider_soperator.slurm.requests import CancelJobs, Request
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Together, Withdraw
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import Unreachable
 from tests.unit.client.tracking import Slurm, queued
@@ -136,19 +139,85 @@ def test_what_is_left_is_cancelled_once_the_cluster_is_back(slurm: Slurm) -> Non
     test_what_is_left_is_cancelled_by_its_number_and_key(slurm, True)
 
 
-@pytest.mark.usefixtures("away")
-def test_jobs_are_submitted_ahead_once_the_cluster_is_back(slurm: Slurm) -> None:
+def submitting_task() -> SubmitAheadOperator:
     with DAG("d", schedule=None):
-        submit = SubmitAheadOperator(
+        return SubmitAheadOperator(
             task_id="submit", graph=Graph({}), segment=Segment("cluster", frozenset(), ()), slurm_conn_id="cluster"
         )
+
+
+def new_job() -> tuple[SubmissionKey, dict[PlannedJob, BatchJob]]:
     key = SubmissionKey("b" * 12)
-    rendered = {PlannedJob("fit"): BatchJob(command="fit", name=key.name("fit"))}
+    return key, {PlannedJob("fit"): BatchJob(command="fit", name=key.name("fit"))}
+
+
+def context_of(push: Callable[[str, Any], None]) -> Any:
     run = SimpleNamespace(start_date=None, clear_number=1)
+    return {"dag_run": run, "ti": SimpleNamespace(xcom_push=push, xcom_pull=lambda **_: 2)}
+
+
+@pytest.mark.usefixtures("away")
+def test_jobs_are_submitted_ahead_once_the_cluster_is_back(slurm: Slurm) -> None:
+    submit = submitting_task()
+    key, rendered = new_job()
     pushed: dict[str, Any] = {}
-    context: Any = {"dag_run": run, "ti": SimpleNamespace(xcom_push=pushed.__setitem__, xcom_pull=lambda **_: 2)}
-    submitted = submit._submit(context, rendered, {}, [OURS])
+    submitted = submit._submit(context_of(pushed.__setitem__), rendered, {}, [OURS])
     assert list(submitted) == ["fit"]
     # Before that what was submitted ahead of the clear.
     assert slurm.orders == [CancelJobs(ids=(JobId(8),))]
     assert pushed[AHEAD_KEY]["jobs"] == {"fit": {"-1": {"job": submitted["fit"], "key": key.text, "tries": 2}}}
+
+
+@pytest.fixture
+def task() -> Iterator[SubmitAheadOperator]:
+    """A task that a signal tells to end, as in Airflow's workers."""
+    task = submitting_task()
+    before = signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
+    yield task
+    signal.signal(signal.SIGTERM, before)
+
+
+def tell_to_end(*_: Any) -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def test_a_task_that_is_told_to_end_as_it_submits_takes_the_jobs_back(slurm: Slurm, task: SubmitAheadOperator) -> None:
+    slurm.before = lambda: tell_to_end() if is_submission(slurm.asked[-1]) else None
+    key, rendered = new_job()
+    with pytest.raises(AirflowException, match="told to end while it submitted"):
+        task._submit(context_of(pytest.fail), rendered, {}, [])
+    assert_taken_back(slurm, key)
+
+
+@pytest.mark.parametrize("error", [None, AirflowTaskTimeout])
+def test_a_task_that_is_told_to_end_as_it_notes_the_jobs_takes_them_back(
+    slurm: Slurm, task: SubmitAheadOperator, error: type[BaseException] | None
+) -> None:
+    def push(*_: Any) -> None:
+        if error:
+            raise error
+        tell_to_end()
+
+    key, rendered = new_job()
+    with pytest.raises(error or AirflowException):
+        task._submit(context_of(push), rendered, {}, [])
+    assert_taken_back(slurm, key)
+
+
+def test_a_task_that_was_told_to_end_submits_nothing(slurm: Slurm, task: SubmitAheadOperator) -> None:
+    task.on_kill()
+    _, rendered = new_job()
+    with pytest.raises(AirflowException, match="told to end"):
+        task._submit(context_of(pytest.fail), rendered, {}, [])
+    assert not any(map(is_submission, slurm.asked))
+
+
+def is_submission(request: Request[Any]) -> bool:
+    return isinstance(request, SubmitOnce) and request.together is Together.START
+
+
+def assert_taken_back(slurm: Slurm, key: SubmissionKey) -> None:
+    *_, withdrawal, end = slurm.asked
+    assert withdrawal == Withdraw((key,))
+    assert isinstance(end, SubmitOnce)
+    assert (end.together, end.submission_keys()) == (Together.END, (key,))
