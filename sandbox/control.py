@@ -133,7 +133,7 @@ class Init:
             return
         processes = [outer, *outer.children(recursive=True)]
         outer.kill()
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while processes := [process for process in processes if not _ended(process)]:
             if time.monotonic() > deadline:
                 left = ", ".join(map(str, processes))
@@ -202,6 +202,9 @@ def _ended(process: psutil.Process) -> bool:
         os.readlink(f"/proc/{process.pid}/ns/mnt")
     except (FileNotFoundError, ProcessLookupError):
         return True
+    except PermissionError:
+        # What the kernel says of one that is collected while it looks.
+        pass
     # Its number may be another's by now.
     return not process.is_running()
 
