@@ -40,7 +40,7 @@ def airflow_beside(
         airflow = Airflow(sandbox, dags, {**own, **more})
         airflow.up(lambda share, label: None)
         for dag_id in dag_ids:
-            airflow.wait_for_dag(dag_id, timeout=120)
+            airflow.wait_for_dag(dag_id)
         yield sandbox, airflow
     finally:
         sandbox.down()

@@ -20,6 +20,9 @@ from sandbox.errors import SandboxError
 from sandbox.init import children_of
 from sandbox.settings import ENVIRONMENT, Paths
 
+#: Seconds that a sandbox has to answer, on a busy machine, too.
+ANSWER = 60
+
 
 def command_line(command: str, name: str) -> str:
     """How a user says a command of this sandbox."""
@@ -67,7 +70,7 @@ class Init:
 
     def processes(self) -> dict[str, dict[str, Any]]:
         try:
-            listed = request(self._paths.control, 60, do="describe")
+            listed = request(self._paths.control, ANSWER, do="describe")
         except OSError as error:
             raise SandboxError("the sandbox does not run", f"start it with `{self._up}`") from error
         return {process["name"]: process for process in listed}
@@ -115,16 +118,16 @@ class Init:
         raise SandboxError("the sandbox's first process does not answer", f"see {self._paths.logs / 'init.log'}")
 
     def start(self, name: str, argv: list[str], *, hostname: str = "", env: dict[str, str] | None = None) -> None:
-        request(self._paths.control, 60, do="start", name=name, argv=argv, hostname=hostname, env=env)
+        request(self._paths.control, ANSWER, do="start", name=name, argv=argv, hostname=hostname, env=env)
 
     def stop(self, name: str, grace: float = 5.0) -> None:
-        request(self._paths.control, grace + 60, do="stop", name=name, grace=grace)
+        request(self._paths.control, grace + ANSWER, do="stop", name=name, grace=grace)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        request(self._paths.control, 60, do="send_signal", name=name, number=int(number))
+        request(self._paths.control, ANSWER, do="send_signal", name=name, number=int(number))
 
     def resume(self) -> None:
-        request(self._paths.control, 60, do="resume")
+        request(self._paths.control, ANSWER, do="resume")
 
     def kill(self) -> None:
         """End the sandbox: the kernel takes every process and every mount of it down with its first process."""

@@ -13,7 +13,7 @@ import psutil
 
 from sandbox import daemons
 from sandbox.cloud.faults import GPU_METRICS, Effect
-from sandbox.control import request
+from sandbox.control import ANSWER, request
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
 
@@ -55,7 +55,7 @@ def bring(sandbox: Sandbox, name: str, options: Options) -> str:
 
 
 def _cloud(sandbox: Sandbox, do: str, **arguments: Any) -> Any:
-    return request(sandbox.paths.cloud_control, 60, do=do, **arguments)
+    return request(sandbox.paths.cloud_control, ANSWER, do=do, **arguments)
 
 
 def _scontrol(sandbox: Sandbox, *words: str) -> None:

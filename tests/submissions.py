@@ -17,6 +17,9 @@ from tests.contract.transports import Way
 from tests.integration.cluster import Cluster
 from tests.patience import PATIENCE
 
+#: Where submissions leave what they have begun, and what was withdrawn.
+WITHDRAWALS = "/root/.cache/airflow-soperator/withdrawn"
+
 
 def new_jobs(count: int = 1, **fields: Any) -> tuple[BatchJob, ...]:
     """Jobs that nobody has submitted yet; they do nothing, unless told otherwise."""
@@ -49,6 +52,16 @@ def ask_until_known(
             if not failure.retryable or time.monotonic() > deadline:
                 raise failure
         time.sleep(0.05)
+
+
+def is_submitting(cluster: Cluster) -> bool:
+    """Whether the program of a submission has begun, and has not ended."""
+    return ".begun" in cluster.try_run("ls", "-A", WITHDRAWALS).stdout
+
+
+def withdrawn_keys(cluster: Cluster) -> set[str]:
+    """The keys of submissions that were withdrawn."""
+    return set(cluster.run("ls", WITHDRAWALS).split())
 
 
 def ids_of(jobs: Sequence[BatchJob], answers: Sequence[Submitted]) -> dict[str, str]:

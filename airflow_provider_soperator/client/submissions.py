@@ -48,7 +48,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     readable_job_name,
 )
 from airflow_provider_soperator.slurm.states import JobBase
-from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey
 
 
 def named(job: BatchJob, key: SubmissionKey) -> BatchJob:
@@ -146,7 +146,7 @@ def submit_together(
 
 def take_back(jobs: Sequence[BatchJob], since: datetime | None) -> Steps[None]:
     """Cancel what has been submitted of these jobs, and what is being submitted; the next call submits them anew."""
-    yield from withdraw(tuple(key for job in jobs if (key := key_of(job.name or ""))))
+    yield from withdraw(SubmitOnce(jobs=tuple(jobs)).submission_keys())
     yield from _ask_again(jobs, since, Together.END)
 
 

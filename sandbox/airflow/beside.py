@@ -91,9 +91,9 @@ class Airflow:
             "AIRFLOW__SOPERATOR__EXECUTOR_JOB": json.dumps({"env": env, "partition": "main"}),
         }
 
-    def wait_for_dag(self, dag_id: str, since: datetime | None = None, timeout: float = daemons.PATIENCE) -> None:
+    def wait_for_dag(self, dag_id: str, since: datetime | None = None) -> None:
         """Until it has read the file of this name; ``since`` when, if what it knew before does not count."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + daemons.PATIENCE
         while not self.api.has_dag(dag_id, f"{dag_id}.py", since):
             if time.monotonic() > deadline:
                 file = self.home.dags / f"{dag_id}.py"

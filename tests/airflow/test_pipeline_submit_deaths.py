@@ -12,23 +12,23 @@ from sandbox.settings import ENVIRONMENT
 from tests.airflow.pipelines import HEAD, Pipeline
 from tests.airflow.stack import Stack
 from tests.integration.cluster import LOGIN, Cluster
+from tests.submissions import WITHDRAWALS, is_submitting, withdrawn_keys
 
 BODY = """
 with SbatchPipeline("chain"):
     job("a") >> job("b")
 """
 OPTIONS = "default_args={'poll_interval': 1, 'retries': 1, 'retry_delay': timedelta(seconds=1)}"
-FOLDER = "/root/.cache/airflow-soperator"
 
 
 def test_its_jobs_are_withdrawn_and_the_next_try_submits_them(stack: Stack, slurm: Cluster) -> None:
     dag = stack.add_dag("submits", BODY, head=HEAD, dag_options=OPTIONS)
     with no_submission_goes_on(slurm):
         run = dag.trigger()
-        slurm.wait("the submission has begun", lambda: ".begun" in slurm.run("ls", "-A", f"{FOLDER}/withdrawn"))
-        before = withdrawn(slurm)
+        slurm.wait("the submission has begun", lambda: is_submitting(slurm))
+        before = withdrawn_keys(slurm)
         os.kill(run.task("chain.submit")["pid"], signal.SIGTERM)
-        slurm.wait("it is withdrawn", lambda: len(withdrawn(slurm) - before) == 2)
+        slurm.wait("it is withdrawn", lambda: len(withdrawn_keys(slurm) - before) == 2)
     run.wait_log("chain.submit", "told to end while it submitted", number=1)
     pipeline = Pipeline(run, slurm, "chain")
     pipeline.wait_ends()
@@ -38,14 +38,10 @@ def test_its_jobs_are_withdrawn_and_the_next_try_submits_them(stack: Stack, slur
     assert [[job.state for job in pipeline.jobs(stage)] for stage in "ab"] == [["COMPLETED"], ["COMPLETED"]]
 
 
-def withdrawn(slurm: Cluster) -> set[str]:
-    return set(slurm.run("ls", f"{FOLDER}/withdrawn").split())
-
-
 @contextmanager
 def no_submission_goes_on(slurm: Cluster) -> Iterator[None]:
     """Hold the lock that submissions wait for."""
-    program = f"mkdir -p {FOLDER}/withdrawn; exec flock {FOLDER}/submit.lock sh -c 'echo; read _'"
+    program = f"mkdir -p {WITHDRAWALS}; exec flock {WITHDRAWALS}/../submit.lock sh -c 'echo; read _'"
     command = slurm.sandbox.init.enter(LOGIN, ["sh", "-c", program])
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT | {"HOME": "/root"}

@@ -32,9 +32,7 @@ from tests.integration.fire import (
     waiting_jobs,
 )
 from tests.patience import PATIENCE
-from tests.submissions import check_once, ids_of
-
-WITHDRAWALS = "/root/.cache/airflow-soperator/withdrawn"
+from tests.submissions import check_once, ids_of, is_submitting, withdrawn_keys
 
 pytestmark = pytest.mark.leaves("jobs", "drains")
 
@@ -108,7 +106,7 @@ def test_a_submission_that_is_withdrawn_while_slurmctld_hangs_leaves_no_job(clus
     cluster.fault("slurmctld-hung")
     with ThreadPoolExecutor(1) as pool:
         submission = pool.submit(way.ask, SubmitOnce(jobs=(ended, other)))
-        cluster.wait("its program has begun", lambda: ".begun" in cluster.try_run("ls", "-A", WITHDRAWALS).stdout)
+        cluster.wait("its program has begun", lambda: is_submitting(cluster))
         way.ask(Withdraw(keys))
         cluster.fault("clear")
         withdrawn, submitted = submission.result(300)
@@ -122,10 +120,10 @@ def test_what_is_taken_back_while_slurmctld_hangs_leaves_no_job(cluster: Cluster
     cluster.fault("slurmctld-hung")
     with ThreadPoolExecutor(2) as pool:
         submission = pool.submit(run_steps, submissions.submit_together(jobs, None, None), way.ask)
-        cluster.wait("its program has begun", lambda: ".begun" in cluster.try_run("ls", "-A", WITHDRAWALS).stdout)
+        cluster.wait("its program has begun", lambda: is_submitting(cluster))
         back = pool.submit(run_steps, submissions.take_back(jobs, None), way.ask)
         [*_, key] = SubmitOnce(jobs=jobs).submission_keys()
-        cluster.wait("it is withdrawn", lambda: key.text in cluster.run("ls", WITHDRAWALS))
+        cluster.wait("it is withdrawn", lambda: key.text in withdrawn_keys(cluster))
         cluster.fault("clear")
         back.result(PATIENCE)
         with pytest.raises(TogetherRefused) as refused:

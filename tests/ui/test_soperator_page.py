@@ -139,17 +139,15 @@ def refreshed(browser: webdriver.Chrome) -> bool:
     return said is True
 
 
-SEARCH = "//input[@name = 'search']"
-
-
 def test_what_is_typed_stays_and_it_is_told_that_all_else_gets_old(
     browser: webdriver.Chrome, airflow: str, connection: str
 ) -> None:
     board = Board(browser, airflow, f"connection={connection}")
-    board.ask(SEARCH, lambda search: search.send_keys("fit"))
+    field = "//input[@name = 'search']"
+    board.ask(field, lambda search: search.send_keys("fit"))
     board.click("//input[@name = 'on_node']")
     assert refreshed(browser)
-    search = board.find(SEARCH)
+    search = board.find(field)
     assert search.get_attribute("value") == "fit"
     notice = board.find("//*[@id = 'notice'][contains(., 'is getting old while a form is filled in')]")
     search.send_keys(Keys.BACKSPACE * 3)

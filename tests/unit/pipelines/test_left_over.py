@@ -177,7 +177,7 @@ def task() -> Iterator[SubmitAheadOperator]:
     signal.signal(signal.SIGTERM, before)
 
 
-def tell_to_end(*_: Any) -> None:
+def tell_to_end() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
