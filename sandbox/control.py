@@ -134,10 +134,12 @@ class Init:
         outer = self.outer()
         if outer is None:
             return
-        processes = [outer, *outer.children(recursive=True)]
+        first = outer.children()
+        below = [process for process in outer.children(recursive=True) if process not in first]
         outer.kill()
         deadline = time.monotonic() + 300
-        while processes := [process for process in processes if not _ended(process)]:
+        # Those below are collected by the kernel; until then they may hold a port.
+        while processes := [p for p in below if p.is_running()] + [p for p in (outer, *first) if not _ended(p)]:
             if time.monotonic() > deadline:
                 left = ", ".join(map(str, processes))
                 raise SandboxError(f"processes of the sandbox do not end: {left}", "see whether a disk hangs")
@@ -196,10 +198,10 @@ class Init:
 
 
 def _ended(process: psutil.Process) -> bool:
-    """Whether a process holds nothing any more, also if it is still there until somebody collects it.
+    """Whether a process has let go of its mounts and namespaces, also if its parent has not collected it yet.
 
     The first process of a namespace stays until all that have been in it are collected. Of those that were entered from
-    outside that is up to others, who may be slow. It has let go of files, mounts and namespaces before.
+    outside that is up to others, who may be slow.
     """
     try:
         os.readlink(f"/proc/{process.pid}/ns/mnt")

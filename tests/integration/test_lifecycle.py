@@ -63,6 +63,13 @@ def processes_of(name: str) -> list[psutil.Process]:
     return list({process.pid: process for process in (*tree, *named)}.values())
 
 
+def runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def mounts_of(name: str) -> list[str]:
     """Mounts of the sandbox in the namespace of any process of this machine."""
     state = str(Settings(name=name).paths.state)
@@ -75,14 +82,22 @@ def mounts_of(name: str) -> list[str]:
     return found
 
 
+def listening() -> set[int]:
+    return {c.laddr.port for c in psutil.net_connections("inet") if c.laddr and not c.raddr}
+
+
 def remains(name: str, ports: tuple[int, ...] = ()) -> list[str]:
     """All that is left of a sandbox on this machine."""
     state = Settings(name=name).paths.state
     # Once it is down, another sandbox may take its range.
     others = {port for base in _claimed_ranges(name) for port in range(base, base + PORTS_PER_SANDBOX)}
-    listening = {c.laddr.port for c in psutil.net_connections("inet") if c.laddr and not c.raddr} - others
     files = [str(file) for file in (state, home() / f"{name}.lock") if file.exists()]
-    return [*map(str, processes_of(name)), *mounts_of(name), *map(str, listening.intersection(ports)), *files]
+    return [
+        *map(str, processes_of(name)),
+        *mounts_of(name),
+        *map(str, (listening() - others).intersection(ports)),
+        *files,
+    ]
 
 
 def own_processes(cluster: Cluster) -> dict[str, int]:
@@ -158,8 +173,7 @@ def test_a_killed_sandbox_leaves_nothing_and_comes_back_with_its_history(name: s
     outer.kill()
     # Those below the outermost one follow it, and hold their mounts to their last moment.
     eventually("processes and mounts are gone", lambda: not processes_of(name) and not mounts_of(name))
-    listening = {c.laddr.port for c in psutil.net_connections("inet") if c.laddr and not c.raddr}
-    assert not listening.intersection(ports)
+    eventually("its ports are free", lambda: not listening().intersection(ports))
     said = command_line("status", "--name", name)
     assert said.returncode == 1
     assert "does not run" in said.stderr
@@ -175,7 +189,7 @@ def test_a_killed_sandbox_leaves_nothing_and_comes_back_with_its_history(name: s
     assert outer is not None
     outer.kill()
     assert command_line("down", "--name", name).returncode == 0
-    assert remains(name, ports) == []
+    eventually("nothing is left", lambda: remains(name, ports) == [])
 
 
 def test_a_killed_cloud_and_munged_are_healed_without_touching_nodes_or_block(name: str) -> None:
@@ -262,8 +276,9 @@ def test_down_leaves_no_process_no_mount_no_port_and_no_file(name: str) -> None:
     assert len(processes) > 20
     said = command_line("down", "--name", name)
     assert (said.returncode, said.stdout, said.stderr) == (0, f"sandbox {name} is down\n", "")
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
     assert remains(name, ports) == []
+    # Its first process is the last that the kernel lets go, when it has let go of all the others.
+    eventually("no process is left", lambda: not any(map(runs, processes)))
 
 
 def test_down_waits_for_nobody_who_has_entered(name: str) -> None:
