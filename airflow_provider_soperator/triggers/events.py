@@ -167,7 +167,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         AssetWatcher(name="sick", trigger=NodeUnhealthyTrigger(partition="main", min_duration=timedelta(minutes=2)))
 
     The event has the ``node`` and its ``findings``, as ``NodeHealthSensor`` returns them. It does not fire again before
-    the node was healthy.
+    a poll has found the node healthy.
 
     :param nodes: names of nodes as Slurm writes them; by default all
     :param partition: only nodes of this partition

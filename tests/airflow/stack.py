@@ -217,6 +217,16 @@ class Stack:
         with self._database.begin() as connection:
             connection.execute(sqlalchemy.text(statement), values)
 
+    def asset(self, name: str) -> int:
+        """The id of an asset."""
+        [asset] = self.call("GET", "/assets", params={"name_pattern": name})["assets"]
+        return int(asset["id"])
+
+    def memories(self, asset: str) -> list[Any]:
+        """What the watchers of an asset go on with after a restart."""
+        entries = self.call("GET", f"/assets/{self.asset(asset)}/state-store")["asset_state_store"]
+        return [entry["value"] for entry in entries]
+
     def _seen(self) -> str:
         return "\n".join(component.last_lines() for component in self.components.values())
 

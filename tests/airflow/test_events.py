@@ -43,15 +43,9 @@ def of_queues(stack: Stack) -> Dag:
     )
 
 
-def asset_of(dag: Dag) -> int:
-    """The id of the asset of the same name."""
-    [asset] = dag.stack.call("GET", "/assets", params={"name_pattern": dag.dag_id})["assets"]
-    return int(asset["id"])
-
-
 def payloads(dag: Dag) -> list[dict[str, Any]]:
     """Those of all events so far, the oldest first."""
-    params = {"asset_id": asset_of(dag), "order_by": "timestamp", "limit": 100}
+    params = {"asset_id": dag.stack.asset(dag.dag_id), "order_by": "timestamp", "limit": 100}
 
     def answered() -> httpx.Response | None:
         answer = dag.stack.api.get("/assets/events", params=params)
@@ -69,14 +63,8 @@ def wait_told(dag: Dag, job: str) -> dict[str, Any]:
     return dag.stack.wait(f"the watcher of {dag.dag_id} has told of job {job}", told)
 
 
-def memories(dag: Dag) -> list[Any]:
-    """What the watcher of the asset of the same name goes on with after a restart."""
-    entries = dag.stack.call("GET", f"/assets/{asset_of(dag)}/state-store")["asset_state_store"]
-    return [entry["value"] for entry in entries]
-
-
 def wait_remembered(dag: Dag, memory: Any) -> None:
-    dag.stack.wait(f"the watcher of {dag.dag_id} remembers {memory}", lambda: memory in memories(dag))
+    dag.stack.wait(f"the watcher of {dag.dag_id} remembers {memory}", lambda: memory in dag.stack.memories(dag.dag_id))
 
 
 # It wants the DAG's only run.
@@ -100,7 +88,9 @@ def test_nothing_is_lost_or_told_twice_when_the_triggerer_restarts(stack: Stack,
     before = slurm.sbatch("--job-name=watched-before")
     wait_told(of_jobs, before)
     # Killed before that it would tell of the job again.
-    stack.wait("the watcher remembers it", lambda: any(before in memory["told"] for memory in memories(of_jobs)))
+    stack.wait(
+        "the watcher remembers it", lambda: any(before in memory["told"] for memory in stack.memories(of_jobs.dag_id))
+    )
     stack.end("triggerer")
     meanwhile = slurm.sbatch("--job-name=watched-meanwhile")
     slurm.wait_job(meanwhile, "COMPLETED")

@@ -225,6 +225,8 @@ class Life:
         self._stack.wait("no healing goes on", lambda: {run.state() for run in self._heal.runs()} <= over)
         assert "No reservations" in self._cluster.run("scontrol", "show", "reservation")
         assert not self._cluster.active_jobs()
+        # It tells only of a node that it has seen healthy in between.
+        self._stack.wait("the watcher has seen all well", lambda: not any(self._stack.memories("node_falls_ill")))
 
     def is_destroyed(self) -> None:
         self._switch(self._heal, is_on=False)
