@@ -49,7 +49,7 @@ OPTIONS: dict[str, str] = {
     "checks": "on or off: whether Soperator's check controllers act on drained nodes and on conditions of Nodes",
     "node_replacement": "on or off: whether machines are replaced for drained nodes; by default on, in a bare one off",
     "extensive_check": "on or off: whether a [node_problem] is tested further first; by default on up to 4.1",
-    "checks_interval": "seconds between two looks of the check controllers",
+    "checks_interval": "seconds between two looks of the check controllers; up to three times that if nothing changes",
 }
 #: What stands for the value of an option that is no number.
 METAVARS = {

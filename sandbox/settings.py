@@ -155,7 +155,7 @@ class Settings:
     #: the recipe has it; in a bare sandbox as the charts have it.
     node_replacement: str = ""
     extensive_check: str = ""
-    #: Seconds between two looks of theirs (Soperator: up to 180).
+    #: Seconds between two looks of theirs, up to three times as long while nothing changes (Soperator: up to 180).
     checks_interval: float = 1.0
     #: Lines added at the end of slurm.conf, as SlurmCluster.spec.customSlurmConfig adds them.
     slurm_conf: list[str] = field(default_factory=list)

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from sandbox.cloud.check_runs import CheckRuns
 from sandbox.cloud.node_checks import NodeChecks
+from sandbox.cloud.slurm import SlurmNode
+from sandbox.kube.store import ObjectStore
 
 _log = logging.getLogger(__name__)
 
 
 class Checks:
-    """Looks again and again, some time after the last look."""
+    """Looks again and again, some time after the last look, and less often while nothing changes."""
 
-    def __init__(self, nodes: NodeChecks, runs: CheckRuns, interval: float, *, on: bool) -> None:
-        self._nodes, self.runs, self._interval = nodes, runs, interval
+    def __init__(self, store: ObjectStore, nodes: NodeChecks, runs: CheckRuns, interval: float, *, on: bool) -> None:
+        self._store, self._nodes, self.runs, self._interval = store, nodes, runs, interval
         #: False: drained nodes and conditions of Nodes are left to others. Checks can be run all the same.
         self.on = on
 
     async def run(self) -> None:
-        last = ""
+        last, pause = "", self._interval
         # The checks of a new sandbox can be run at once; its nodes are looked at when Slurm answers.
         skip_nodes = True
         while True:
+            before = self._seen()
             try:
                 if self.on and not skip_nodes:
                     await self._nodes.look()
@@ -35,4 +39,9 @@ class Checks:
                     _log.exception("this look could not be finished")
                 last = str(error)
             skip_nodes = False
-            await asyncio.sleep(self._interval)
+            # Each look at the nodes is a command.
+            pause = min(1.5 * pause, 3 * self._interval) if self._seen() == before else self._interval
+            await asyncio.sleep(pause)
+
+    def _seen(self) -> tuple[int, Mapping[str, SlurmNode]]:
+        return self._store.resource_version, self._nodes.seen

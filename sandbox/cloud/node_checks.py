@@ -64,13 +64,15 @@ class NodeChecks:
     def __init__(self, store: ObjectStore, slurm: Slurm, fleet: Fleet, kubelet: Kubelet, settings: Settings) -> None:
         self._store, self._slurm, self._fleet, self._kubelet = store, slurm, fleet, kubelet
         self._settings = settings
+        #: The nodes of the last look, by name.
+        self.seen: dict[str, SlurmNode] = {}
         #: When each machine that is rebooting has been told to.
         self._rebooted: dict[str, float] = {}
 
     async def look(self) -> None:
-        slurm_nodes = {node.name: node for node in await self._slurm.nodes()}
+        self.seen = {node.name: node for node in await self._slurm.nodes()}
         for pod in self._store.list("pods", NAMESPACE, labels=WORKER_LABEL):
-            node, machine = slurm_nodes.get(pod["metadata"]["name"]), pod["spec"].get("nodeName")
+            node, machine = self.seen.get(pod["metadata"]["name"]), pod["spec"].get("nodeName")
             if node and self._is_there(machine):
                 await self._maintain(node, machine)
                 await self._answer_drain(node, machine, pod)

@@ -72,7 +72,8 @@ class World:
         self.kubelet = Kubelet(self.store, self.slurm, self.init, self.soperator.events, settings, self.ports)
         self._inference_kubelet = PlainKubelet(self.inference.store)
         nodes = NodeChecks(self.store, self.slurm, self.fleet, self.kubelet, settings)
-        self.checks = Checks(nodes, CheckRuns(self.store, self.slurm), settings.checks_interval, on=settings.has_checks)
+        runs = CheckRuns(self.store, self.slurm)
+        self.checks = Checks(self.store, nodes, runs, settings.checks_interval, on=settings.has_checks)
         self.backups = BackupController(self.store, settings.backup_time)
         self.metrics = Metrics(self.store, self.slurm, settings)
         self._prometheus: AppRunner | None = None

@@ -46,8 +46,6 @@ def slurm(home: Path) -> Iterator[Cluster]:
         vm_lag=1,
         vm_removal=0.5,
         visible=executors.visible(home),
-        # Each look at the nodes is a command.
-        checks_interval=3,
         slurm_conf=[
             "PartitionName=urgent Nodes=ALL State=UP PriorityTier=20",
             "JobAcctGatherParams=OverMemoryKill",
