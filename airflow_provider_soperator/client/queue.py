@@ -270,10 +270,10 @@ def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tup
     return {which: tuple(job for key in some for job in ended.get(key, ())) for which, some in batch.items()}
 
 
-def withdraw(keys: tuple[SubmissionKey, ...]) -> Steps[None]:
+def withdraw(keys: tuple[SubmissionKey, ...], names: tuple[str, ...] = ()) -> Steps[None]:
     """Withdraw the submissions of these keys that have begun."""
     try:
-        yield Withdraw(keys)
+        yield Withdraw(keys, names=names)
     except SlurmError as error:
         if error.passing:
             raise

@@ -40,6 +40,7 @@ from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Steps
 from airflow_provider_soperator.slurm.requests.submission import (
     LOOK_BACK,
     MOST,
+    WITHDRAWN,
     SubmitOnce,
     Submitted,
     Together,
@@ -146,8 +147,11 @@ def submit_together(
 
 def take_back(jobs: Sequence[BatchJob], since: datetime | None) -> Steps[None]:
     """Cancel what has been submitted of these jobs, and what is being submitted; the next call submits them anew."""
-    yield from withdraw(SubmitOnce(jobs=tuple(jobs)).submission_keys())
-    yield from _ask_again(jobs, since, Together.END)
+    # The last ones first: none of those in a later request may start as what it waits for ends.
+    ended = [jobs[place] for place in reversed(in_order(jobs))]
+    names = tuple(readable_job_name(job) + WITHDRAWN for job in ended)
+    yield from withdraw(SubmitOnce(jobs=tuple(ended)).submission_keys(), names)
+    yield from _ask_again(ended, since, Together.END)
 
 
 def _ask_again(jobs: Sequence[BatchJob], since: datetime | None, together: Together) -> Steps[None]:

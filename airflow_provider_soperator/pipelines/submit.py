@@ -33,11 +33,11 @@ from airflow_provider_soperator.pipelines.plan import (
 )
 from airflow_provider_soperator.pipelines.stages import option
 from airflow_provider_soperator.slurm.dependencies import Dependency
-from airflow_provider_soperator.slurm.errors import LimitExceeded, TogetherRefused
+from airflow_provider_soperator.slurm.errors import LimitExceeded, SubmissionWithdrawn, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.requests.submission import asked_for
+from airflow_provider_soperator.slurm.requests.submission import asked_for, readable_job_name
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of, read_keys, submitted_since
 from airflow_provider_soperator.values import is_on
 
@@ -51,6 +51,13 @@ if TYPE_CHECKING:
 
 #: What fails a task that is told to end while it submits.
 KILLED = "the task was told to end while it submitted its jobs: they are cancelled, and another try submits them anew"
+
+
+class ToldToEnd(AirflowException):
+    """A task is told to end while it submits."""
+
+    def __init__(self) -> None:
+        super().__init__(KILLED)
 
 
 class SubmitAheadOperator(BaseOperator):
@@ -99,8 +106,9 @@ class SubmitAheadOperator(BaseOperator):
         """The worker is told to end the task: no task would look after the jobs, and another try submits them anew."""
         self._is_killed = True
         if self._is_submitting:
+            self._is_submitting = False
             # Ends the wait for the cluster, too.
-            raise AirflowException(KILLED)
+            raise ToldToEnd
 
     def _plan(self, context: Context, stages: RenderedStages) -> tuple[Plan, dict[Place, AheadJob]]:
         names = {link.upstream for name in self.segment.stages for link in self.graph[name].links}
@@ -161,30 +169,44 @@ class SubmitAheadOperator(BaseOperator):
             client = shared.patient(self.log)
             # Submitted ahead for the same tasks before they were cleared.
             client.cancel_keys(stale)
-            with self._taking_back(shared, list(jobs.values()), since):
+            with self._taking_back(shared, context, list(jobs.values()), since):
                 try:
                     submitted = client.submit_together(list(jobs.values()), since=since) if jobs else ()
                 except TogetherRefused as refused:
                     culprit = list(jobs)[refused.number]
-                    # A limit may leave room for them at another try.
-                    kind = AirflowException if isinstance(refused.__cause__, LimitExceeded) else AirflowFailException
+                    # A limit may leave room for them at another try, and an earlier one that is told to end late may
+                    # withdraw what this one submits.
+                    may_go_later = isinstance(refused.__cause__, (LimitExceeded, SubmissionWithdrawn))
+                    kind = AirflowException if may_go_later else AirflowFailException
                     raise kind(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
                 return self._record(context, jobs, there, [str(answer.id) for answer in submitted])
 
     @contextmanager
-    def _taking_back(self, client: SlurmClient, jobs: list[BatchJob], since: datetime | None) -> Iterator[None]:
+    def _taking_back(
+        self, client: SlurmClient, context: Context, jobs: list[BatchJob], since: datetime | None
+    ) -> Iterator[None]:
         """Cancel the jobs if the task is told to end, or its time is over: Airflow runs no teardown after it."""
         self._is_submitting = True
         try:
             if self._was_killed():
-                raise AirflowException(KILLED)
+                raise ToldToEnd
             yield
+            # Airflow tells the process seconds after the task was marked, which may be too late.
+            if self._was_killed() or self._state(context) not in ("running", "success"):
+                raise ToldToEnd
         except BaseException as error:
             self._is_submitting = False
-            if jobs and (self._was_killed() or isinstance(error, AirflowTaskTimeout)):
-                client.take_back(jobs, since=since)
+            if jobs and (self._was_killed() or isinstance(error, (ToldToEnd, AirflowTaskTimeout))):
+                try:
+                    client.take_back(jobs, since=since)
+                except Exception:
+                    names = ", ".join(readable_job_name(job) for job in jobs)
+                    self.log.exception("Jobs may be left in the queue, of these: %s", names)
             raise
         self._is_submitting = False
+
+    def _state(self, context: Context) -> str | None:
+        return states_of(context["ti"], [self.task_id])[self.task_id].get(-1)
 
     def _was_killed(self) -> bool:
         # By a signal handler, at any time.

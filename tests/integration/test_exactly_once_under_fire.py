@@ -135,6 +135,18 @@ def test_what_is_taken_back_while_slurmctld_hangs_leaves_no_job(cluster: Cluster
     check_once(cluster, ids_of(jobs, run_steps(submissions.submit_together(jobs, None, None), way.ask)))
 
 
+def test_what_nobody_lived_to_take_back_is_cancelled_and_can_be_submitted_anew(cluster: Cluster, way: Way) -> None:
+    *jobs, other = waiting_jobs(3)
+    first = run_steps(submissions.submit_together(jobs, None, None), way.ask)
+    # The process ends after its first request.
+    way.ask(next(submissions.take_back(jobs, None)))
+    way.ask(SubmitOnce(jobs=(other,)))
+    for one in first:
+        cluster.wait_job(str(one.id), "CANCELLED")
+    again = run_steps(submissions.submit_together(jobs, None, None), way.ask)
+    assert [one.adopted for one in again] == [False] * 2
+
+
 def test_what_nobody_lived_to_cancel_is_cancelled_by_the_next_submission(cluster: Cluster, way: Way) -> None:
     [ended, other] = waiting_jobs(2)
     [submitted] = way.ask(SubmitOnce(jobs=(ended,)))

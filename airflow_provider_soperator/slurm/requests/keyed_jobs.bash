@@ -48,9 +48,10 @@ queue() {
 }
 unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT'
 unfinished+='|EXPEDITING|REQUEUE_FED|REQUEUE_HOLD|RESV_DEL_HOLD)'
+joined() { local IFS=,; echo "$*"; }
 # The process that was told to end a job may not have lived to see that done.
 cancel_withdrawn() {
-    local file key ended=()
+    local file key name ids=() ended=() again=()
     local -A wanted=() shared=() known=()
     for file in "$withdrawals"/*; do
         key=${file##*/}
@@ -60,7 +61,19 @@ cancel_withdrawn() {
     done
     [ ${#wanted[@]} -gt 0 ] || return 0
     learn "$work/queue" "$unfinished$mark *"
-    for key in "${!wanted[@]}"; do [ -z "${known[$key]}" ] || ended+=("${known[$key]}"); done
+    for key in "${!wanted[@]}"; do
+        [ -n "${known[$key]}" ] || continue
+        if [ -s "$withdrawals/$key" ]; then again+=("$key"); else ended+=("${known[$key]}"); fi
+    done
+    if [ ${#again[@]} -gt 0 ]; then
+        for key in "${again[@]}"; do ids+=("${known[$key]}"); done
+        # Held, so that none starts as another ends; renamed, so that the next try does not find it.
+        scontrol hold "$(joined "${ids[@]}")" >/dev/null 2>&1 </dev/null
+        for key in "${again[@]}"; do
+            name=$(<"$withdrawals/$key")
+            ! scontrol update JobId="${known[$key]}" JobName="$name" >/dev/null 2>&1 </dev/null || ended+=("${known[$key]}")
+        done
+    fi
     [ ${#ended[@]} -eq 0 ] || scancel "${ended[@]}" >/dev/null 2>&1 </dev/null
     # By now no program is left that they could meet.
     find "$withdrawals" -type f -mmin +"$keep" -printf '%f\n' | while read -r key; do

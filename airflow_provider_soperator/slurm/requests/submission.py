@@ -224,6 +224,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         return place, Submitted(JobId.parse(rest), adopted=kind == "adopted")
 
 
+_TOUCH = "exec xargs touch --"
 #: Where the programs look for withdrawals.
 _WITHDRAWALS = '"${HOME:-/tmp}/.cache/airflow-soperator/withdrawn"'
 
@@ -232,18 +233,23 @@ _WITHDRAWALS = '"${HOME:-/tmp}/.cache/airflow-soperator/withdrawn"'
 class Withdraw(Order):
     """Withdraw the submissions of these keys that have begun; later ones are not met.
 
-    ``is_void``: the opposite, as another try goes on with the jobs.
+    ``is_void``: the opposite, as another try goes on with the jobs. ``names``: what the jobs are called before they are
+    cancelled, if later submissions have the same keys.
     """
 
     keys: tuple[SubmissionKey, ...]
     is_void: bool = False
+    names: tuple[str, ...] = ()
 
     def command(self) -> Command:
         if self.is_void:
             program = f"cd {_WITHDRAWALS} 2>/dev/null || exit 0; exec xargs rm -f --"
         else:
-            program = f"mkdir -p -m 700 {_WITHDRAWALS} && cd {_WITHDRAWALS} && exec xargs touch --"
-        return Command(("sh", "-c", program), stdin="".join(f"{key}\n" for key in self.keys).encode())
+            write = 'while read -r key name; do printf %s "$name" >"$key" || exit; done' if self.names else _TOUCH
+            program = f"mkdir -p -m 700 {_WITHDRAWALS} && cd {_WITHDRAWALS} && {write}"
+        names = self.names or ("",) * len(self.keys)
+        lines = (f"{key} {name}".rstrip() for key, name in zip(self.keys, names, strict=True))
+        return Command(("sh", "-c", program), stdin="".join(f"{line}\n" for line in lines).encode())
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,6 @@ change() {
     cat "$work/left" >&2
     exit "$status"
 }
-joined() { local IFS=,; echo "$*"; }
 # Both times are those of one file system, whatever the clocks of login nodes.
 is_withdrawn() { [ "$withdrawals/$1" -nt "$begun" ]; }
 queue || { status=$?; cat "$work/err" >&2; exit "$status"; }
@@ -192,8 +191,8 @@ is_settled() {
         [ -z "$together" ] || refused=yes
         return 0
     fi
-    # What was withdrawn before is begun anew.
-    [ ! -e "$withdrawals/$own" ] || rm -f -- "$withdrawals/$own"
+    # What was withdrawn before is begun anew. One who ends it has yet to do that, and may meet a program that waits.
+    [[ $together == end || ! -e $withdrawals/$own ]] || rm -f -- "$withdrawals/$own"
     if [ -n "${known[$own]}" ]; then
         echo "$which adopted ${known[$own]}"
         return 0
@@ -258,6 +257,11 @@ if [[ -n $together && -n ${submitted[*]} ]]; then
     if is_forgotten; then echo "slurmctld has forgotten jobs that it had accepted" >&2; exit 69; fi
 fi
 
+if [[ -n $together && -z $refused ]]; then
+    for ((item = 0; item < count; item++)); do
+        ! is_withdrawn "${keys[item]}" || { echo "$item withdrawn -"; refused=yes; }
+    done
+fi
 if [[ -n $together && -n $refused ]]; then
     withdrawn=()
     for ((item = 0; item < count; item++)); do

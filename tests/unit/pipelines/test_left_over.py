@@ -26,6 +26,7 @@ from airflow_provider_soperator.pipelines.plan import AHEAD as AHEAD_KEY
 from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob, PlannedJob
 from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator
 from airflow_provider_soperator.slurm.dependencies import dependency_text
+from airflow_provider_soperator.slurm.errors import NotPermitted, SubmissionWithdrawn, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import CancelJobs, Request
@@ -58,7 +59,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
             yield SlurmClient(AsyncSlurmClient(slurm))
 
     monkeypatch.setattr("airflow_provider_soperator.hooks.slurm.SlurmHook", Hook)
-    monkeypatch.setattr(submit, "states_of", lambda ti, tasks: {task: dict.fromkeys(range(4)) for task in tasks})
+    states = dict.fromkeys(range(4)) | {-1: "running"}
+    monkeypatch.setattr(submit, "states_of", lambda ti, tasks: dict.fromkeys(tasks, states))
     return slurm
 
 
@@ -204,6 +206,57 @@ def test_a_task_that_is_told_to_end_as_it_notes_the_jobs_takes_them_back(
     assert_taken_back(slurm, key)
 
 
+@pytest.mark.parametrize("state", ["failed", "restarting", None])
+def test_a_task_that_was_marked_while_it_submitted_takes_the_jobs_back_before_airflow_tells_it(
+    slurm: Slurm, state: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "states_of", lambda ti, tasks: {tasks[0]: {-1: state} if state else {}})
+    key, rendered = new_job()
+    with pytest.raises(AirflowException, match="told to end while it submitted"):
+        submitting_task()._submit(context_of(lambda *_: None), rendered, {}, [])
+    assert_taken_back(slurm, key)
+
+
+def test_one_that_was_marked_as_succeeded_leaves_the_jobs_to_its_stages(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit, "states_of", lambda ti, tasks: {tasks[0]: {-1: "success"}})
+    _, rendered = new_job()
+    assert list(submitting_task()._submit(context_of(lambda *_: None), rendered, {}, [])) == ["fit"]
+    assert not [one for one in slurm.asked if isinstance(one, Withdraw)]
+
+
+def test_jobs_that_cannot_be_taken_back_are_named_and_the_task_ends_for_its_own_reason(
+    slurm: Slurm, task: SubmitAheadOperator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def before() -> None:
+        if is_submission(slurm.asked[-1]):
+            tell_to_end()
+        elif isinstance(slurm.asked[-1], SubmitOnce):
+            raise NotPermitted("the account is locked")
+
+    slurm.before = before
+    _, rendered = new_job()
+    with pytest.raises(AirflowException, match="told to end while it submitted"):
+        task._submit(context_of(pytest.fail), rendered, {}, [])
+    assert "may be left in the queue, of these: fit" in capsys.readouterr().out
+
+
+def test_what_another_process_withdraws_is_submitted_by_the_next_try(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier try that was cut off, and told to end long after that."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TogetherRefused("fit", 0, SubmissionWithdrawn("the submission was withdrawn", "sbatch"))
+
+    monkeypatch.setattr(SlurmClient, "submit_together", refuse)
+    _, rendered = new_job()
+    with pytest.raises(AirflowException) as caught:
+        submitting_task()._submit(context_of(pytest.fail), rendered, {}, [])
+    assert not isinstance(caught.value, AirflowFailException)
+
+
 def test_a_task_that_was_told_to_end_submits_nothing(slurm: Slurm, task: SubmitAheadOperator) -> None:
     task.on_kill()
     _, rendered = new_job()
@@ -218,6 +271,6 @@ def is_submission(request: Request[Any]) -> bool:
 
 def assert_taken_back(slurm: Slurm, key: SubmissionKey) -> None:
     *_, withdrawal, end = slurm.asked
-    assert withdrawal == Withdraw((key,))
+    assert withdrawal == Withdraw((key,), names=("fit.withdrawn",))
     assert isinstance(end, SubmitOnce)
     assert (end.together, end.submission_keys()) == (Together.END, (key,))

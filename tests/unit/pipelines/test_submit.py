@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -55,6 +55,17 @@ class Cluster:
         return [job for job in there if request.admits(job)]
 
 
+def told(states: Mapping[str, Any]) -> Callable[..., Mapping[str, Any]]:
+    """What Airflow says of the stages, while the task that submits runs."""
+
+    def get_task_states(*, task_ids: Sequence[str], **_: Any) -> Mapping[str, Any]:
+        if "p.submit" not in task_ids:
+            return states
+        return {run: {"p.submit": some.get("p.submit", "running")} for run, some in states.items()}
+
+    return get_task_states
+
+
 class Pipeline:
     """A pipeline of two jobs, whose tasks have not yet run."""
 
@@ -71,7 +82,7 @@ class Pipeline:
 
         monkeypatch.setattr(SlurmHook, "client", client)
         states = {"scheduled__1": {"p.a": None, "p.b": None}}
-        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", told(states))
 
     def submit(self, run: TaskRun) -> set[str]:
         """The keys of the jobs that a try submits."""
@@ -149,7 +160,7 @@ def test_what_waits_for_an_earlier_job_is_cancelled_where_its_task_submits_it_ag
     ahead = {stage: jobs["-1"]["key"] for stage, jobs in json.loads(json.dumps(run.xcoms[AHEAD]))["jobs"].items()}
     run.clear()
     states = {"scheduled__1": {"p.a": "up_for_retry", "p.b": None}}
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", told(states))
     assert pipeline.submit(run) == set()
     assert pipeline.cluster.cancelled == {ahead["p.b"]}
 
@@ -222,7 +233,7 @@ def test_a_task_that_may_begin_at_any_moment_keeps_its_job(
     pipeline.cluster.queue[SubmissionKey(ahead)] = "41"
     submitting.clear()
     states = {"scheduled__1": {"p.a": state, "p.b": None}}
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", told(states))
     assert len(pipeline.submit(submitting)) == 1
     assert ahead not in pipeline.cluster.cancelled
     assert submitting.xcoms[AHEAD]["jobs"]["p.a"] == {"-1": {"job": "41", "key": ahead, "tries": 0}}
@@ -240,7 +251,7 @@ def test_a_stage_finds_its_job_while_the_task_that_submits_runs_again(
     stage.start_date = submitting.start_date
     pipeline.submit(submitting)
     states = {"scheduled__1": {"p.submit": "running"}}
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", told(states))
     stage.pulled, stage.clear_number = [], 1
     for _ in range(tries):
         begun = pipeline.begin(stage)
@@ -271,7 +282,7 @@ def test_what_follows_a_job_that_slurm_has_forgotten_is_left_to_its_task(
     submitting.clear()
     submitting.pulled = "41"
     states = {"scheduled__1": {"p.a": "deferred", "p.b": None}}
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", told(states))
     assert len(pipeline.submit(submitting)) == is_there
     # Its task has the 41st try: what an XCom is asked for makes no difference here.
     known = {"-1": {"job": "41", "key": ahead, "tries": 40}}
@@ -323,7 +334,7 @@ def test_a_stage_ends_a_job_of_a_submission_that_was_cut_off(
     pipeline.submit(submitting)
     stage.pulled = []
     states = {"scheduled__1": {"p.submit": "success"}}
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", told(states))
     begun = pipeline.begin(stage)
     assert begun.replaced == [ahead_of(submitting)]
     assert ahead_of(submitting) not in begun.keys

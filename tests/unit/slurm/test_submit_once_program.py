@@ -38,7 +38,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     Withdraw,
 )
 from airflow_provider_soperator.slurm.states import JobBase, JobFlag, JobState
-from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of, strip_key
 from tests.submissions import after, new_jobs
 
 T = TypeVar("T")
@@ -500,6 +500,51 @@ def test_there_may_be_nothing_to_withdraw_or_to_take_back(slurm: Slurm) -> None:
 def chain() -> tuple[BatchJob, ...]:
     first, second, third = new_jobs(3)
     return first, after(second, first), after(third, second, kind="afterany")
+
+
+def taken_back(*jobs: BatchJob) -> Withdraw:
+    return Withdraw(keys_of(*jobs), names=tuple(f"{strip_key(job.name or '')} .withdrawn" for job in jobs))
+
+
+# One is submitted last, beside others or at an earlier time.
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_what_is_withdrawn_as_its_jobs_are_submitted_together_frees_their_keys(slurm: Slurm, number: int) -> None:
+    jobs = chain()
+    slurm.meanwhile("sbatch", jobs[number])
+    together = SubmitOnce(jobs=jobs, together=Together.START)
+    answers = slurm.take(together)
+    assert isinstance(answers[number].error, SubmissionWithdrawn)
+    submitted = slurm.submitted()
+    assert slurm.states() == dict.fromkeys(submitted, "CANCELLED")
+    assert slurm.calls("scontrol").count(".withdrawn") == len(submitted)
+    assert "release" not in slurm.calls("scontrol")
+
+
+def test_whoever_cancels_what_was_submitted_together_frees_its_keys(slurm: Slurm) -> None:
+    jobs = chain()
+    slurm.take(SubmitOnce(jobs=jobs, together=Together.START))
+    slurm.take(taken_back(*jobs))
+    # It is renamed first; a job that cannot be renamed is left to the next one.
+    slurm.fail("scontrol", "slurm_update error: Unable to contact slurm controller (connect failure)")
+    slurm.take(CancelWithdrawn())
+    assert set(slurm.states().values()) == {"PENDING"}
+    (slurm.state / "scontrol.fails").unlink()
+    slurm.ask(*new_jobs())
+    assert set(slurm.calls("scancel").split()) == {"1", "2", "3"}
+    hold, *updates = slurm.calls("scontrol").splitlines()[-4:]
+    assert sorted(hold.removeprefix("hold ").split(",")) == ["1", "2", "3"]
+    names = {f"JobName={strip_key(job.name or '')} .withdrawn" for job in jobs}
+    assert {update.partition(" ")[2].partition(" ")[2] for update in updates} == names
+
+
+def test_who_takes_jobs_back_before_they_are_submitted_still_meets_their_submission(slurm: Slurm) -> None:
+    jobs = chain()
+    slurm.take(taken_back(*jobs))
+    slurm.take(SubmitOnce(jobs=jobs, together=Together.END))
+    assert slurm.withdrawn() == {key.text for key in keys_of(*jobs)}
+    # The next try begins after that.
+    assert [one.error for one in slurm.take(SubmitOnce(jobs=jobs, together=Together.START))] == [None] * 3
+    assert slurm.withdrawn() == set()
 
 
 def killed_during(slurm: Slurm, name: str, *, refuses: bool) -> None:
