@@ -67,7 +67,9 @@ class Node:
     @property
     def is_coming_up(self) -> bool:
         """True if the node is to power up, or is booting."""
-        return self.state.has(NodeFlag.POWER_UP, NodeFlag.POWERING_UP)
+        # A node that boots by itself between the order and its turn keeps that mark, which then means nothing.
+        is_ordered = self.state.has(NodeFlag.POWER_UP) and self.state.has(NodeFlag.POWERED_DOWN)
+        return is_ordered or self.state.has(NodeFlag.POWERING_UP)
 
     @property
     def is_up(self) -> bool:

@@ -449,9 +449,8 @@ class Cluster:
         self.remove(left)
         others = [f"worker-{ordinal}" for ordinal in range(1, self.settings.workers)]
         going = [name for name in others if left.states[name] != OFF]
-        for name in going:
-            # What brings a node up could still be under way, and would bring it up after it has gone.
-            self.wait_node(name, lacks={"POWERING_UP", "POWER_UP"})
+        # What brings a node up could still be under way, and would bring it up after it has gone.
+        self.wait(f"none of {going} boots", lambda: not any(self.node(name).boots for name in going))
         self.power_down(*going)
         if left.states["worker-0"] != {"IDLE", "CLOUD"}:
             self.power_up("worker-0")
@@ -502,6 +501,11 @@ class NodeInfo:
         self.reason: str = shown["reason"]
         self.comment: str = shown["comment"]
         self.instance_id: str = shown["instance_id"]
+
+    @property
+    def boots(self) -> bool:
+        """A node that has booted by itself may keep the mark of an order to power it up."""
+        return "POWERING_UP" in self.state or {"POWER_UP", "POWERED_DOWN"} <= self.state
 
 
 def is_ready(pod: Any) -> bool:

@@ -34,6 +34,8 @@ def node(state: str, reason: str = "") -> Node:
         ("MIXED+CLOUD+POWER_DOWN", {"up", "busy", "going_off"}),
         ("MIXED+CLOUD+DRAIN+POWER_DOWN+POWER_DRAIN", {"up", "busy", "going_off", "draining"}),
         ("IDLE+CLOUD+POWERED_DOWN+POWER_UP", {"coming_up"}),
+        # The Pod of an attempt that slurmctld had given up registered before the next order had its turn.
+        ("IDLE+CLOUD+POWER_UP", {"usable", "up"}),
         ("ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP", {"coming_up", "busy"}),
         ("IDLE+CLOUD+DRAIN", {"up", "drained"}),
         ("IDLE+CLOUD+DRAIN+COMPLETING", {"up", "busy", "draining"}),
