@@ -27,7 +27,9 @@ def test_it_is_killed_at_each_kind_of_order(shifts: Shifts) -> None:
             left -= {life.died_at}
         check_arrived(life, order)
         shifts.check(training, same_cluster=inference)
-    assert not left, "it was never killed at these"
+    # Up to 4.1 Soperator may end a drain before the next life of the shift does.
+    may_be_done = {"Undrain"} if shifts.cluster.settings.auto_undrains else set()
+    assert left <= may_be_done, "it was never killed at these"
     queue.end()
     entries = shifts.cluster.ledger()
     check_ledger(entries)
