@@ -141,7 +141,12 @@ def submit_together(
                 raise TogetherRefused(readable_job_name(jobs[place]), place, answer.error)
         done |= zip(places, answers, strict=True)
     if len(goes) > 1:
-        yield from _ask_again(jobs, since, Together.START)
+        answers = yield from _ask_again(jobs, since, Together.START)
+        for place, answer in enumerate(answers):
+            # They were withdrawn in the meantime.
+            if answer.error:
+                yield from _ask_again(jobs, since, Together.END)
+                raise TogetherRefused(readable_job_name(jobs[place]), place, answer.error)
     return tuple(done[place] for place in range(len(jobs)))
 
 
@@ -154,10 +159,12 @@ def take_back(jobs: Sequence[BatchJob], since: datetime | None) -> Steps[None]:
     yield from _ask_again(ended, since, Together.END)
 
 
-def _ask_again(jobs: Sequence[BatchJob], since: datetime | None, together: Together) -> Steps[None]:
+def _ask_again(jobs: Sequence[BatchJob], since: datetime | None, together: Together) -> Steps[list[Submitted]]:
     """Repeat the request for existing jobs, to which no limit on submissions applies."""
+    answers: list[Submitted] = []
     for start in range(0, len(jobs), MOST):
-        yield SubmitOnce(jobs=tuple(jobs[start : start + MOST]), since=since, together=together)
+        answers += yield SubmitOnce(jobs=tuple(jobs[start : start + MOST]), since=since, together=together)
+    return answers
 
 
 def jobs_at_once(limit: RateLimit | None) -> int:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.mappedoperator import MappedOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRuntimeError,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.pipelines.graph import Graph, Segment, states_of
@@ -206,7 +212,11 @@ class SubmitAheadOperator(BaseOperator):
         self._is_submitting = False
 
     def _state(self, context: Context) -> str | None:
-        return states_of(context["ti"], [self.task_id])[self.task_id].get(-1)
+        try:
+            return states_of(context["ti"], [self.task_id])[self.task_id].get(-1)
+        except AirflowRuntimeError as error:
+            self.log.warning("Airflow does not say whether this task was marked in the meantime: %s", error)
+            return "running"
 
     def _was_killed(self) -> bool:
         # By a signal handler, at any time.

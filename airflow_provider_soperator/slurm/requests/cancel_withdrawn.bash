@@ -2,7 +2,7 @@
 # The program of CancelWithdrawn on the cluster.
 lock=${HOME:-/tmp}/.cache/airflow-soperator
 withdrawals=$lock/withdrawn
-compgen -G "$withdrawals/[a-z2-7]*" >/dev/null || exit 0
+compgen -G "$withdrawals/[a-z2-7]*" >/dev/null || has_renamed || exit 0
 work=$(mktemp -d) || exit 1
 trap 'rm -rf -- "$work"' EXIT
 # The program that has the lock does the same in the end.

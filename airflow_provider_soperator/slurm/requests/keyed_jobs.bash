@@ -49,32 +49,59 @@ queue() {
 unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT'
 unfinished+='|EXPEDITING|REQUEUE_FED|REQUEUE_HOLD|RESV_DEL_HOLD)'
 joined() { local IFS=,; echo "$*"; }
+# Jobs by their new names are held and lose their keys, so that none starts as another ends, and the next try finds none
+# of them. A note of each is left, by which it is cancelled if this ends before.
+rename() {
+    local id name
+    local -A ids=()
+    for id in "${!renamed[@]}"; do
+        name=${renamed[$id]}
+        printf %s "$name" >"$withdrawals/.renamed.$id"
+        ids[$name]+=,$id
+    done
+    "$@" scontrol hold "$(joined "${!renamed[@]}")"
+    for name in "${!ids[@]}"; do "$@" scontrol update JobId="${ids[$name]#,}" JobName="$name"; done
+}
+has_renamed() { compgen -G "$withdrawals/.renamed.*" >/dev/null; }
+quietly() { "$@" >/dev/null 2>&1 </dev/null; }
 # The process that was told to end a job may not have lived to see that done.
 cancel_withdrawn() {
-    local file key name ids=() ended=() again=()
-    local -A wanted=() shared=() known=()
+    local file id said key name ended=()
+    local -A wanted=() shared=() known=() renamed=() called=()
     for file in "$withdrawals"/*; do
         key=${file##*/}
         [[ $key =~ ^[a-z2-7]{12}(_[0-9]+)?$ ]] || continue
         wanted[$key]=yes
         [[ $key != *_* ]] || shared[${key%_*}]=yes
     done
-    [ ${#wanted[@]} -gt 0 ] || return 0
+    [ ${#wanted[@]} -gt 0 ] || has_renamed || return 0
     learn "$work/queue" "$unfinished$mark *"
     for key in "${!wanted[@]}"; do
         [ -n "${known[$key]}" ] || continue
-        if [ -s "$withdrawals/$key" ]; then again+=("$key"); else ended+=("${known[$key]}"); fi
+        # Where it has the new name of its job, other submissions have the same key.
+        if [ -s "$withdrawals/$key" ]; then
+            renamed[${known[$key]}]=$(<"$withdrawals/$key")
+        else
+            ended+=("${known[$key]}")
+        fi
     done
-    if [ ${#again[@]} -gt 0 ]; then
-        for key in "${again[@]}"; do ids+=("${known[$key]}"); done
-        # Held, so that none starts as another ends; renamed, so that the next try does not find it.
-        scontrol hold "$(joined "${ids[@]}")" >/dev/null 2>&1 </dev/null
-        for key in "${again[@]}"; do
-            name=$(<"$withdrawals/$key")
-            ! scontrol update JobId="${known[$key]}" JobName="$name" >/dev/null 2>&1 </dev/null || ended+=("${known[$key]}")
+    if [ ${#renamed[@]} -gt 0 ]; then
+        rename quietly
+        # An error does not tell which of them have the new name.
+        queue || return 0
+    fi
+    if has_renamed; then
+        while read -r id said; do
+            [[ $id == *"$mark" && $said == $unfinished"$mark "* ]] || continue
+            name_of "$said"
+            id=${id%"$mark"} called[${id%%[_+]*}]=$name
+        done <"$work/queue"
+        for file in "$withdrawals"/.renamed.*; do
+            id=${file##*.}
+            if [ "${called[$id]}" = "$(<"$file")" ]; then ended+=("$id"); else rm -f -- "$file"; fi
         done
     fi
-    [ ${#ended[@]} -eq 0 ] || scancel "${ended[@]}" >/dev/null 2>&1 </dev/null
+    [ ${#ended[@]} -eq 0 ] || quietly scancel "${ended[@]}"
     # By now no program is left that they could meet.
     find "$withdrawals" -type f -mmin +"$keep" -printf '%f\n' | while read -r key; do
         [ -n "${known[$key]}" ] || rm -f -- "$withdrawals/$key"

@@ -225,6 +225,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
 
 
 _TOUCH = "exec xargs touch --"
+_WRITE = 'while read -r key name; do printf %s "$name" >".new.$key" && mv -f ".new.$key" "$key" || exit; done'
 #: Where the programs look for withdrawals.
 _WITHDRAWALS = '"${HOME:-/tmp}/.cache/airflow-soperator/withdrawn"'
 
@@ -245,8 +246,7 @@ class Withdraw(Order):
         if self.is_void:
             program = f"cd {_WITHDRAWALS} 2>/dev/null || exit 0; exec xargs rm -f --"
         else:
-            write = 'while read -r key name; do printf %s "$name" >"$key" || exit; done' if self.names else _TOUCH
-            program = f"mkdir -p -m 700 {_WITHDRAWALS} && cd {_WITHDRAWALS} && {write}"
+            program = f"mkdir -p -m 700 {_WITHDRAWALS} && cd {_WITHDRAWALS} && {_WRITE if self.names else _TOUCH}"
         names = self.names or ("",) * len(self.keys)
         lines = (f"{key} {name}".rstrip() for key, name in zip(self.keys, names, strict=True))
         return Command(("sh", "-c", program), stdin="".join(f"{line}\n" for line in lines).encode())

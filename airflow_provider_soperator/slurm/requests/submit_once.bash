@@ -263,19 +263,15 @@ if [[ -n $together && -z $refused ]]; then
     done
 fi
 if [[ -n $together && -n $refused ]]; then
-    withdrawn=()
+    declare -A renamed
     for ((item = 0; item < count; item++)); do
         id=${known[${keys[item]}]}
-        [ -z "$id" ] || withdrawn+=("$id")
+        [ -z "$id" ] || renamed[$id]=${names[item]}$withdrawn_suffix
     done
-    if [ ${#withdrawn[@]} -gt 0 ]; then
-        # Held, so that none starts as another ends; renamed, so that the next try does not find it.
-        change scontrol hold "$(joined "${withdrawn[@]}")"
-        for ((item = 0; item < count; item++)); do
-            id=${known[${keys[item]}]}
-            [ -z "$id" ] || change scontrol update JobId="$id" JobName="${names[item]}$withdrawn_suffix"
-        done
-        change scancel "${withdrawn[@]}"
+    if [ ${#renamed[@]} -gt 0 ]; then
+        rename change
+        change scancel "${!renamed[@]}"
+        printf '%s\0' "${!renamed[@]}" | (cd "$withdrawals" && sed -z 's/^/.renamed./' | xargs -0 rm -f --)
     fi
     exit 0
 fi

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from airflow_provider_soperator.client import submissions
+from airflow_provider_soperator.slurm.cluster_records import RateLimit
 from airflow_provider_soperator.slurm.errors import (
     AccountingUnreachable,
     AuthenticationFailed,
@@ -25,11 +29,12 @@ from airflow_provider_soperator.slurm.errors import (
     SubmissionWithdrawn,
     SubmitIncomplete,
     SubmitRefused,
+    TogetherRefused,
 )
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import CommandOutput, Request, submission
-from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
+from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, run_steps
 from airflow_provider_soperator.slurm.requests.submission import (
     CancelWithdrawn,
     SubmitOnce,
@@ -77,9 +82,25 @@ while read -r id owner name; do
 done <"$SLURM_STATE/past"
 """,
     "scancel": """
-for word; do sed -i "s/^$word [A-Z]* /$word CANCELLED /" "$SLURM_STATE/queue"; done
+for word; do sed -Ei "/ COMPLETED /! s/^($word(_[^ ]*)?) [A-Z]+ /\\1 CANCELLED /" "$SLURM_STATE/queue"; done
 """,
-    "scontrol": "",
+    "scontrol": """
+ids= name=
+for word; do
+    [[ $word != JobId=* ]] || ids=${word#*=}
+    [[ $word != JobName=* ]] || name=${word#*=}
+done
+if [ -n "$name" ]; then
+    # As slurmctld does: elements that have ended keep theirs, for which there is an error.
+    for id in ${ids//,/ }; do
+        sed -Ei "/ (COMPLETED|CANCELLED) /! s/^($id(_[^ ]*)?) ([A-Z]+) .*/\\1 \\3 $name/" "$SLURM_STATE/queue"
+    done
+    if grep -Eq "^(${ids//,/|})_[^ ]* COMPLETED " "$SLURM_STATE/queue"; then
+        echo "Job has already finished for job array element" >&2
+        exit 1
+    fi
+fi
+""",
     # Refuses a partition, and more jobs than there is room for, and gives out numbers.
     "sbatch": """
 array=
@@ -158,6 +179,10 @@ class Slurm:
         """The states of the jobs in the queue, by name."""
         rows = (line.split() for line in (self.state / "queue").read_text().splitlines())
         return {name: state for _, state, name in rows}
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The jobs in the queue."""
+        return [tuple(line.split()) for line in (self.state / "queue").read_text().splitlines()]
 
     def put_in_queue(self, *rows: str) -> None:
         with (self.state / "queue").open("a") as lines:
@@ -503,7 +528,7 @@ def chain() -> tuple[BatchJob, ...]:
 
 
 def taken_back(*jobs: BatchJob) -> Withdraw:
-    return Withdraw(keys_of(*jobs), names=tuple(f"{strip_key(job.name or '')} .withdrawn" for job in jobs))
+    return Withdraw(keys_of(*jobs), names=tuple(f"{strip_key(job.name or '')}.withdrawn" for job in jobs))
 
 
 # One is submitted last, beside others or at an earlier time.
@@ -514,10 +539,10 @@ def test_what_is_withdrawn_as_its_jobs_are_submitted_together_frees_their_keys(s
     together = SubmitOnce(jobs=jobs, together=Together.START)
     answers = slurm.take(together)
     assert isinstance(answers[number].error, SubmissionWithdrawn)
-    submitted = slurm.submitted()
-    assert slurm.states() == dict.fromkeys(submitted, "CANCELLED")
-    assert slurm.calls("scontrol").count(".withdrawn") == len(submitted)
+    assert {row[1:] for row in slurm.rows()} == {("CANCELLED", "once.withdrawn")}
     assert "release" not in slurm.calls("scontrol")
+    # Nothing is left for the next one to do.
+    assert slurm.withdrawn() == {str(key_of(jobs[number].name or ""))}
 
 
 def test_whoever_cancels_what_was_submitted_together_frees_its_keys(slurm: Slurm) -> None:
@@ -527,14 +552,61 @@ def test_whoever_cancels_what_was_submitted_together_frees_its_keys(slurm: Slurm
     # It is renamed first; a job that cannot be renamed is left to the next one.
     slurm.fail("scontrol", "slurm_update error: Unable to contact slurm controller (connect failure)")
     slurm.take(CancelWithdrawn())
-    assert set(slurm.states().values()) == {"PENDING"}
+    assert {state for _, state, _ in slurm.rows()} == {"PENDING"}
     (slurm.state / "scontrol.fails").unlink()
     slurm.ask(*new_jobs())
-    assert set(slurm.calls("scancel").split()) == {"1", "2", "3"}
-    hold, *updates = slurm.calls("scontrol").splitlines()[-4:]
+    assert [row[1:] for row in slurm.rows()[:3]] == [("CANCELLED", "once.withdrawn")] * 3
+    hold, rename = slurm.calls("scontrol").splitlines()[-2:]
     assert sorted(hold.removeprefix("hold ").split(",")) == ["1", "2", "3"]
-    names = {f"JobName={strip_key(job.name or '')} .withdrawn" for job in jobs}
-    assert {update.partition(" ")[2].partition(" ")[2] for update in updates} == names
+    assert rename.endswith(" JobName=once.withdrawn")
+    answers = slurm.take(SubmitOnce(jobs=jobs, together=Together.START))
+    assert [one.adopted for one in answers] == [False] * 3
+
+
+@pytest.mark.parametrize("ends", [CancelWithdrawn(), None])
+def test_a_job_that_has_lost_its_key_is_cancelled_by_the_next_one(slurm: Slurm, ends: CancelWithdrawn | None) -> None:
+    """slurmctld renames it, and then goes away, or the process ends."""
+    jobs = chain()
+    end = ends or SubmitOnce(jobs=jobs, together=Together.END)
+    slurm.take(SubmitOnce(jobs=jobs, together=Together.START))
+    slurm.take(taken_back(*jobs))
+    slurm.fail("scancel", "scancel: error: Kill job error on job id 1: Socket timed out on send/recv operation")
+    with contextlib.suppress(SlurmError):
+        slurm.take(end)
+    assert {row[1:] for row in slurm.rows()} == {("PENDING", "once.withdrawn")}
+    (slurm.state / "scancel.fails").unlink()
+    slurm.put_in_queue("8 PENDING once.withdrawn")
+    slurm.take(CancelWithdrawn())
+    assert slurm.rows() == [
+        *((str(number), "CANCELLED", "once.withdrawn") for number in (1, 2, 3)),
+        # Somebody's own.
+        ("8", "PENDING", "once.withdrawn"),
+    ]
+    slurm.take(CancelWithdrawn())
+    assert slurm.withdrawn() == {key.text for key in keys_of(*jobs)}
+
+
+def test_an_array_is_cancelled_whatever_has_ended_of_it(slurm: Slurm) -> None:
+    [job] = new_jobs()
+    slurm.put_in_queue(f"5_0 COMPLETED {job.name}", f"5_1 RUNNING {job.name}", f"5_[2-3] PENDING {job.name}")
+    slurm.take(taken_back(job))
+    slurm.take(CancelWithdrawn())
+    assert [state for _, state, _ in slurm.rows()] == ["COMPLETED", "CANCELLED", "CANCELLED"]
+
+
+def test_what_is_withdrawn_as_several_requests_are_completed_is_refused(slurm: Slurm) -> None:
+    jobs = chain()
+    slow = RateLimit(bucket=40, refill=1, period=timedelta(seconds=75))
+
+    def ask(request: Request[Any]) -> Any:
+        if isinstance(request, SubmitOnce) and request.together is Together.START:
+            slurm.meanwhile("squeue", jobs[1])
+        return slurm.take(request)
+
+    with pytest.raises(TogetherRefused) as refused:
+        run_steps(submissions.submit_together(jobs, None, slow), ask)
+    assert isinstance(refused.value.__cause__, SubmissionWithdrawn)
+    assert {row[1:] for row in slurm.rows()} == {("CANCELLED", "once.withdrawn")}
 
 
 def test_who_takes_jobs_back_before_they_are_submitted_still_meets_their_submission(slurm: Slurm) -> None:
