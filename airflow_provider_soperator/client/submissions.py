@@ -137,17 +137,23 @@ def submit_together(
         answers = yield from explained_answers(batch, answers)
         for place, answer in zip(places, answers, strict=True):
             if answer.error:
-                yield from _ask_again([jobs[place] for place in sorted(done)], since, Together.END)
-                raise TogetherRefused(readable_job_name(jobs[place]), place, answer.error)
+                yield from _refuse(jobs, place, answer.error, sorted(done), since)
         done |= zip(places, answers, strict=True)
     if len(goes) > 1:
         answers = yield from _ask_again(jobs, since, Together.START)
         for place, answer in enumerate(answers):
             # They were withdrawn in the meantime.
             if answer.error:
-                yield from _ask_again(jobs, since, Together.END)
-                raise TogetherRefused(readable_job_name(jobs[place]), place, answer.error)
+                yield from _refuse(jobs, place, answer.error, range(len(jobs)), since)
     return tuple(done[place] for place in range(len(jobs)))
+
+
+def _refuse(
+    jobs: Sequence[BatchJob], refused: int, error: SlurmError, there: Iterable[int], since: datetime | None
+) -> Steps[None]:
+    """Cancel those that are there, as one is refused, and raise that."""
+    yield from _ask_again([jobs[place] for place in there], since, Together.END)
+    raise TogetherRefused(readable_job_name(jobs[refused]), refused, error)
 
 
 def take_back(jobs: Sequence[BatchJob], since: datetime | None) -> Steps[None]:

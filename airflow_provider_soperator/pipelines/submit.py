@@ -55,15 +55,15 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.client.sync import SlurmClient
 
-#: What fails a task that is told to end while it submits.
-KILLED = "the task was told to end while it submitted its jobs: they are cancelled, and another try submits them anew"
-
 
 class ToldToEnd(AirflowException):
     """A task is told to end while it submits."""
 
     def __init__(self) -> None:
-        super().__init__(KILLED)
+        super().__init__(
+            "the task was told to end while it submitted its jobs: they are cancelled, "
+            "and another try submits them anew"
+        )
 
 
 class SubmitAheadOperator(BaseOperator):

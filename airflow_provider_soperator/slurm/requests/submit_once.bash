@@ -270,8 +270,9 @@ if [[ -n $together && -n $refused ]]; then
     done
     if [ ${#renamed[@]} -gt 0 ]; then
         rename change
-        change scancel "${!renamed[@]}"
-        printf '%s\0' "${!renamed[@]}" | (cd "$withdrawals" && sed -z 's/^/.renamed./' | xargs -0 rm -f --)
+        ended=("${!renamed[@]}")
+        change scancel "${ended[@]}"
+        rm -f -- "${ended[@]/#/$withdrawals/.renamed.}"
     fi
     exit 0
 fi

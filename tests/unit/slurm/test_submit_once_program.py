@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -43,7 +43,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     Withdraw,
 )
 from airflow_provider_soperator.slurm.states import JobBase, JobFlag, JobState
-from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of, strip_key
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from tests.submissions import after, new_jobs
 
 T = TypeVar("T")
@@ -528,7 +528,8 @@ def chain() -> tuple[BatchJob, ...]:
 
 
 def taken_back(*jobs: BatchJob) -> Withdraw:
-    return Withdraw(keys_of(*jobs), names=tuple(f"{strip_key(job.name or '')}.withdrawn" for job in jobs))
+    """The first request of the process that takes them back."""
+    return cast("Withdraw", next(submissions.take_back(jobs, None)))
 
 
 # One is submitted last, beside others or at an earlier time.
