@@ -22,6 +22,7 @@ _MAKES = "get list create patch delete"
 RIGHTS = {
     "active-checks": "activechecks.slurm.nebius.ai list; cronjobs.batch get; jobs.batch get list create delete",
     "backups": "schedules.k8up.io get; backups.k8up.io get list create",
+    "evictions": "/nodes list patch; /pods list; /pods/eviction create",
     "exec": "pods list; pods/exec get create",
     "health": "pods list; /nodes list",
     "leases": "leases.coordination.k8s.io get create patch",
@@ -32,7 +33,11 @@ RIGHTS = {
     "readiness": f"{_READS}; pods list",
     "replacement": "pods list; /nodes list",
     "resizing": f"{_READS}; pods list; nodesets/scale.slurm.nebius.ai patch; nodesets.slurm.nebius.ai get",
+    "scaling": "deployments.apps get patch; deployments/scale.apps get patch; pods list; "
+    "horizontalpodautoscalers.autoscaling list patch; scaledobjects.keda.sh list patch",
 }
+#: Features of inference, which may be in another namespace or cluster: the doctor looks at them where it is asked to.
+_OF_INFERENCE = ("evictions", "scaling")
 
 
 class Right(NamedTuple):
@@ -52,7 +57,7 @@ def rights_of_feature(feature: str, namespace: str) -> Iterator[Right]:
     for one in RIGHTS[feature].split("; "):
         where, *verbs = one.split()
         place, slash, name = where.partition("/")
-        if not slash or place in ("pods", "nodesets"):
+        if not slash or place in ("pods", "nodesets", "deployments"):
             place, name = namespace, where
         resource, _, group = name.partition(".")
         for verb in verbs:
@@ -74,7 +79,7 @@ async def _kubernetes(hook: SoperatorClusterHook, needed: Collection[str], of_cl
     async with hook.objects() as objects:
         await objects.check_namespace()
         yield Verdict("kubernetes", f"the API answers at {objects.client.configuration.host}")
-        features = RIGHTS if of_cluster else needed
+        features = [one for one in RIGHTS if one in needed or (of_cluster and one not in _OF_INFERENCE)]
         wanted = {feature: list(rights_of_feature(feature, hook.namespace)) for feature in features}
         asked = list(dict.fromkeys(right for rights in wanted.values() for right in rights))
         allowed = dict(zip(asked, await asyncio.gather(*(_may(objects, right) for right in asked)), strict=True))

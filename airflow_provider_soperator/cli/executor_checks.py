@@ -16,7 +16,7 @@ from async_timeout import timeout
 from airflow_provider_soperator.cli.verdicts import Verdict, judged
 from airflow_provider_soperator.executors import SlurmExecutor
 from airflow_provider_soperator.executors.books import News, NewsKind
-from airflow_provider_soperator.executors.environment import installed_packages, lent
+from airflow_provider_soperator.executors.environment import installed_packages, lent, local_packages
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import SHARE
 from airflow_provider_soperator.slurm.files import FileRequest
@@ -85,7 +85,7 @@ async def _executor(asked: Mapping[str, str]) -> AsyncIterator[Verdict]:
         client, folder = await keeper.connection.prepared()
         yield Verdict("executor", f"{folder.python} has this Airflow; files of tasks are in {folder.root}")
         there = await client.ask(LookAtAirflow(folder.python, keeper.env))
-        for verdict in (_packages(there["packages"]), *_bundles(there["bundles"])):
+        for verdict in (*_packages(there["packages"]), *_bundles(there["bundles"])):
             yield verdict
         yield _way_back(await trial(executor, asked, _JOB), keeper.env["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"])
     finally:
@@ -124,14 +124,19 @@ async def trial(executor: SlurmExecutor, asked: Mapping[str, Any], patience: flo
     return [ends[task.leg] for task in tasks] if len(ends) == len(tasks) else last
 
 
-def _packages(there: Mapping[str, str]) -> Verdict:
+def _packages(there: Mapping[str, str]) -> Iterator[Verdict]:
+    if absent := sorted(name for name in local_packages() if name.lower() not in there):
+        said = f"the nodes have no {', '.join(absent)}, which no index has in the version of the scheduler"
+        remedy = "if DAGs import it there, set executor_python to a Python that has it, or name it in executor_packages"
+        yield Verdict("packages", said, remedy, "note")
     ours = dict(package.lower().split("==") for package in installed_packages())
     differing = [name for name, version in ours.items() if there.get(name) != version]
     if not differing:
-        return Verdict("packages", f"the nodes have all {len(ours)} packages of the scheduler")
+        yield Verdict("packages", f"the nodes have all {len(ours)} packages of the scheduler")
+        return
     told = ", ".join(f"{name} {there.get(name, 'is missing')}" for name in differing[:3])
     said = f"of {len(ours)} packages of the scheduler {len(differing)} are not the same on nodes: {told}"
-    return Verdict("packages", said, "install them there as far as DAGs import them", "note")
+    yield Verdict("packages", said, "install them there as far as DAGs import them", "note")
 
 
 def _bundles(there: Mapping[str, str]) -> Iterator[Verdict]:

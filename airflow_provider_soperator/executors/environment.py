@@ -80,9 +80,14 @@ class WithdrawLegs(UnpackFiles):
 def installed_packages() -> tuple[str, ...]:
     """The packages of this process at their versions, without those that come from no index."""
     packages = [package for package in metadata.distributions() if package.name]
-    local = {package.name for package in packages if package.read_text("direct_url.json")}
+    local = local_packages()
     found = {f"{package.name}=={package.version}" for package in packages if package.name not in local}
     return tuple(sorted(found, key=str.lower))
+
+
+def local_packages() -> set[str]:
+    """The names of the packages of this process that come from no index."""
+    return {one.name for one in metadata.distributions() if one.name and one.read_text("direct_url.json")}
 
 
 def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:

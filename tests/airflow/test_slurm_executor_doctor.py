@@ -76,6 +76,7 @@ def other_server() -> Iterator[str]:
 
 def more_packages(bench: Bench) -> None:
     bench.monkeypatch.setattr(executor_checks, "installed_packages", lambda: ("no-such-package==1", "pip==0.1"))
+    bench.monkeypatch.setattr(executor_checks, "local_packages", lambda: {"Our-DAGs", "pip"})
 
 
 def no_partition(bench: Bench) -> None:
@@ -99,6 +100,7 @@ FAULTS: dict[str, tuple[Any, ...]] = {
             b.set("core", execution_api_server_url="http://127.0.0.1:9/execution/"),
         ),
         "packages .* 2 are not the same on nodes: no-such-package is missing, pip ",
+        "the nodes have no Our-DAGs, which no index has",
         "is in /no/dags on the nodes",
         "its node did not reach Airflow's API server",
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator
 from copy import deepcopy
@@ -23,18 +24,25 @@ from kubernetes_asyncio.client import CoreV1Api
 
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
+from airflow_provider_soperator.capacity.targets.protocol import SessionContext
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.operators.cluster import BackupJailOperator
 from airflow_provider_soperator.provisioning.parts import NodeSet
 from airflow_provider_soperator.provisioning.spec import KubernetesObjects
 from airflow_provider_soperator.sensors.cluster import ClusterReadySensor
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 from airflow_provider_soperator.slurm.requests import ListNodes
+from airflow_provider_soperator.soperator import evictions
 from airflow_provider_soperator.soperator.active_checks import ActiveChecks
 from airflow_provider_soperator.soperator.kinds import NODE_SET
 from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.work.backups import jail_backups
+from sandbox.cloud.landscape import NODESET_NAME_LABEL
 from sandbox.settings import NAMESPACE, STATIC_SET
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
@@ -46,6 +54,10 @@ MANIFESTS = Path(__file__).parents[2] / "docs" / "rbac"
 #: Where the sandbox has no controllers, so that clusters can be made and destroyed.
 ELSEWHERE = "inference"
 RUN = "rights-by-hand"
+#: Workloads with an autoscaler of either kind.
+BY_LOAD, BY_DEMAND = "by-load", "by-demand"
+LOG = logging.getLogger("rights")
+REFUSALS = (TransportError, CapacityMistake, AirflowException, AirflowFailException)
 #: Rights without which the feature goes on, in these tests or with less to tell.
 SPARE = {
     # The double takes the one, the API server from 1.35 on the other.
@@ -97,6 +109,21 @@ async def use_lease(conn_id: str, namespace: str) -> None:
         assert await lease.write(record, now, timedelta(minutes=5), await lease.read())
 
 
+async def use_evictions(conn_id: str, namespace: str) -> None:
+    async with SoperatorClusterHook(conn_id).objects(rights=evictions.RIGHTS) as objects:
+        label = f"{NODESET_NAME_LABEL}={STATIC_SET}"
+        assert await evictions.PodEvictions(objects, label, "to see its rights", None, LOG).check()
+
+
+async def use_scaling(conn_id: str, namespace: str) -> None:
+    for name in (BY_LOAD, BY_DEMAND):
+        where: Any = {"kubernetes_conn_id": conn_id, "namespace": namespace, "resource": name}
+        target = KubernetesScaleTarget(name="inference", gpus_per_unit=8, pin_hpa=True, **where)
+        async with target.open(SessionContext(block="block", key="key"), ShiftClients(), LOG) as session:
+            await session.look()
+            await session.check(1, CapacityBlock(id="block", limit=8, usage=0))
+
+
 async def use_exec(conn_id: str, namespace: str) -> None:
     async with SlurmHook(conn_id).async_client() as slurm:
         assert await slurm.ask(ListNodes())
@@ -137,6 +164,7 @@ def use_health(conn_id: str, namespace: str) -> None:
 USES: dict[str, Callable[[str, str], Awaitable[None] | None]] = {
     "active-checks": use_checks,
     "backups": use_backups,
+    "evictions": use_evictions,
     "exec": use_exec,
     "health": use_health,
     "leases": use_lease,
@@ -146,6 +174,7 @@ USES: dict[str, Callable[[str, str], Awaitable[None] | None]] = {
     # It asks what the health sensor asks.
     "replacement": use_health,
     "resizing": use_resizing,
+    "scaling": use_scaling,
 }
 
 
@@ -239,6 +268,43 @@ def scripts(cluster: Cluster, connections: Connections) -> Iterator[None]:
     asyncio.run(change(False))
 
 
+@pytest.fixture
+def workloads(cluster: Cluster, tmp_path: Path) -> Iterator[None]:
+    """Inference that Flux keeps, without replicas."""
+    labels = {"app": "llm", "kustomize.toolkit.fluxcd.io/name": "apps"}
+    container = {"name": "llm", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"app": "llm"}}, "template": template}
+
+    def thing(version: str, kind: str, name: str, spec: object) -> dict[str, object]:
+        metadata = {"name": name, "namespace": ELSEWHERE, "labels": labels}
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+    def scaled(name: str) -> dict[str, str]:
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+
+    things = [
+        *(thing("apps/v1", "Deployment", name, spec) for name in (BY_LOAD, BY_DEMAND)),
+        thing(
+            "autoscaling/v2",
+            "HorizontalPodAutoscaler",
+            BY_LOAD,
+            {"scaleTargetRef": scaled(BY_LOAD), "minReplicas": 1, "maxReplicas": 1},
+        ),
+        thing(
+            "keda.sh/v1alpha1",
+            "ScaledObject",
+            BY_DEMAND,
+            {"scaleTargetRef": scaled(BY_DEMAND), "minReplicaCount": 0, "maxReplicaCount": 0, "triggers": []},
+        ),
+    ]
+    file = tmp_path / "workloads.yaml"
+    file.write_text(yaml.safe_dump_all(things))
+    cluster.kubectl("apply", "--filename", str(file))
+    yield
+    cluster.kubectl("delete", "--filename", str(file))
+
+
 def clean(cluster: Cluster) -> None:
     """Remove what features have made, and could not remove."""
     custom, client = cluster.custom_objects, cluster.kubernetes.api_client
@@ -262,12 +328,13 @@ def test_each_manifest_has_a_feature_that_uses_it() -> None:
     assert {path.stem for path in MANIFESTS.glob("*.yaml")} == {"account", *USES}
 
 
-@pytest.mark.usefixtures("scripts")
+@pytest.mark.usefixtures("scripts", "workloads")
 @pytest.mark.parametrize("feature", sorted(USES))
 def test_a_feature_has_the_rights_that_it_needs_and_no_other(
     feature: str, cluster: Cluster, connections: Connections, tmp_path: Path
 ) -> None:
-    account = Account(cluster, connections, tmp_path, ELSEWHERE if feature == "provisioning" else NAMESPACE)
+    namespace = ELSEWHERE if feature in ("provisioning", "scaling") else NAMESPACE
+    account = Account(cluster, connections, tmp_path, namespace)
     whole = account.rights(feature)
     try:
         account.has(feature, whole)
@@ -279,7 +346,7 @@ def test_a_feature_has_the_rights_that_it_needs_and_no_other(
                 account.use(feature)
                 clean(cluster)
                 continue
-            with pytest.raises((TransportError, AirflowException, AirflowFailException)) as refused:
+            with pytest.raises(REFUSALS) as refused:
                 account.use(feature)
             words = str(refused.value)
             # What could not be done, and what the account needs for it.

@@ -136,6 +136,9 @@ class KubernetesScaleSession(Session):
         with refuse_forbidden(target.name):
             # A dry run needs the same rights.
             await self._workload.set_replicas(scale, _replicas(scale), dry_run=True)
+            if workloads.source_of(thing):
+                # To note that it was put back.
+                await self._workload.change(autoscalers.annotated({}), dry_run=True)
             if autoscaler:
                 autoscaler.check()
                 await self._workload.change(autoscalers.annotated({}), autoscaler, dry_run=True)
