@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.capacity.allocation import Units, one_of, refuse_unknown_targets
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
+from airflow_provider_soperator.capacity.overrides import check_words
 from airflow_provider_soperator.capacity.targets import BoughtNodes, Target
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ClusterError, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
@@ -46,6 +47,9 @@ class DesiredAllocation:
     why: str
     #: When the shift to the next allocation begins, if that is known.
     stops_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        check_words(self.why)
 
 
 class Superseded(CapacityError):

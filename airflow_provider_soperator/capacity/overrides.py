@@ -39,6 +39,7 @@ class Override:
         if self.dates.is_yearly:
             raise CapacityMistake(f"the override {self.when!r} comes back each year", "name the year")
         object.__setattr__(self, "allocation", checked_allocation(self.allocation, f"the override {self.when!r}"))
+        check_words(self.name)
 
     @cached_property
     def dates(self) -> Dates:
@@ -48,6 +49,16 @@ class Override:
     def name(self) -> str:
         """The override in plans and pages."""
         return " ".join(filter(None, ["override", self.by and f"by {self.by}", self.because and f"({self.because})"]))
+
+
+def check_words(why: str) -> None:
+    """Raise ``CapacityMistake`` for words that cannot be the reason of a drain, where a shift puts them."""
+    from airflow_provider_soperator.slurm.node_conditions import check_reason
+
+    try:
+        check_reason(why)
+    except ValueError as error:
+        raise CapacityMistake(str(error)) from None
 
 
 def kept_overrides(key: str | None) -> list[Override]:

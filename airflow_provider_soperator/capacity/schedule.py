@@ -200,7 +200,8 @@ class CapacitySchedule:
         # When clocks show an hour for the second time, those that have begun by now are later on them.
         begun = [one.dates.start for one in self.overrides if instant(one.dates.start, self.zone) <= since]
         when = "/".join(f"{moment:%Y-%m-%dT%H:%M:%S}" for moment in (max([begins, *begun]), wall))
-        return Override(when, units, by, because)
+        # What is pasted has line breaks and other blanks.
+        return Override(when, units, by, " ".join(because.split()))
 
     def due(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover whose shift is due to begin by a moment: it supersedes all older ones."""

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from airflow_provider_soperator.health.findings import acted_upon
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_ours, refuse_orders
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, check_reason, is_ours
 from airflow_provider_soperator.slurm.node_orders import NodeStep, because, held
 from airflow_provider_soperator.slurm.requests import Drain, NodeOrder, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
@@ -84,7 +84,7 @@ class ReplacementOptions:
 
     def __post_init__(self) -> None:
         # An owner who can have no drains, and a reason that is another order, are refused before the first.
-        refuse_orders(self.reason)
+        check_reason(self.reason)
         reason(self.owner, self.reason)
 
 

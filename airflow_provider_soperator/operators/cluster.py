@@ -20,7 +20,7 @@ from airflow_provider_soperator.operators.provisioning import (
 )
 from airflow_provider_soperator.operators.work import WorkOperator, task_name
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects
-from airflow_provider_soperator.slurm.node_conditions import DrainReason, refuse_orders
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, check_reason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
 from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, number_or_share
 from airflow_provider_soperator.work.protocols import emit
@@ -135,7 +135,7 @@ class ScaleNodeSetOperator(WorkOperator):
         check_choice("mode", self.mode, MODES)
         owner = self.drain_owner or f"{self.dag_id}/{self.nodeset}"
         DrainReason(owner)
-        refuse_orders(self.reason)
+        check_reason(self.reason)
         return NodeSetResize(
             where=ClusterConnections(
                 self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
 from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
-from airflow_provider_soperator.slurm.node_conditions import refuse_orders
+from airflow_provider_soperator.slurm.node_conditions import check_reason
 from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of, number_or_share
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class DrainNodesOperator(_MoveNodesOperator):
         self.reason = reason
         self.wait_for_jobs = wait_for_jobs
         if not is_template(reason):
-            refuse_orders(reason)
+            check_reason(reason)
 
     def order(self) -> dict[str, Any]:
         return {"action": "drain", "reason": self.reason, "wait_for_jobs": is_on(self.wait_for_jobs)}

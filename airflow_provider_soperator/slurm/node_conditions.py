@@ -133,6 +133,8 @@ KNOWN_REASONS = (
 )
 
 
+#: Bytes of a reason, which is kept with what else says whose it is.
+_MOST_OF_REASON = 768
 #: Texts on which Soperator acts wherever they stand in a drain's reason, in the order in which it looks for them.
 ORDERS = (
     "Kill task failed",
@@ -144,8 +146,10 @@ ORDERS = (
 )
 
 
-def refuse_orders(why: str) -> None:
-    """Raise ``ValueError`` for the reason of a drain that Soperator would take for an order of its own."""
+def check_reason(why: str) -> None:
+    """Raise ``ValueError`` for what can be no reason of a drain, or what Soperator would take for an order."""
+    if not why.isprintable() or len(why.encode()) > _MOST_OF_REASON:
+        raise ValueError(f"the reason {why!r} must be one printable line of at most {_MOST_OF_REASON} bytes")
     if order := next((text for text in ORDERS if text in why), None):
         raise ValueError(
             f"the reason {why!r} has {order!r} in it, on which Soperator reboots or replaces the machine of a drained "

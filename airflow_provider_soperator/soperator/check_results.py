@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.node_conditions import DrainReason, refuse_orders
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, check_reason
 from airflow_provider_soperator.slurm.states import JobBase
 
 #: Job states that mean a fault of the node. Other jobs were ended by a person or a program.
@@ -157,7 +157,7 @@ def drain_reason(owner: str, why: str) -> str:
 def refuse_unread(why: str) -> None:
     """Raise ``ValueError`` for a reason that looks as if Soperator acted on it, but cannot be parsed by it."""
     prefix = _PREFIX.match(why)
-    refuse_orders(why[prefix.end() :] if prefix else why)
+    check_reason(why[prefix.end() :] if prefix else why)
     if prefix and not _FOR_SOPERATOR.fullmatch(why):
         raise ValueError(
             f"Soperator does not act on {why!r}: write it as '[node_problem] name: what is wrong', or without "

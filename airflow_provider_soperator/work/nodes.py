@@ -20,12 +20,12 @@ from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import (
     WORDS,
     DrainReason,
+    check_reason,
     chosen,
     in_lines,
     is_anothers,
     is_ours,
     loss_rank,
-    refuse_orders,
     refuse_unknown,
 )
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
@@ -67,7 +67,7 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     def __post_init__(self) -> None:
         # An owner who can have no drains, and a reason that is another order, are refused before the first.
         DrainReason(self.owner, self.reason)
-        refuse_orders(self.reason)
+        check_reason(self.reason)
         self._already: tuple[str, ...] = ()
         self._static: frozenset[str] | None = None
         self._chosen: set[str] = set()

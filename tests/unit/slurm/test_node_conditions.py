@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_soperator.slurm import node_conditions
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import DrainReason, explain, refuse_orders
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, check_reason, explain
 from airflow_provider_soperator.slurm.states import NodeState
 
 QUESTIONS = ("usable", "up", "off", "going_off", "coming_up", "busy", "draining", "drained")
@@ -115,11 +115,17 @@ def test_reasons_that_others_give(reason: str, takes_machine: bool, heals: bool)
 @pytest.mark.parametrize("why", ["after Kill task failed", "see [node_problem] of May", "[user_problem]"])
 def test_a_reason_that_soperator_would_act_on_is_refused(why: str) -> None:
     with pytest.raises(ValueError, match="on which Soperator reboots or replaces the machine"):
-        refuse_orders(why)
+        check_reason(why)
+
+
+@pytest.mark.parametrize("why", ["a\nb", "a\xa0b", "ü" * 400])
+def test_a_reason_that_slurm_or_its_readers_could_not_have_is_refused(why: str) -> None:
+    with pytest.raises(ValueError, match="must be one printable line of at most 768 bytes"):
+        check_reason(why)
 
 
 def test_other_reasons_are_not_refused() -> None:
-    refuse_orders("a new driver; tasks that were killed have failed")
+    check_reason("a new driver; tasks that were killed have failed")
 
 
 def test_what_is_found_first_by_soperator_counts() -> None:
