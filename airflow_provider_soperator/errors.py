@@ -41,6 +41,12 @@ class ClusterError(Exception):
         return self.retryable
 
 
+class AirflowAway(ClusterError):
+    """Airflow's own API has not answered, so that what it keeps is not known."""
+
+    retryable = True
+
+
 class ConnectionMistake(ValueError):
     """A connection that cannot work as it is written; the message names the field."""
 

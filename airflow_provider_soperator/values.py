@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_soperator.errors import name_remedy
+from airflow_provider_soperator.errors import AirflowAway, name_remedy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -60,11 +60,35 @@ def _adapter(kind: type) -> Any:
     return _ADAPTERS[kind]
 
 
-def kept(key: str, otherwise: T) -> T:
-    """What an Airflow Variable keeps, as JSON."""
-    from airflow.sdk import Variable
+def variable(key: str) -> str | None:
+    """The text of an Airflow Variable; None if there is none. Raises ``AirflowAway`` while that is not known.
 
-    said = Variable.get(key, default=None)
+    To ``Variable.get`` one of which the API does not tell is missing, so the API is asked for that once more.
+    """
+    from airflow.sdk import Variable
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable
+
+    found: str | None = Variable.get(key, default=None)
+    # The API server and commands have none: they read the database themselves.
+    api: Any = getattr(task_runner, "SUPERVISOR_COMMS", None)
+    if found is not None or api is None:
+        return found
+    try:
+        answer = api.send(GetVariable(key=key))
+    except AirflowRuntimeError as error:
+        answer = error.error
+    if not isinstance(answer, ErrorResponse):
+        return str(answer.value)
+    if answer.error is ErrorType.VARIABLE_NOT_FOUND:
+        return None
+    raise AirflowAway(f"Airflow's API does not tell what its Variable {key} keeps ({answer.error.value})")
+
+
+def kept(key: str, otherwise: T) -> T:
+    """What an Airflow Variable keeps, as JSON; see ``variable``."""
+    said = variable(key)
     found: T = json.loads(said) if said else otherwise
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_soperator.capacity.calendar import utc
 from airflow_provider_soperator.capacity.holdings import Allocation, World
 from airflow_provider_soperator.capacity.targets.protocol import JobLosses
+from airflow_provider_soperator.errors import AirflowAway
 from airflow_provider_soperator.values import keep, kept
 
 if TYPE_CHECKING:
@@ -200,6 +202,13 @@ def gauges(report: Mapping[str, Any]) -> Iterable[tuple[str, float, Mapping[str,
 def kept_reports(dag_id: str) -> list[dict[str, Any]]:
     """The reports of the last windows, the newest last."""
     return kept(f"{dag_id}_windows", [])
+
+
+def last_report(dag_id: str) -> dict[str, Any] | None:
+    """The report of the last window, as far as it is known: a shift that is over does not fail for it."""
+    with suppress(AirflowAway, IndexError):
+        return kept_reports(dag_id)[-1]
+    return None
 
 
 def keep_report(dag_id: str, report: Mapping[str, Any]) -> None:

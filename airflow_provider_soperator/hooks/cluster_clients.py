@@ -32,7 +32,7 @@ from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.kinds import NODE, POD
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.workloads import Pod, pods_on_hosts
-from airflow_provider_soperator.values import NAMESPACE
+from airflow_provider_soperator.values import NAMESPACE, variable
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
@@ -182,7 +182,7 @@ def installation_id() -> str:
     It is of a Variable, which lives as long as Airflow's database, and of the address, which a copy of the database
     does not share.
     """
-    if not (known := Variable.get(_VARIABLE, default=None)):
+    if not (known := variable(_VARIABLE)):
         why = "Tells this Airflow apart in the leases of capacity blocks"
         try:
             Variable.set(_VARIABLE, uuid4().hex, description=why)
@@ -190,6 +190,6 @@ def installation_id() -> str:
             # Only a task can write it. Where a plan is looked at outside of one, no shift has run yet.
             return ""
         # Another task may have set it a moment later.
-        known = Variable.get(_VARIABLE)
+        known = variable(_VARIABLE)
     address = conf.get("api", "base_url", fallback="") or ""
     return sha256(f"{known} {address.rstrip('/')}".encode()).hexdigest()[:12]

@@ -288,13 +288,13 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The shift is over, or cannot go on."""
-        from airflow_provider_soperator.capacity.figures import kept_reports
+        from airflow_provider_soperator.capacity.figures import last_report
         from airflow_provider_soperator.capacity.reconciliation import keep_as_is
         from airflow_provider_soperator.work.protocols import result_of
 
         if report := event.get("report"):
             self._tell(report)
-            report["window"] = next(reversed(kept_reports(self.dag_id)), None) if self.overrides_variable else None
+            report["window"] = last_report(self.dag_id) if self.overrides_variable else None
             context["ti"].xcom_push("report", report)
         else:
             self._count("failed")

@@ -25,7 +25,7 @@ from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCommand
-from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
+from airflow_provider_soperator.errors import AirflowAway, CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.pipelines.graph import is_ended, states_of
 from airflow_provider_soperator.transports.transport_errors import FAILURES
@@ -103,7 +103,7 @@ class ShiftTrigger(KillableTrigger):
         try:
             while not (await asyncio.wait([shift], timeout=_LOOK))[0]:
                 # The next plan fails with a mistake in the overrides; Airflow may answer the next time.
-                with suppress(CapacityMistake, AirflowRuntimeError):
+                with suppress(CapacityMistake, AirflowAway, AirflowRuntimeError):
                     await self._check_wish()
             return shift.result()
         finally:
@@ -135,9 +135,9 @@ class ShiftTrigger(KillableTrigger):
                 order = ShiftOrder.read(self.order)
                 self._at_work = await call(ShiftAtWork.begin, order, record, order.until if self.wish else None)
             known = await call(self._at_work.commands)
-            # To Airflow a Variable that cannot be read is missing.
+            # A Variable that a secrets backend cannot read is missing.
             self._commands = max(known, self._commands, key=len)
-        except AirflowRuntimeError:
+        except (AirflowAway, AirflowRuntimeError):
             pass
         except Exception as error:
             # A shift does not end because a Variable was edited, or may not be read.
@@ -162,7 +162,7 @@ class ShiftTrigger(KillableTrigger):
 
     async def _note_end(self, how: str) -> None:
         """Note that this shift can be steered no more."""
-        with suppress(AirflowRuntimeError):
+        with suppress(AirflowAway, AirflowRuntimeError):
             at_work = self._at_work or await call(ShiftAtWork.find, self.order["block"])
             if at_work and at_work.key == self.order["key"]:
                 await call(at_work.end, how, datetime.now(timezone.utc))
@@ -210,7 +210,11 @@ async def _notify(callback: Mapping[str, Any], context: dict[str, Any]) -> None:
 
 
 async def _is_under_way(record: ShiftRecord) -> bool:
-    return await call(is_under_way, record.task)
+    try:
+        return await call(is_under_way, record.task)
+    except AirflowRuntimeError:
+        # As long as Airflow does not answer, the term of the lease decides.
+        return True
 
 
 def is_under_way(task: str) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk import conf
+from airflow.sdk import Variable, conf
 
-from airflow_provider_soperator.hooks import cluster_clients
 from airflow_provider_soperator.hooks.cluster_clients import installation_id
 
 
@@ -25,7 +24,8 @@ class Airflow:
         self.variables.setdefault(key, value)
 
     def id(self, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setattr(cluster_clients, "Variable", self)
+        monkeypatch.setattr(Variable, "get", self.get)
+        monkeypatch.setattr(Variable, "set", self.set)
         monkeypatch.setattr(conf, "get", lambda section, key, **options: self.address)
         return installation_id()
 

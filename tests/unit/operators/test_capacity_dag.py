@@ -22,7 +22,7 @@ from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.reconciliation import approval_of
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
-from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.errors import AirflowAway, CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.operators import approval, capacity
 from airflow_provider_soperator.operators.approval import ApproveShiftOperator
@@ -205,6 +205,32 @@ def test_what_the_form_says_holds_until_its_end_for_all_runs(airflow: Airflow) -
     assert airflow.order.desired == {"training": 3, "inference": 4}
     airflow.run("shift", desired={"training": "1", "inference": "1"})
     assert [one["when"] for one in json.loads(airflow.variables[KEY])] == ["2026-11-24T11:00:00/2026-11-24T20:00:00"]
+
+
+def test_why_one_overrides_is_refused_where_it_could_not_be_the_reason_of_a_drain(airflow: Airflow) -> None:
+    form = {**FORM, "because": "worker-5 has [hardware_problem] gpu_health_check"}
+    with pytest.raises(AirflowFailException, match="on which Soperator reboots or replaces the machine"):
+        airflow.run("plan", **form, until="2026-11-24T10:00")
+    with pytest.raises(AirflowFailException, match="must be one printable line of at most 768 bytes"):
+        airflow.run("plan", **{**form, "because": "late " * 200}, until="2026-11-24T10:00")
+    # What is pasted may have any blanks.
+    airflow.run("shift", **{**form, "because": " the\n dead\xa0line "}, until="2026-11-24T10:00")
+    assert airflow.order.why == "override by ann (the dead line) (shifts)"
+
+
+def test_an_override_does_not_take_the_place_of_those_that_could_not_be_read(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.run("shift", **FORM, until="2026-11-24T10:00")
+    kept = airflow.variables[KEY]
+
+    def away(key: str, default: object = None) -> None:
+        raise AirflowAway(key)
+
+    monkeypatch.setattr("airflow_provider_soperator.values.variable", away)
+    with pytest.raises(AirflowAway):
+        airflow.run("shift", **{**FORM, "desired": {"training": "5", "inference": ""}}, until="2026-11-24T10:00")
+    assert airflow.variables[KEY] == kept
 
 
 def test_a_newer_request_comes_before_an_older_one_that_was_not_carried_out_yet(airflow: Airflow) -> None:

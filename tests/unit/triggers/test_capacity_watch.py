@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
+from airflow_provider_soperator import values
 from airflow_provider_soperator.capacity.demand import Decision, Demand, keep_decision, kept_demand
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.capacity.holdings import World as BlockWorld
@@ -23,7 +24,7 @@ from airflow_provider_soperator.capacity.loads import MetricLoad
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
-from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.errors import AirflowAway, ConnectionMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.triggers import capacity_watch, shift
 from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
@@ -420,6 +421,19 @@ def test_a_shift_stops_for_the_schedule_also_while_the_demand_cannot_be_read(
     monkeypatch.setattr(Variable, "get", read)
     event, _ = stopped(world, {"training": 4, "inference": 4}, [OVERRIDE], demanded="shifts_demand")
     assert event["report"]["state"] == "superseded"
+
+
+def test_a_shift_goes_on_while_airflow_does_not_tell_what_is_wished_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def variable(key: str) -> str:
+        world.reads += 1
+        raise AirflowAway(key)
+
+    monkeypatch.setattr(values, "variable", variable)
+    # Without the override, the schedule wishes for something else.
+    event, _ = stopped(world, {"training": 6, "inference": 2}, [OVERRIDE])
+    assert event["report"]["state"] == "done"
 
 
 def test_a_shift_whose_window_is_over_is_left_to_tell_what_it_has_moved(world: World) -> None:

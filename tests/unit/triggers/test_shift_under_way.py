@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.triggers import shift
@@ -37,3 +39,11 @@ def test_a_task_that_airflow_does_not_know_was_deleted_with_its_dag(monkeypatch:
 
 def test_for_a_name_that_was_cut_airflow_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_under_way(monkeypatch, {-1: "failed"}, task="shifts/manual__…")
+
+
+def test_while_airflow_does_not_answer_the_term_of_its_lease_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    def states_of(ti: Any, task_ids: list[str]) -> Any:
+        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+
+    monkeypatch.setattr(shift, "states_of", states_of)
+    assert asyncio.run(_is_under_way(ShiftRecord(key="k", task="shifts/manual__a/b/shift/-1")))
