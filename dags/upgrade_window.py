@@ -9,6 +9,7 @@ to continue or give up.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -81,7 +82,9 @@ def upgrade_window() -> None:
         begun = dag_run.start_date or datetime.now(timezone.utc)
         starts = datetime.fromisoformat(params["starts"].replace("Z", "+00:00")) if params["starts"] else begun
         until = starts + timedelta(hours=params["hours"])
-        return {"id": f"{begun:%Y%m%d-%H%M%S}", "starts": starts.isoformat(), "until": f"{until:%Y-%m-%d %H:%M %Z}"}
+        # A run that is cleared begins at another moment, and has the id that it had.
+        run = re.sub(r"\W", "", dag_run.run_id)
+        return {"id": run, "starts": starts.isoformat(), "until": f"{until:%Y-%m-%d %H:%M %Z}"}
 
     reserve = CreateReservationOperator(
         task_id="reserve",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
@@ -31,6 +34,18 @@ def test_it_is_opened_after_all_else_has_succeeded(dag: DAG) -> None:
 def test_no_clock_opens_it(dag: DAG) -> None:
     assert dag.get_task("reserve").end is None
     assert dag.get_task("reserve").duration is None
+
+
+def test_a_run_that_is_cleared_has_the_reservation_that_it_had(dag: DAG) -> None:
+    window: Any = dag.get_task("window")
+    runs = [
+        SimpleNamespace(
+            run_id="manual__2026-11-22T02:00:00+00:00_x1", start_date=datetime(2026, 11, day, tzinfo=timezone.utc)
+        )
+        for day in (22, 23)
+    ]
+    first, cleared = (window.python_callable({"starts": None, "hours": 2}, run) for run in runs)
+    assert first["id"] == cleared["id"] == "manual__20261122T0200000000_x1"
 
 
 def test_what_needs_nodes_to_itself_is_tried_within_the_reservation(dag: DAG) -> None:
