@@ -180,9 +180,10 @@ class CreateReservationOperator(StrictOperator):
             # The first try has chosen some.
             pairs.append(("number of nodes", len(pairs[0][1]), int(self.count)))
         # Without a start it begins when it is made, which is another moment in each try.
-        if self.start:
+        starts = moment_of("start", self.start)
+        if starts:
             pairs += [("start", there.start, wanted.start)]
-        if wanted.end and (self.start or not self.duration):
+        if wanted.end and (starts or not self.duration):
             pairs += [("end", there.end, wanted.end)]
         elif wanted.end and there.start and there.end:
             pairs += [("duration", there.end - there.start, wanted.end - wanted.start)]

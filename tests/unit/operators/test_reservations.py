@@ -54,6 +54,9 @@ def made_in(ask: Callable[[Any], Any], **options: Any) -> tuple[Reservation, boo
         {"duration": timedelta(hours=12)},
         {"start": "2026-11-22T20:00:00+00:00", "duration": timedelta(hours=12)},
         {},
+        # As a template renders a parameter of a form that is left empty.
+        {"start": "None"},
+        {"start": "None", "duration": timedelta(hours=12)},
     ],
 )
 def test_one_with_the_same_times_is_the_same(times: dict[str, Any]) -> None:
