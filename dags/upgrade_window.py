@@ -13,7 +13,7 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
+from airflow.providers.standard.sensors.date_time import DateTimeSensor
 from airflow.sdk import Param, dag, task, task_group
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -96,12 +96,13 @@ def upgrade_window() -> None:
         comment="upgrade, expected to be over {{ ti.xcom_pull('window')['until'] }}",
     )
     before = SlurmStatsOperator(task_id="before")
-    begins = DateTimeSensorAsync(
+    begins = DateTimeSensor(
         task_id="begins",
         target_time="{{ ti.xcom_pull('window')['starts'] }}",
-        # A window that begins at once would else bring the task back into its queue before the scheduler knows that it
-        # was deferred, which Airflow takes for a lost worker.
-        end_from_trigger=True,
+        # Not deferred: a window that begins at once would bring the task back into its queue before the scheduler knows
+        # of that, which Airflow takes for a lost worker.
+        mode="reschedule",
+        timeout=timedelta(days=365).total_seconds(),
     )
     drain = DrainNodesOperator(
         task_id="drain",
