@@ -65,6 +65,8 @@ def _conf(text: str) -> Mapping[str, Any]:
 
 #: The beginning of what stands in the place of jobs that cannot be told.
 _UNTOLD = "# not known without a run: "
+#: What an error names that comes of results of other tasks; Airflow itself asks for those of mapped ones.
+_OF_RESULTS = (Unknown.__name__, "SUPERVISOR_COMMS")
 
 
 def _blocks(dag: DAG, conf: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -80,12 +82,23 @@ def _blocks(dag: DAG, conf: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _block(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) -> dict[str, Any]:
-    from airflow_provider_soperator.pipelines import plan as plans
     from airflow_provider_soperator.pipelines.chains.writing import as_shell
-    from airflow_provider_soperator.pipelines.submit import RenderedStages, SubmitAheadOperator
 
     after = sorted(task.upstream_task_ids)
     row = {"tasks": list(stages), "after": f", after {', '.join(after)}" if after else ""}
+    try:
+        jobs = _jobs(dag, task, stages, conf)
+    except Exception as error:
+        is_of_results = any(name in str(error) for name in _OF_RESULTS)
+        whole = "a field is the result of another task" if is_of_results else told(error)
+        return {**row, "shell": f"{_UNTOLD}{whole}\n"}
+    return {**row, "shell": as_shell(jobs).partition("\n\n")[2] if jobs else "# nothing: it is mapped over nothing\n"}
+
+
+def _jobs(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) -> dict[str, BatchJob]:
+    from airflow_provider_soperator.pipelines import plan as plans
+    from airflow_provider_soperator.pipelines.submit import RenderedStages, SubmitAheadOperator
+
     rendered = RenderedStages(dag, stages, rehearsed(dag, task, conf), uploads=False)
     if isinstance(task, SubmitAheadOperator):
         inside = {*stages}
@@ -98,12 +111,7 @@ def _block(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) 
     else:
         indices = [index for index, state in rendered.states(task.task_id, {}).items() if state is None]
         planned = [plans.PlannedJob(task.task_id, index) for index in indices]
-    try:
-        jobs = {str(one): _readable(rendered.render(one)) for one in planned}
-    except Exception as error:
-        whole = "a field is the result of another task" if Unknown.__name__ in str(error) else told(error)
-        return {**row, "shell": f"{_UNTOLD}{whole}\n"}
-    return {**row, "shell": as_shell(jobs).partition("\n\n")[2] if jobs else "# nothing: it is mapped over nothing\n"}
+    return {str(one): _readable(rendered.render(one)) for one in planned}
 
 
 def _readable(job: BatchJob) -> BatchJob:

@@ -71,6 +71,21 @@ def test_a_plan_of_one_task(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         assert called(capsys, "plan", file, "last", "--conf", conf).status == f"--conf is no object in JSON: {conf}."
 
 
+def test_what_only_a_run_knows_hides_no_other_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mapped.py").write_text(f"""{HEAD}
+with DAG("mapped", schedule=None):
+    one = task(lambda x: {{"X": x}}, task_id="one").expand(x=[1, 2])
+    SbatchOperator.partial(task_id="wide", command="a").expand(env=one)
+    SbatchOperator(task_id="other", command="b")
+""")
+    whole = called(capsys, "plan", str(tmp_path / "mapped.py"), "--json")
+    shells = {row["tasks"][0]: row["shell"] for row in whole.rows}
+    assert shells["wide"] == "# not known without a run: a field is the result of another task\n"
+    assert "--wrap=b" in shells["other"]
+    assert whole.status == 1
+    assert called(capsys, "plan", str(tmp_path / "mapped.py"), "other").status == 0
+
+
 def test_a_clean_folder_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clean = called(capsys, "lint", str(folder))
     assert (clean.out, clean.err, clean.status) == ("", "7 tasks with jobs checked: 0 problems\n", 0)
