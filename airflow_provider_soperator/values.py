@@ -21,6 +21,8 @@ T = TypeVar("T")
 NAMESPACE = "soperator"
 #: A file whose text is a template; it lies beside the DAG.
 SCRIPTS = (".sh", ".sbatch")
+#: Of Jinja's; a text that ends with it names no such file.
+COMMENT = "{# #}"
 #: Texts that mean no.
 _NO = frozenset({"", "0", "false", "no", "none", "off"})
 #: What the triggerer has for templates: the run of the DAG and its parameters, variables and connections. Asked for
@@ -179,10 +181,10 @@ def path_pairs(name: str, files: Any) -> Any:
 def no_file(value: Any) -> Any:
     """Keep Airflow from taking a text for the name of a template, as it does with all that end like one.
 
-    Scripts whose last line calls another, and paths on the cluster, end so. What is added is a comment of Jinja's.
+    Scripts whose last line calls another, and paths on the cluster, end so. What is added is ``COMMENT``.
     """
     if isinstance(value, str):
-        return value + "{# #}" if value.endswith(SCRIPTS) else value
+        return value + COMMENT if value.endswith(SCRIPTS) else value
     if type(value) in (list, tuple):
         return type(value)(map(no_file, value))
     if type(value) is dict:

@@ -23,7 +23,7 @@ from airflow_provider_soperator.pipelines.stages import option
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowRights, WhoAmI
-from airflow_provider_soperator.values import has_template
+from airflow_provider_soperator.values import COMMENT, has_template, is_template, path_pairs
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -139,13 +139,13 @@ def lint(args: Namespace) -> None:
         for dag in bag.dags.values():
             tasks += [(dag, task) for task in in_order(dag) if _has_job(task)]
             on_nodes += [(dag, task) for task in dag.tasks if "SlurmExecutor" in (task.executor or first)]
-    rows += [(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in tasks for wrong in _files(dag, task)]
-    rows += [(dag.fileloc, dag.dag_id, task.task_id, wrong) for dag, task in on_nodes for wrong in _rejected(task)]
+    rows += [row for dag, task in tasks for row in _rows(dag, task, _files(dag, task))]
+    rows += [row for dag, task in on_nodes for row in _rows(dag, task, _rejected(task))]
     default = SlurmHook.default_conn_name
     there = [(dag, it) for dag, it in tasks if (option(it, "slurm_conn_id") or default) == args.conn_id]
     if args.conn_id:
         known = asyncio.run(_names(args.conn_id))
-        rows += [(dag.fileloc, dag.dag_id, it.task_id, one) for dag, it in there for one in _strange(it, known)]
+        rows += [row for dag, it in there for row in _rows(dag, it, _strange(it, known))]
     for_cluster = f", {len(there)} of them against {args.conn_id}" if args.conn_id else ""
     tell(f"{len(tasks) + len(on_nodes)} tasks with jobs checked{for_cluster}: {len(rows)} problems")
     if rows or args.output != "table":
@@ -159,10 +159,20 @@ def _where(file: str, trace: str) -> str:
     return f"line {lines[-1]}: {cause_of(trace)}" if lines else cause_of(trace)
 
 
+def _rows(dag: DAG, task: Any, problems: Iterator[str]) -> Iterator[tuple[str, str, str, str]]:
+    """The problems of a task; one that cannot be checked is a problem, and not the end of all others."""
+    try:
+        for problem in problems:
+            yield dag.fileloc, dag.dag_id, task.task_id, problem
+    except Exception as error:
+        yield dag.fileloc, dag.dag_id, task.task_id, told(error)
+
+
 def _files(dag: DAG, task: Any) -> Iterator[str]:
     """Files that are not beside the DAG."""
-    given = option(task, "upload") or ()
-    for local in [one[0] for one in given] if not isinstance(given, Mapping) else given:
+    given = path_pairs("upload", option(task, "upload"))
+    for one, _ in () if is_template(given) else given:
+        local = one.removesuffix(COMMENT) if isinstance(one, str) else one
         if not has_template(local) and not Path(dag.folder, local).exists():
             yield f"upload={local!r}: there is no such file or folder beside the DAG ({dag.folder})"
 
@@ -171,7 +181,7 @@ def _rejected(task: Any) -> Iterator[str]:
     """What SlurmExecutor would reject of a task's ``executor_config``."""
     asked = QueuedTask("", task.dag_id, "", task.task_id, asked=task.executor_config or {})
     _, rejected = ExecutorFolder("/", "/bin/sh").plan([asked], JobDefaults(), {})
-    return (f"executor_config: {told(error)}" for error in rejected.values())
+    yield from (f"executor_config: {told(error)}" for error in rejected.values())
 
 
 async def _names(conn_id: str) -> dict[str, set[str]]:

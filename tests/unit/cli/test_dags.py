@@ -87,8 +87,17 @@ with DAG("mapped", schedule=None):
 
 
 def test_a_clean_folder_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "upload.py").write_text(f"""{HEAD}
+with DAG("upload", schedule=None):
+    files = task(lambda: {{"in.csv": "in/"}}, task_id="files")()
+    SbatchOperator(task_id="of_a_task", command="a", upload=files)
+    SbatchOperator(task_id="of_a_form", command="a", upload="{{{{ params.files }}}}")
+    SbatchOperator(task_id="beside", command="a", upload={{"run.sh": "bin/"}})
+    SbatchOperator.partial(task_id="mapped", upload={{"run.sh": "bin/"}}).expand(command=["a", "b"])
+""")
+    (folder / "run.sh").touch()
     clean = called(capsys, "lint", str(folder))
-    assert (clean.out, clean.err, clean.status) == ("", "7 tasks with jobs checked: 0 problems\n", 0)
+    assert (clean.out, clean.err, clean.status) == ("", "11 tasks with jobs checked: 0 problems\n", 0)
     assert called(capsys, "lint", str(folder), "--json").rows == []
 
 
@@ -101,6 +110,7 @@ def test_a_clean_folder_passes(folder: Path, capsys: pytest.CaptureFixture[str])
             "SbatchOperator(task_id='a', command='a', upload={'in.csv': 'in/'})",
             "upload='in.csv': there is no such file",
         ),
+        ("SbatchOperator.partial(task_id='a', upload=[1]).expand(command=['a'])", "a: Upload must say from where"),
         ("SbatchOperator(task_id='a', comand='a')", "line 5: SbatchOperator a has no parameter 'comand': did you mean"),
         ("SbatchOperator(task_id='a', command='a', on_finish={'PREEMTED': 'retry'})", "jobs do not end as 'PREEMTED'"),
         ("1 / 0", "line 5: division by zero"),
