@@ -18,7 +18,7 @@ from airflow_provider_soperator.cli.terminal import command, show, tell, told
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, JobDefaults, QueuedTask
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.pipelines.chains.reading import task_parameters
+from airflow_provider_soperator.pipelines.chains.reading import script_of, task_parameters
 from airflow_provider_soperator.pipelines.stages import option
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
@@ -240,9 +240,10 @@ def import_script(args: Namespace) -> None:
         raise ValueError(f"--dag-id is {dag_id!r}: write letters, digits, _, . and -")
     common = {} if args.conn_id == SlurmHook.default_conn_name else {"slurm_conn_id": args.conn_id}
     if directives.read(text)[0].fields or not re.search(r"\bsbatch\b", text):
-        module, operator, where = "sbatch", "SbatchOperator", " Keep it beside that script."
-        given = {"task_id": dag_id, "script": path.name, **common}
-        call = f"SbatchOperator({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        module, operator, script = "sbatch", "SbatchOperator", script_of(path.name, text)
+        where = " Keep it beside that script." * (script == path.name)
+        given = {"task_id": dag_id, "script": script, **common}
+        call = f"SbatchOperator({', '.join(f'{name}={pformat(value, width=100)}' for name, value in given.items())})"
     else:
         module, operator = "pipeline", "SbatchPipeline"
         variables = dict(one.partition("=")[::2] for one in args.variable or ())

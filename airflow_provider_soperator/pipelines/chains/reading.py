@@ -142,9 +142,13 @@ def _options(stage: Call, here: Path, *, by_name: bool) -> dict[str, Any]:
         return {**options, "command": _raw(stage.command)}
     if text is None:
         return {**options, "remote_script": _raw(stage.script)}
-    script = _raw(text)
-    is_named = by_name and file.is_file() and file.suffix in SCRIPTS and not has_template(script)
-    return {**options, "script": stage.script if is_named else script}
+    return {**options, "script": script_of(stage.script or "", text) if by_name and file.is_file() else _raw(text)}
+
+
+def script_of(name: str, text: str) -> str:
+    """The script of a task: the name of its file, if Airflow reads such a file and as it stands, or else the text."""
+    script: str = _raw(text)
+    return name if name.endswith(SCRIPTS) and not has_template(script) else script
 
 
 def _text_of(file: Path) -> str:

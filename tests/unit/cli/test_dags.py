@@ -207,6 +207,28 @@ def test_a_script_of_a_job_is_a_dag_of_one_task(folder: Path, capsys: pytest.Cap
     assert "there is no script" in str(called(capsys, "import", str(folder / "none.sh")).status).lower()
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.slurm", "#!/bin/bash\n#SBATCH --nodes=2\nsrun it's\n"),
+        ("job", "#!/bin/bash\n#SBATCH --nodes=2\nbash other.sh"),
+        ("job.sbatch", "#!/bin/bash\n#SBATCH --nodes=2\ndocker inspect --format '{{.State}}' x; : ${#a[@]}\n"),
+    ],
+)
+def test_a_script_that_airflow_would_not_read_as_it_stands_is_in_the_dag(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    made = called(capsys, "import", str(tmp_path / name))
+    (tmp_path / name).unlink()
+    (tmp_path / "job.py").write_text(made.out)
+    [dag] = dags_of([str(tmp_path / "job.py")])
+    task: Any = dag.get_task("job")
+    task.render_template_fields({})
+    assert task.script.splitlines() == text.splitlines()
+    assert made.out.startswith(f'"""Made from {name}."""\n')
+
+
 def test_a_dag_that_airflow_would_refuse_is_not_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "job.sh").write_text("#!/bin/bash\nhostname\n")
     said = called(capsys, "import", str(folder / "job.sh"), "--dag-id", "my job")
