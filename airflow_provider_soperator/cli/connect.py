@@ -10,7 +10,7 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from airflow_provider_soperator.cli.terminal import command, show, tell
+from airflow_provider_soperator.cli.terminal import answer, command, show, tell
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.hooks.forms import NEBIUS, SOPERATOR, SSH_EXTRAS, TRANSPORTS
 from airflow_provider_soperator.hooks.nebius import NebiusHook
@@ -71,4 +71,4 @@ def _answers(args: Namespace, known: dict[str, str], secrets: set[str]) -> dict[
 
 def _answer(name: str, said: str, secrets: set[str]) -> str:
     tell(said)
-    return (getpass.getpass if name in secrets else input)(f"{name}: ").strip()
+    return (getpass.getpass if name in secrets else answer)(f"{name}: ").strip()

@@ -90,8 +90,14 @@ def agreed(args: Namespace, question: str) -> None:
         return
     if not sys.stdin.isatty():
         sys.exit("Nothing was changed. Repeat it with --yes.")
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+    if answer(f"{question} [y/N] ").lower() not in ("y", "yes"):
         sys.exit("Nothing was changed.")
+
+
+def answer(question: str) -> str:
+    """Ask on the standard error, as what a command prints may go to a file."""
+    print(question, end="", file=sys.stderr, flush=True)
+    return input().strip()
 
 
 def moment_text(moment: datetime | None) -> str:

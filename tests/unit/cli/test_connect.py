@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -46,12 +47,15 @@ def test_fields_are_known_or_asked_for(capsys: pytest.CaptureFixture[str], monke
     assert "did you mean 'host'?" in str(called(capsys, "connection", "hst=a").status)
     assert called(capsys, "connection", "port=abc").status == "The port is abc: give a number."
     assert "No field is given" in str(called(capsys, "connection").status)
-    answers = iter(["kubernetes", "kubernetes_default", "", "mine"])
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda question: next(answers))
+    answers = io.StringIO("kubernetes\nkubernetes_default\n\nmine\n")
+    monkeypatch.setattr(answers, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", answers)
     said = called(capsys, "connection", "--no-test")
     assert json.loads(os.environ["AIRFLOW_CONN_SOPERATOR_DEFAULT"])["extra"] == {
         "kubernetes_conn_id": "kubernetes_default",
         "cluster": "mine",
     }
     assert said.status == 0
+    # It may go to a file.
+    assert said.out.startswith("AIRFLOW_CONN_SOPERATOR_DEFAULT=")
+    assert "kubernetes_conn_id: " in said.err

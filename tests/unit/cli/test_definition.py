@@ -91,7 +91,7 @@ def test_nothing_is_changed_without_consent(monkeypatch: pytest.MonkeyPatch) -> 
         terminal.agreed(argparse.Namespace(yes=False), "Do it?")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, agrees in (("y", True), ("", False)):
-        monkeypatch.setattr("builtins.input", lambda question, said=answer: said)
+        monkeypatch.setattr("builtins.input", lambda said=answer: said)
         if agrees:
             terminal.agreed(argparse.Namespace(yes=False), "Do it?")
         else:
