@@ -45,7 +45,8 @@ def get_cli_commands() -> list[Any]:
     which = "Which jobs: active, running, pending or ended (default: active)"
     shown = option("state", which, choices=states, default="active")
     dag = words("dag", "Id of a DAG, or a file with one", "1")
-    sizes = words("sizes", "What targets are to have, such as training=2 or training='16 gpus'", "*")
+    # Older Pythons do not understand words that may be left out, if they follow an option.
+    sizes = words("sizes", "Before options: what targets are to have, such as training=2 or training='16 gpus'", "*")
     because = option("because", "Why, for plans and logs")
     commands = (
         action(
@@ -90,7 +91,7 @@ def get_cli_commands() -> list[Any]:
             "dags.plan",
             "Show which jobs a DAG would submit, as sbatch commands, without a run",
             dag,
-            words("task", "Only this task", "?"),
+            words("task", "Before options: only this task", "?"),
             option("conf", "The conf of the run, as JSON"),
         ),
         action(
