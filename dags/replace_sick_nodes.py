@@ -73,21 +73,21 @@ found_ill = Asset("nodes_found_ill")
 )
 def replace_sick_nodes() -> None:
     @task
-    def meant(params: dict[str, Any], triggering_asset_events: Any) -> list[str]:
+    def meant(params: dict[str, Any], triggering_asset_events: Any) -> dict[str, list[str]]:
         """The nodes of the form, and those of the events."""
-        names = params["nodes"].replace(", ", ",").split()
+        form, told = params["nodes"].replace(", ", ",").split(), []
         for event in [event for events in triggering_asset_events.values() for event in events]:
-            names += event.extra.get("nodes", [])
-            names += [event.extra["payload"]["node"]] if "payload" in event.extra else []
-        if not names:
+            told += event.extra.get("nodes", [])
+            told += [event.extra["payload"]["node"]] if "payload" in event.extra else []
+        if not form and not told:
             raise AirflowSkipException("neither the form nor an event names a node")
-        return names
+        return {"form": form, "events": told}
 
     # All nodes: if many are ill, the cause is one that they share. Some that an event names may have recovered by now.
     look = NodeHealthSensor(task_id="look", target_state="any", deferrable=False, poke_interval=10, **WITNESSES)
 
     @task(multiple_outputs=True)
-    def judge(named: list[str], found: dict[str, list[dict[str, Any]]], run_id: str) -> dict[str, Any]:
+    def judge(named: dict[str, list[str]], found: dict[str, list[dict[str, Any]]], run_id: str) -> dict[str, Any]:
         """Sort the nodes: replace the machine, power up again, or only log; and see whether too many are ill."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm import hostlist
@@ -95,10 +95,15 @@ def replace_sick_nodes() -> None:
         from airflow_provider_soperator.slurm.requests import ListNodes
         from airflow_provider_soperator.values import number_or_share
 
-        meant = {name for one in named for name in hostlist.expand(one)}
+        form, told = ({name for one in named[of] for name in hostlist.expand(one)} for of in ("form", "events"))
         with SlurmHook("soperator_default").client() as slurm:
             known = slurm.ask(ListNodes())
-        refuse_unknown(meant, [node.name for node in known])
+        names = {node.name for node in known}
+        refuse_unknown(form, names)
+        # The watcher tells of the others of this run only once.
+        if gone := told - names:
+            print(f"{hostlist.fold(sorted(gone))}: not in Slurm any more")
+        meant = form | told & names
         broken = [
             name
             for name, findings in found.items()

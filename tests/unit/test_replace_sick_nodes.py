@@ -36,10 +36,10 @@ def decide(dag: DAG, monkeypatch: pytest.MonkeyPatch) -> Any:
     client = SimpleNamespace(ask=lambda request: nodes)
     monkeypatch.setattr(SlurmHook, "client", lambda self: nullcontext(client))
 
-    def decide(named: list[str], **found: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    def decide(form: list[str], *told: str, **found: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
         findings = {name.replace("_", "-"): [one] for name, one in found.items()}
         judge: Any = dag.get_task("judge")
-        judged = judge.python_callable(named, findings, "manual__1")
+        judged = judge.python_callable({"form": form, "events": list(told)}, findings, "manual__1")
         branch: Any = dag.get_task("decide")
         return branch.python_callable(judged), judged
 
@@ -63,6 +63,14 @@ def test_who_is_not_named_or_gets_well_is_left_alone(decide: Any) -> None:
     assert decide(["worker-0", "worker-7"], worker_1=BROKEN, worker_7=BUSY)[0] is None
     with pytest.raises(UnknownNode, match="there is no node worker-20"):
         decide(["worker-20"], worker_1=BROKEN)
+
+
+def test_a_node_that_is_gone_since_it_was_told_of_keeps_no_other_ill(
+    decide: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where, judged = decide([], "worker-0", "worker-20", worker_0=BROKEN, worker_20=BROKEN)
+    assert (where, judged["treated"], judged["broken"]) == ("reserve", ["worker-0"], ["worker-0"])
+    assert "worker-20: not in Slurm any more\n" in capsys.readouterr().out
 
 
 def test_nothing_is_touched_before_the_answer(dag: DAG) -> None:
