@@ -263,9 +263,9 @@ class CancelRestOperator(BaseOperator):
         from airflow_provider_soperator.hooks.slurm import SlurmHook
 
         for submit, cluster in self.submits.items():
-            kept, others = self._left(context, submit)
+            kept, others = self._jobs(context, submit)
             if not kept and not others:
-                self.log.info("Nothing is left of the jobs of %s: their tasks have succeeded", submit)
+                self.log.info("Nothing is left of the jobs of %s: it has told of none", submit)
                 continue
             with SlurmHook(cluster).client() as shared:
                 client = shared.patient(self.log)
@@ -273,26 +273,23 @@ class CancelRestOperator(BaseOperator):
                 # A job that may outlive its task runs on; if it is pending, it can never run.
                 client.cancel_many([job for job in left if job in kept], waiting=True)
                 client.cancel_many([job for job in left if job in others])
-            self.log.info("Of %d jobs whose tasks have not succeeded %d are left", len(kept | others), len(left))
+            self.log.info("Of %d jobs of %s %d are left", len(kept | others), submit, len(left))
             for job in left:
                 self.log.info("Job %s was left over: %s", job, "cancelled if it waits" if job in kept else "cancelled")
 
-    def _left(self, context: Context, submit: str) -> tuple[dict[JobId, SubmissionKey], dict[JobId, SubmissionKey]]:
-        """The jobs of tasks that did not succeed, with their keys; those of the others have ended.
+    def _jobs(self, context: Context, submit: str) -> tuple[dict[JobId, SubmissionKey], dict[JobId, SubmissionKey]]:
+        """The jobs, with their keys; first those that must not be cancelled with their tasks.
 
-        Those that must not be cancelled with their tasks come first.
+        Also those of tasks that have succeeded: one that was marked before its turn has not waited for its job.
         """
         said = context["ti"].xcom_pull(task_ids=submit, key=AHEAD)
         ahead = Ahead.read(said) if said else Ahead(0)
-        states = states_of(context["ti"], list(ahead.jobs)) if ahead.jobs else {}
-        left: tuple[dict[JobId, SubmissionKey], dict[JobId, SubmissionKey]] = {}, {}
+        found: tuple[dict[JobId, SubmissionKey], dict[JobId, SubmissionKey]] = {}, {}
         for stage, jobs in ahead.jobs.items():
             # The DAG may have changed during the run.
             given = option(self.dag.get_task(stage), "cancel_on_kill") if self.dag.has_task(stage) else None
-            left[given is None or bool(given)].update(
-                read_keys({one.job: one.key for index, one in jobs.items() if states[stage].get(index) != "success"})
-            )
-        return left
+            found[given is None or bool(given)].update(read_keys({one.job: one.key for one in jobs.values()}))
+        return found
 
 
 def job_of_task(context: Context, stage: str, index: int) -> str | None:

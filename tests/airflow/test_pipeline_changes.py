@@ -28,6 +28,7 @@ chain("cleared")
 chain("alone", default_args={"deferrable": False})
 chain("marked_failed", HELD)
 chain("marked_success", HELD)
+chain("marked_early", HELD, c=HELD)
 chain("in_worker", HELD, default_args={"deferrable": False})
 chain("cancelled", HELD)
 chain("requeued", HELD)
@@ -146,6 +147,17 @@ def after_a_stage_that_is_marked_as_successful_the_next_one_runs(pipelines: Pipe
     assert [job.id for job in pipeline.jobs("b")] == [pipeline.ahead("b")]
 
 
+def a_stage_that_is_marked_as_successful_before_its_turn_leaves_no_job(pipelines: Pipelines) -> None:
+    pipeline, job = pipelines.running("marked_early")
+    pipeline.run.mark("marked_early.c", "success")
+    pipeline.let_go(job)
+    pipeline.wait_ends()
+    assert pipeline.states() == dict.fromkeys("abc", "success")
+    pipeline.wait_job("c", 0, "CANCELLED")
+    assert states_of_jobs(pipeline) == {"a": ["COMPLETED"], "b": ["COMPLETED"], "c": ["CANCELLED"]}
+    assert pipeline.waiting() == []
+
+
 def a_job_that_somebody_cancels_takes_the_rest_along(pipelines: Pipelines) -> None:
     pipeline, job = pipelines.running("cancelled")
     pipelines.cluster.run("scancel", job)
@@ -208,6 +220,7 @@ STORIES = (
     what_cannot_run_any_more_leaves_the_queue_while_others_go_on,
     a_stage_that_is_marked_as_failed_takes_the_rest_along,
     after_a_stage_that_is_marked_as_successful_the_next_one_runs,
+    a_stage_that_is_marked_as_successful_before_its_turn_leaves_no_job,
     a_job_that_somebody_cancels_takes_the_rest_along,
     a_requeue_keeps_the_chain,
     stages_are_cleared,

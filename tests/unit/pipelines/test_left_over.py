@@ -64,6 +64,14 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     return slurm
 
 
+def test_what_is_left_of_a_stage_that_was_marked_as_succeeded_before_its_turn_is_cancelled(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = dict.fromkeys(range(4), "success")
+    monkeypatch.setattr(submit, "states_of", lambda ti, tasks: dict.fromkeys(tasks, states))
+    test_what_is_left_is_cancelled_by_its_number_and_key(slurm, True)
+
+
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
 def test_what_is_left_is_cancelled_by_its_number_and_key(slurm: Slurm, cancel_on_kill: bool) -> None:
     with DAG("d", schedule=None):
