@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -27,7 +28,9 @@ from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Show
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn
-from airflow_provider_soperator.transports.transport_errors import NotSupported
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+
+_log = logging.getLogger(__name__)
 
 #: Seconds between two polls of a job that has been watched for long.
 POLL_INTERVAL = 10.0
@@ -338,7 +341,11 @@ class Poller:
         except (InvalidRequest, NotSupported):
             # It would fail the same way each time.
             raise
-        except ClusterError as error:
+        except Exception as error:
+            if not isinstance(error, ClusterError):
+                # Jobs whose watches end with it would run on, and nobody would follow or cancel them.
+                _log.exception("A poll has failed unexpectedly, and is repeated")
+                error = TransportError(f"the poll failed unexpectedly ({error!r})", "it is repeated")
             if isinstance(error, RateLimited):
                 # The cluster's limit has become stricter.
                 self._paced = False

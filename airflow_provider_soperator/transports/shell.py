@@ -308,11 +308,11 @@ class Shells:
             self._open += 1
             await self._put(pipe)
         except Exception as failure:
-            if self._open and isinstance(failure, ConnectRefused):
-                self._limit = self._open
+            known = isinstance(failure, TransportError)
+            error = failure if known else ConnectRefused(f"no shell can be started ({failure})", "it is tried again")
+            if self._open and isinstance(error, ConnectRefused):
+                self._limit, error = self._open, None
                 asyncio.get_running_loop().call_later(REFUSED_FOR, self._forget_refusal)
-            else:
-                error = failure
         finally:
             self._opening = None
             self._tell(error)
@@ -350,10 +350,10 @@ class Shells:
         pipe: Pipe, command: Command, encoder: Callable[[Command, str], bytes], limit: float
     ) -> CommandOutput:
         exchange = Exchange(new_mark(), command)
-        started = time.monotonic()
+        data, started = encoder(command, exchange.mark), time.monotonic()
         try:
             async with timeout(limit):
-                await pipe.send(encoder(command, exchange.mark))
+                await pipe.send(data)
                 while not exchange.complete:
                     received = await pipe.receive()
                     if received is None:
@@ -361,7 +361,10 @@ class Shells:
                     exchange.feed(*received)
         except asyncio.TimeoutError as error:
             raise _Silent(command, limit) from error
-        except (OSError, EOFError) as error:
+        except TransportError:
+            raise
+        except Exception as error:
+            # Libraries have errors of their own, and a process may start no further thread.
             raise _lost(command) from error
         return exchange.result(time.monotonic() - started)
 

@@ -153,7 +153,7 @@ class _ParamikoPipe:
                 self._in_thread.begin(self._channel.close)
             return
         # It notifies the other side, which may be gone; the caller has an error of its own then.
-        with contextlib.suppress(EOFError, OSError):
+        with contextlib.suppress(Exception):
             self._channel.close()
 
     def _takes(self, size: int) -> bool:
@@ -186,6 +186,7 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
         for attempt in range(CONNECT_TRIES):
             try:
                 client = await self._in_thread(await self._connect(), undo=lambda client: client.close())
+                _tune(client)
                 break
             except Exception as error:
                 failure = ssh_error(error)
@@ -193,7 +194,6 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
                     raise failure from error
                 # With jitter: clients that were dropped together must not return together.
                 await asyncio.sleep(random.uniform(0, min(_LONGEST_WAIT, 0.25 * 2.0**attempt)))
-        _tune(client)
         return client
 
     async def _open_pipe(self, connection: paramiko.SSHClient) -> Pipe:

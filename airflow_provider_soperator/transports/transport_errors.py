@@ -293,6 +293,7 @@ def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> Tra
 
 
 _NO_WAY_THERE = (errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH)
+_NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 #: Messages of paramiko and the SSH provider for a private key that they cannot read.
 _KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provided")
 _HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
@@ -331,7 +332,12 @@ def _ssh_error(error: BaseException) -> ConnectFailed:
             f"the host key is unknown, or not the expected one ({text})",
             "make sure that it is the right host, then put its key into the connection's host_key, or into known_hosts",
         )
-    dropped = ("banner", "Connection reset", "closed", "Connection aborted", "saw EOF")
+    if "start new thread" in text or (isinstance(error, OSError) and error.errno in _NO_ROOM):
+        return ConnectRefused(
+            f"this machine can open nothing further ({text})", "see its limits of files and processes"
+        )
+    # The last one is that of a socket which was closed between the login and its first use.
+    dropped = ("banner", "Connection reset", "closed", "Connection aborted", "saw EOF", "Bad file descriptor")
     if isinstance(error, (ConnectionError, EOFError)) or any(words in text for words in dropped):
         # An sshd with too many unauthenticated connections (MaxStartups) closes them before its banner. If that happens
         # during the login, paramiko calls it a failed authentication.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
     AccountingUnreachable,
     ControllerUnreachable,
+    InvalidRequest,
     SlurmError,
 )
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -23,7 +25,7 @@ from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, Job
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn
-from airflow_provider_soperator.transports.transport_errors import ConnectionLost
+from airflow_provider_soperator.transports.transport_errors import ConnectionLost, NotSupported
 from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
 
 
@@ -247,6 +249,48 @@ def test_what_was_withdrawn_is_cancelled_once_the_cluster_answers_again(monkeypa
 
     # Before the first answer somebody else may have been told to cancel a job, too.
     assert run_without_waiting(outage(), monkeypatch) == ([1, 1, 2, 2], "")
+
+
+@pytest.mark.parametrize("failure", [OSError(24, "Too many open files"), AssertionError()])
+def test_a_failure_that_nobody_expects_ends_no_watch(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm = Slurm(queued("7", "RUNNING"), accounting=[])
+
+    def before() -> None:
+        if time.monotonic() < 1600:
+            raise failure
+
+    slurm.before = before
+
+    async def told() -> list[JobStatus]:
+        watch = Poller(slurm.ask).watch(JobId(7))
+        news = [await watch.next(), await watch.next()]
+        watch.close()
+        return [status for status in news if status]
+
+    troubled, running = run_without_waiting(told(), monkeypatch)
+    assert repr(failure) in troubled.trouble
+    assert (str(running.state), running.trouble) == ("RUNNING", "")
+    assert "Traceback" in caplog.text
+    # It is not asked again at once.
+    assert len(slurm.asked) < 30
+
+
+@pytest.mark.parametrize("failure", [InvalidRequest("no such name"), NotSupported("not over this transport")])
+def test_what_can_never_succeed_ends_the_watches(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(accounting=[])
+
+    def look() -> None:
+        raise failure
+
+    slurm.before_look = look
+
+    async def ends() -> None:
+        await Poller(slurm.ask).watch(JobId(7)).end()
+
+    with pytest.raises(type(failure)):
+        run_without_waiting(ends(), monkeypatch)
 
 
 def test_a_single_slow_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.transports.local import LocalTransport
 from airflow_provider_soperator.transports.shell import Exchange, Shells, encode, new_mark
-from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, OutputTooLarge
+from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, ConnectRefused, OutputTooLarge
 
 MARK = "mark-00ff"
 
@@ -121,6 +123,17 @@ def test_a_real_shell_reads_what_was_meant(words: list[str], stdin: bytes, value
     said = asyncio.run(answered(command))
     assert said.stdout == b"".join(word.encode() + b"\0" for word in [value, *words]) + stdin
     assert said.stderr == b""
+
+
+def test_a_machine_that_can_start_no_process_may_at_the_next_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.BaseEventLoop, "subprocess_exec", full)
+        with pytest.raises(ConnectRefused, match="Too many open files"):
+            asyncio.run(answered(Command(("true",))))
+    assert asyncio.run(answered(Command(("true",)))).status == 0
 
 
 def test_what_start_up_files_set_for_people_restricts_no_answer() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+import paramiko
 import pytest
 
 from airflow_provider_soperator.slurm.job import BatchJob
@@ -15,7 +17,12 @@ from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Li
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.shell import HANDSHAKE, MAX_SHELLS, REFUSED_FOR, Pipe, ShellTransport
-from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, ConnectionLost, ConnectRefused
+from airflow_provider_soperator.transports.transport_errors import (
+    CommandTimedOut,
+    ConnectionLost,
+    ConnectRefused,
+    TransportError,
+)
 from tests.unit.test_shared import pass_by
 from tests.unit.transports.test_shell import Run
 
@@ -228,6 +235,43 @@ def test_a_command_that_was_ended_at_its_limit_leaves_the_connection_as_it_is() 
         node.let()
         with pytest.raises(CommandTimedOut):
             await late
+        assert node.closed == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("kind", "does"), [(Transport, "_open_pipe"), (Session, "send"), (Session, "receive")])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        paramiko.SSHException("Key-exchange timed out waiting for key negotiation"),
+        RuntimeError("can't start new thread"),
+        OSError(errno.EMFILE, "Too many open files"),
+    ],
+)
+def test_whatever_a_shell_fails_with_may_pass(
+    kind: type, does: str, fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*args: Any) -> Any:
+        raise fault
+
+    async def scenario() -> None:
+        transport = Transport(LoginNode())
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, does, fails)
+            with pytest.raises(TransportError) as raised:
+                await transport.ask(Run(SHORT))
+        assert raised.value.retryable
+        await asyncio.gather(*start(transport, SHORT))
+
+    run(scenario())
+
+
+def test_a_command_that_cannot_be_written_is_no_fault_of_the_connection() -> None:
+    async def scenario() -> None:
+        node = LoginNode()
+        with pytest.raises(ValueError, match="NUL"):
+            await Transport(node).ask(Run(Command(("echo", "a\0b"))))
         assert node.closed == 0
 
     run(scenario())

@@ -57,6 +57,8 @@ class Clients:
 
     def __init__(self, port: int) -> None:
         self._port = port
+        #: How many connections are closed as soon as they are made.
+        self.dropped = 0
         self.made: list[paramiko.SSHClient] = []
 
     async def __call__(self) -> Callable[[], paramiko.SSHClient]:
@@ -67,6 +69,8 @@ class Clients:
         client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
         client.connect("127.0.0.1", self._port, "me", "secret", allow_agent=False, look_for_keys=False)
         self.made.append(client)
+        if (transport := client.get_transport()) and len(self.made) <= self.dropped:
+            transport.sock.close()
         return client
 
 
@@ -102,6 +106,16 @@ def test_an_sshd_that_allows_no_session_is_named() -> None:
         async with serving(0) as (transport, _):
             with pytest.raises(ConnectRefused, match=r"no further session .*MaxSessions"):
                 await transport.ask(Run(Command(("true",))))
+
+    asyncio.run(main())
+
+
+def test_an_sshd_that_closes_the_connection_after_the_login_is_called_again() -> None:
+    async def main() -> None:
+        async with serving(10) as (transport, clients):
+            clients.dropped = 2
+            await transport.ask(Run(Command(("true",))))
+            assert len(clients.made) == 3
 
     asyncio.run(main())
 
