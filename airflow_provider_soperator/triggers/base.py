@@ -33,6 +33,8 @@ _ROUNDS = 2
 #: Seconds that a line may need on its way to the task's log. Airflow closes that when the trigger ends, and drops what
 #: comes later. It cancels a trigger that goes on after its event, though not in the same second.
 _LOG_LAG = 0.9
+#: Seconds before Airflow is asked again for what it could not tell.
+_AIRFLOW_AWAY = 30.0
 #: ``made`` of a trigger that no Airflow worker came before.
 NO_WORKER = 1.0
 #: Default seconds between two looks of an asset watcher.
@@ -209,8 +211,14 @@ class KillableTrigger(TaskTrigger):
         return states[ti.task_id].get(-1 if ti.map_index is None else ti.map_index)
 
     async def states(self, task_ids: Sequence[str]) -> dict[str, dict[int, str | None]]:
-        """States of the instances of these tasks of the run, by task and map index."""
-        return await call(states_of, self.task_instance, task_ids)
+        """States of the instances of these tasks of the run, by task and map index, once Airflow tells them."""
+        while True:
+            try:
+                return await call(states_of, self.task_instance, task_ids)
+            except AirflowRuntimeError as error:
+                # Without an answer a job would be neither cancelled nor let go, and nobody would ask anew.
+                self.log.warning("Airflow does not tell the states of tasks at present, asking again: %s", error)
+            await asyncio.sleep(_AIRFLOW_AWAY)
 
 
 class EventTrigger(SlurmTrigger, BaseEventTrigger):

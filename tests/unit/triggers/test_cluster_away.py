@@ -12,16 +12,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowRuntimeError, AirflowTaskTimeout, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotPermitted, SubmitRefused
-from airflow_provider_soperator.slurm.requests import CancelJobs, Request
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.requests import CancelJobs, Request, UpdateJob
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, Unreachable
-from airflow_provider_soperator.triggers import sbatch
+from airflow_provider_soperator.triggers import base, sbatch
 from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger, SbatchTrigger
 from airflow_provider_soperator.work import polling
 from airflow_provider_soperator.work.sbatch import key_of_try
@@ -197,6 +199,56 @@ def test_a_job_goes_with_its_task_unless_another_triggerer_has_that(
     run(killed())
     goes = cancel_on_kill and state != "deferred"
     assert [str(job.state) for job in cluster.queue] == ["CANCELLED" if goes else "PENDING"]
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What Airflow answers who asks for the states of tasks: an error, or the states."""
+    answers: list[Any] = [AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))] * 2
+
+    async def call(function: Any, *args: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def push(*args: Any) -> None: ...
+
+    monkeypatch.setattr(base, "call", call)
+    monkeypatch.setattr(SbatchTrigger, "push", push)
+    return answers
+
+
+def of_a_task(**fields: Any) -> SbatchTrigger:
+    told = trigger(**fields)
+    told.task_instance = SimpleNamespace(task_id="fit", map_index=-1)  # type: ignore[assignment]
+    return told
+
+
+def test_a_task_that_ends_while_airflow_is_away_takes_its_job_with_it(
+    cluster: Cluster, airflow: list[Any], run: Callable[..., Any]
+) -> None:
+    airflow.append({"fit": {-1: "failed"}})
+    cluster.queue = [queued("7", "RUNNING", NAME)]
+    run(of_a_task().on_kill())
+    assert [str(job.state) for job in cluster.queue] == ["CANCELLED"]
+
+
+def test_a_job_that_waits_in_vain_is_let_go_once_airflow_is_back(
+    cluster: Cluster, airflow: list[Any], run: Callable[..., Any]
+) -> None:
+    airflow.append({"prepare": {-1: "success"}})
+    waits = {"reason": "Dependency", "dependency": "afterok:5(failed)", "raw_id": 7}
+    cluster.queue = [queued("7", "PENDING", NAME, **waits)]
+
+    async def waiting() -> None:
+        event = asyncio.ensure_future(of_a_task(chain={"follows": [["prepare", "afterok"]]}).event())
+        await asyncio.sleep(HOUR)
+        event.cancel()
+        await asyncio.wait([event])
+
+    run(waiting())
+    assert cluster.orders == [UpdateJob(JobId(7), {"Dependency": ""})]
 
 
 def test_a_try_that_is_ended_before_a_worker_begins_it_takes_the_job_of_the_triggerer_with_it(
