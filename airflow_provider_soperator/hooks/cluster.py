@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 from async_timeout import timeout
 
-from airflow_provider_soperator.hooks.connections import installed, known
+from airflow_provider_soperator.hooks.connections import installed, known_in_loop
 from airflow_provider_soperator.shared import SharedAnswers, SharedClients
 from airflow_provider_soperator.soperator import pod_events
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
@@ -44,9 +44,8 @@ async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClien
         await asyncio.sleep(0.01)
     try:
         # The hook's client ends with this block; only its configuration is needed.
-        with known(kubernetes_conn_id):
-            async with hook.get_conn():
-                pass
+        async with known_in_loop(kubernetes_conn_id), hook.get_conn():
+            pass
     finally:
         loading.release()
     return kubernetes_asyncio.client.ApiClient(configuration=hook.client_configuration)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_provider_soperator.errors import ConnectionMistake, nearest
+from airflow_provider_soperator.errors import ConnectionMistake, nearest, why_untold
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+    from airflow_provider_soperator.transports.transport_errors import TransportError
 
 #: The text of a form where nothing is chosen.
 _NOT_CHOSEN = "follows from what else is set"
@@ -136,7 +139,7 @@ async def read_connection(conn_id: str) -> tuple[Connection, dict[str, Any]]:
     """A connection and its extra, without blocking the event loop. Airflow masks the secrets of both in logs."""
     from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
-    with known(conn_id):
+    async with known_in_loop(conn_id):
         connection = await get_async_connection(conn_id)
     return connection, await get_async_extra_dejson(connection)
 
@@ -166,9 +169,29 @@ def known(conn_id: str) -> Iterator[None]:
     try:
         yield
     except AirflowNotFoundException as error:
-        from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
+        raise _not_told(conn_id) from error
 
-        raise UnknownEndpoint(f"there is no connection {conn_id}", "add it, or name another one") from error
+
+@asynccontextmanager
+async def known_in_loop(conn_id: str) -> AsyncIterator[None]:
+    """The same in an event loop."""
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+    try:
+        yield
+    except AirflowNotFoundException as error:
+        raise await asyncio.to_thread(_not_told, conn_id) from error
+
+
+def _not_told(conn_id: str) -> TransportError:
+    from airflow.sdk.execution_time.comms import GetConnection
+
+    from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint, Unreachable
+
+    if why := why_untold(GetConnection(conn_id=conn_id)):
+        what = f"Airflow does not tell the connection {conn_id} at present ({why})"
+        return Unreachable(what, "see whether its API server answers")
+    return UnknownEndpoint(f"there is no connection {conn_id}", "add it, or name another one")
 
 
 @contextmanager

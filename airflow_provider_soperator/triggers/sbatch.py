@@ -47,6 +47,10 @@ _FINAL = (ConnectionMistake, InvalidJob, ResultError, SubmitRefused, NotPermitte
 _NO_FILES = "result: the connection {} cannot read files: name an SSH or Kubernetes connection in it (files_via)"
 
 
+async def _unasked(client: AsyncSlurmClient) -> AsyncSlurmClient:
+    return client
+
+
 @dataclass(eq=False, repr=False)
 class SbatchTrigger(KillableTrigger):
     """One job, from its submission to its end.
@@ -89,7 +93,10 @@ class SbatchTrigger(KillableTrigger):
         """
         try:
             hook = SlurmHook(self.slurm_conn_id)
-            async with hook.async_client() as client:
+            # Airflow may be away for a moment, and with it the connection of a job that runs.
+            opened = polled(hook.async_client, _unasked, self.poll_interval, self.log, is_borne=may_pass)
+            async with aclosing(opened):
+                client = await anext(opened)
                 settings = await hook.async_settings()
                 if self.result is not None and not settings.reaches_files:
                     raise ConnectionMistake(_NO_FILES.format(self.slurm_conn_id))

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowRuntimeError, AirflowTaskTimeout, ErrorType
-from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import ConnectionResult, ErrorResponse, GetConnection
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.hooks import slurm
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotPermitted, SubmitRefused
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -204,7 +206,7 @@ def test_a_job_goes_with_its_task_unless_another_triggerer_has_that(
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What Airflow answers who asks for the states of tasks: an error, or the states."""
-    answers: list[Any] = [AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))] * 2
+    answers: list[Any] = [UNTOLD] * 2
 
     async def call(function: Any, *args: Any) -> Any:
         answer = answers.pop(0)
@@ -265,6 +267,53 @@ def test_a_try_that_is_ended_before_a_worker_begins_it_takes_the_job_of_the_trig
     told.task_instance = second
     run(told.on_kill())
     assert [str(job.state) for job in cluster.queue] == ["CANCELLED"]
+
+
+class Supervisor:
+    """Airflow's supervisor, and what it answers who asks for a connection; the last answer stays."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    def send(self, question: Any) -> Any:
+        if not isinstance(question, GetConnection):
+            return None
+        answer = self.answers.pop(0) if self.answers[1:] else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def asend(self, question: Any) -> Any:
+        return self.send(question)
+
+
+UNTOLD = AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+NONE = ErrorResponse(error=ErrorType.CONNECTION_NOT_FOUND)
+EMPTY = dict.fromkeys(("host", "schema", "login", "password", "port"))
+TOLD = ConnectionResult(**EMPTY, conn_id="c", conn_type="soperator", extra='{"transport": "local"}')  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("answers", [[UNTOLD, UNTOLD, TOLD], [*[UNTOLD] * 30, TOLD], [UNTOLD, TOLD]])
+def test_a_job_is_followed_once_airflow_tells_the_connection(
+    answers: list[Any], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart of the triggerer: the job would run on, and Airflow would take the task for failed."""
+    cluster = Cluster(queued("7", "RUNNING", NAME), accounting=[])
+    cluster.end_jobs_at(3 * HOUR)
+    monkeypatch.setattr(slurm, "open_transport", lambda settings: cluster)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(*answers), raising=False)
+    event = run(trigger().event())
+    assert (event["status"], event["result"]["job_id"]) == ("success", "7")
+
+
+@pytest.mark.parametrize("answers", [[NONE], [UNTOLD, NONE]])
+def test_a_connection_that_airflow_does_not_have_is_not_waited_for(
+    answers: list[Any], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(*answers), raising=False)
+    event = run(trigger().event())
+    assert event["message"] == "there is no connection c: add it, or name another one"
+    assert event["status"] == "refused"
 
 
 def test_what_is_killed_before_it_could_be_submitted_is_not_submitted_later(
