@@ -66,8 +66,8 @@ watch() {{
 exec 9> >(watch)
 """
 
-# Start-up files may set what restricts the answers of Slurm's commands, such as SQUEUE_PARTITION.
-_NO_FILTERS = 'unset -v "${!SQUEUE_@}" "${!SACCT_@}" "${!SINFO_@}"\n'
+# Start-up files may set what restricts what Slurm's commands answer or do, such as SQUEUE_PARTITION and SCANCEL_STATE.
+_NO_FILTERS = 'unset -v "${!SQUEUE_@}" "${!SACCT_@}" "${!SINFO_@}" "${!SCANCEL_@}" "${!SCONTROL_@}"\n'
 
 # What a login has, and jobs with it: an exec into a Pod begins in the root, and this machine where Airflow was started.
 _LOGIN = """\

@@ -136,10 +136,12 @@ def test_a_machine_that_can_start_no_process_may_at_the_next_try(monkeypatch: py
     assert asyncio.run(answered(Command(("true",)))).status == 0
 
 
-def test_what_start_up_files_set_for_people_restricts_no_answer() -> None:
-    shell = ("env", "SQUEUE_PARTITION=mine", "SACCT_FORMAT=jobid", "SBATCH_ACCOUNT=ours", "/bin/sh")
+def test_what_start_up_files_set_for_people_restricts_no_command() -> None:
+    own = ("SQUEUE_PARTITION=mine", "SACCT_FORMAT=jobid", "SCANCEL_INTERACTIVE=true", "SCONTROL_FUTURE=1")
+    shell = ("env", *own, "SBATCH_ACCOUNT=ours", "/bin/sh")
     said = asyncio.run(answered(Command(("env",)), shell)).text.splitlines()
-    assert [line for line in said if line.startswith(("SQUEUE_", "SACCT_", "SBATCH_"))] == ["SBATCH_ACCOUNT=ours"]
+    prefixes = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SBATCH_")
+    assert [line for line in said if line.startswith(prefixes)] == ["SBATCH_ACCOUNT=ours"]
 
 
 @pytest.mark.parametrize(("word", "status"), [("printf", 0), ("exit", 127)])
