@@ -52,6 +52,10 @@ class Keda:
             return int(pinned)
         return replicas if self._annotations.get(_PAUSED) == "true" else self._most
 
+    def may_add(self, replicas: int) -> int:
+        """The replicas that it may add for more work; while it is pinned, they come without any."""
+        return 0 if _PAUSED_REPLICAS in self._annotations else max(0, self.ceiling(replicas) - replicas)
+
     def pin(self, replicas: int) -> Object | None:
         """The patch that pins the workload at this number; None if it is pinned already."""
         said = str(replicas)
@@ -91,6 +95,9 @@ class Hpa:
 
     def ceiling(self, replicas: int) -> int:
         return self._bounds[1] if replicas else 0
+
+    def may_add(self, replicas: int) -> int:
+        return 0 if self._is_pinned else max(0, self.ceiling(replicas) - replicas)
 
     def pin(self, replicas: int) -> Object | None:
         least = max(1, replicas)

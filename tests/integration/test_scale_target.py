@@ -124,12 +124,12 @@ def test_a_kind_that_has_only_a_scale_is_counted_by_its_pods(vllm: Service) -> N
         vllm.kubectl("delete", "pod", "llm-0", "llm-1")
 
 
-def wait_ready(vllm: Service, target: Target) -> Holding:
-    def ready() -> Holding | None:
+def wait_held(vllm: Service, target: Target) -> Holding:
+    def held() -> Holding | None:
         seen = look(target)
-        return seen if seen.ready else None
+        return seen if seen.held else None
 
-    return vllm.cluster.wait("a replica is ready", ready)
+    return vllm.cluster.wait("a replica is on a machine", held)
 
 
 def leader(name: str) -> dict[str, Any]:
@@ -193,8 +193,20 @@ def conditions(vllm: Service) -> list[str]:
 def test_what_keda_may_take_by_itself_counts_as_promised(vllm: Service) -> None:
     vllm.machines(1)
     keda(vllm, desired=1, most=3)
-    seen = wait_ready(vllm, vllm.target())
+    seen = wait_held(vllm, vllm.target())
     assert (seen.allowed, seen.held, seen.promised) == (3, 1, 2)
+
+
+def test_what_keda_takes_away_for_lack_of_work_is_no_need(vllm: Service) -> None:
+    vllm.machines(2)
+    keda(vllm, desired=0, most=2)
+    bring(vllm.target(), 1)
+    bring(vllm.target(), 2)
+    change = {"spec": {"triggers": [{"type": "cron", "metadata": {"desiredReplicas": "1"}}]}}
+    vllm.kubectl("patch", "scaledobject", "vllm", "--type=merge", "--patch", json.dumps(change))
+    vllm.cluster.wait("KEDA has taken one away", lambda: vllm.replicas == 1 and look(vllm.target()).is_settled)
+    assert look(vllm.target()) == Holding(allowed=2, held=1, ready=2)
+    assert bring(vllm.target(), 2).held == 1
 
 
 def test_a_pause_of_somebody_elses_is_not_touched(vllm: Service) -> None:

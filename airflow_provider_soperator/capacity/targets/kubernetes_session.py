@@ -166,12 +166,14 @@ class KubernetesScaleSession(Session):
             staying = [pod for pod in found if not workloads.is_leaving(pod)]
             placed, ready = sum(map(workloads.is_on_a_node, staying)), sum(map(workloads.is_ready, staying))
             leaving = sum(map(workloads.is_on_a_node, found)) - placed
+        # A replica may have several Pods; the selector finds the first one.
+        ready = min(ready, int(status.get("readyReplicas", 0 if workloads.is_of_groups(thing) else ready)))
         allowed = max(wanted, autoscaler.ceiling(wanted)) if autoscaler else wanted
         return Holding(
             allowed=allowed,
             held=placed + leaving,
-            # A replica may have several Pods; the selector finds the first one.
-            ready=min(ready, int(status.get("readyReplicas", 0 if workloads.is_of_groups(thing) else ready))),
+            # A replica that an autoscaler may add counts as ready: it only waits for work.
+            ready=ready + (autoscaler.may_add(wanted) if autoscaler else 0),
             finishing=leaving,
             is_settled=workloads.is_seen(thing) and wanted == made == placed and not leaving,
             problems=(*filter(None, [kept]), *workloads.problems(thing, found)),

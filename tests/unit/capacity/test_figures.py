@@ -70,6 +70,15 @@ def test_reserved_nodes_that_stand_idle_are_counted_and_are_no_limbo() -> None:
     assert figures.target_gpu_seconds == {"training": 32 * 100.0, "inference": 16 * 100.0}
 
 
+def test_what_an_autoscaler_may_only_add_has_no_gpus() -> None:
+    meter = Meter(GPUS)
+    holdings = {"training": Holding(allowed=4, held=4, ready=4), "inference": Holding(allowed=4, held=1, ready=4)}
+    for seconds in (0, 100):
+        block = CapacityBlock(id="b", limit=64, usage=36)
+        meter.see(World(block, holdings, GPUS), START + timedelta(seconds=seconds))
+    assert meter.figures({}, START, START).target_gpu_seconds == {"training": 32 * 100.0, "inference": 4 * 100.0}
+
+
 @pytest.mark.parametrize(
     ("usage", "held", "wished", "unused"),
     [

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from airflow_provider_soperator.capacity.autoscalers import Keda
+import pytest
+
+from airflow_provider_soperator.capacity.autoscalers import Autoscaler, Hpa, Keda
+from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 from airflow_provider_soperator.capacity.targets.kubernetes_session import KubernetesScaleSession, ScaleNotes, Workload
-from airflow_provider_soperator.soperator.workloads import PUT_BACK
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.soperator.workloads import MANAGER, PUT_BACK
 from tests.unit.capacity.world import Log
 
 
@@ -66,6 +70,51 @@ def test_a_group_is_not_ready_with_its_leader() -> None:
         return asyncio.run(session.look()).ready
 
     assert (ready(), ready(readyReplicas=1)) == (0, 1)
+
+
+class Autoscaled(Group):
+    """A workload with two replicas at work, and an autoscaler that may make four of them."""
+
+    def __init__(self, autoscaler: Autoscaler) -> None:
+        super().__init__(readyReplicas=2)
+        self.its = autoscaler
+
+    async def scale(self) -> dict[str, Any]:
+        return {"spec": {"replicas": 2}, "status": {"replicas": 2, "selector": "worker-index=0"}}
+
+    async def autoscaler(self) -> Autoscaler:  # type: ignore[override]
+        return self.its
+
+    async def pods(self, scale: Any) -> list[Any]:
+        return 2 * await super().pods(scale)
+
+
+def scaled_by_keda(**annotations: str) -> Keda:
+    said = {f"autoscaling.keda.sh/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    return Keda({"metadata": {"name": "vllm", "annotations": said}, "spec": {"maxReplicaCount": 4}})
+
+
+def scaled_by_hpa(noted: dict[str, str], **spec: int) -> Hpa:
+    return Hpa({"metadata": {"name": "vllm", "annotations": noted}, "spec": {"maxReplicas": 4, **spec}}, may_pin=True)
+
+
+@pytest.mark.parametrize(
+    ("autoscaler", "ready"),
+    [
+        (scaled_by_keda(), 4),
+        (scaled_by_keda(paused="true"), 2),
+        (scaled_by_keda(paused_replicas="4"), 2),
+        (scaled_by_hpa({}), 4),
+        (scaled_by_hpa({f"{MANAGER}/bounds": "1-8"}, minReplicas=4), 2),
+    ],
+)
+def test_replicas_that_an_autoscaler_may_add_lack_only_work(autoscaler: Autoscaler, ready: int) -> None:
+    target = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8)
+    session = KubernetesScaleSession(target, cast(Workload, Autoscaled(autoscaler)), Log())
+    seen = asyncio.run(session.look())
+    assert (seen.held, seen.ready) == (2, ready)
+    world = World(CapacityBlock(id="block", limit=32, usage=16), {"inference": seen}, {"inference": 8})
+    assert world.receivers({"inference": 4}) == ([] if ready == 4 else ["inference"])
 
 
 class Scaled(PutBack):
