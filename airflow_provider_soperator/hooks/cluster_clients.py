@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -17,6 +17,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.capacity.kubernetes_lease import RIGHTS, KubernetesLease
 from airflow_provider_soperator.capacity.lease import beside
+from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.figures import Kept, kept_figures
@@ -168,11 +169,22 @@ class ShiftClients:
     async def block(self, conn_id: str, block: str) -> CapacityBlock:
         return await NebiusHook(conn_id).block(block)
 
-    async def block_beside_shifts(self, conn_id: str, block: str) -> CapacityBlock:
-        """The present state of a block for one who is no shift: what a shift is about to claim counts as taken."""
+    async def block_beside_shifts(
+        self, conn_id: str, block: str, here: LeaseStore | None, warn: Callable[[str], None]
+    ) -> CapacityBlock:
+        """The present state of a block for one who is no shift: what a shift is about to claim counts as taken.
+
+        ``here`` is asked if shifts have agreed on no place for their leases; ``warn`` is told if that says nothing.
+        """
         async with self.leases(conn_id) as place:
+            store = KubernetesLease(place, block, key="") if place else here
             # The lease first: what is claimed then is in the usage, or still in the lease.
-            seen = await KubernetesLease(place, block, key="").read() if place else None
+            seen = await store.read() if store else None
+            if store is None or (seen and seen.record is None):
+                warn(
+                    f"GPUs of block {block} that a shift has claimed count as free, as they cannot be seen: "
+                    f"lease_conn_id of the connection {conn_id} names no cluster that keeps the lease"
+                )
             return beside(await self.block(conn_id, block), seen, datetime.now(timezone.utc))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
+from airflow_provider_soperator.capacity.reservations import ReservationLease
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.queue import is_ending, requeue_or_cancel
 from airflow_provider_soperator.errors import ClusterError
@@ -100,7 +101,7 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         chosen = self._choose(known)
         move = self.decide(chosen)
         if self.block:
-            move = await self._within_block(chosen, move, known)
+            move = await self._within_block(client, chosen, move, known)
         if move.lost and (first or move.is_settled):
             raise WorkFailed("; ".join(in_lines(move.lost)) + self._remedy(move, known))
         if first:
@@ -118,12 +119,15 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
             "seconds": self.seconds,
         }
 
-    async def _within_block(self, nodes: Sequence[Node], move: NodeMove, known: Mapping[str, Node]) -> NodeMove:
+    async def _within_block(
+        self, client: AsyncSlurmClient, nodes: Sequence[Node], move: NodeMove, known: Mapping[str, Node]
+    ) -> NodeMove:
         """The move without the nodes for which the block has too few GPUs free now."""
         off = [name for order in move.orders if isinstance(order, PowerUp) for name in order.names]
         if not off:
             return move
-        block = await ShiftClients().block_beside_shifts(self.nebius_conn_id, self.block)
+        here = ReservationLease(client.ask, self.block, key="", nodes=(), user="")
+        block = await ShiftClients().block_beside_shifts(self.nebius_conn_id, self.block, here, self._warn_once)
         # Slurm does not know if a booting node has its machine yet.
         left = (block.free or 0) - sum(node.gpus for node in known.values() if node.is_coming_up)
         fitting = accumulate(known[name].gpus for name in off)

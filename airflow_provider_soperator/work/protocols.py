@@ -77,6 +77,7 @@ class Work(Stored, ABC, Generic[C]):
         self._log, self._opened = log, time.monotonic()
         #: What was logged last about nodes, by their names.
         self._told: dict[str, str] = {}
+        self._warned: set[str] = set()
         return self
 
     @property
@@ -95,6 +96,11 @@ class Work(Stored, ABC, Generic[C]):
         if place != self.place:
             self.place = place
             self._log.info(line, place)
+
+    def _warn_once(self, said: str) -> None:
+        if said not in self._warned:
+            self._warned.add(said)
+            self._log.warning("%s", said)
 
     def _tell_nodes(self, said: Mapping[str, str]) -> None:
         """Log what is new about nodes, worded to follow their names."""

@@ -42,13 +42,16 @@ class TargetScaling(Work[Session]):
         async with self.target.open(purpose, ShiftClients(), self._log) as session:
             yield session
 
-    async def read_block(self) -> CapacityBlock | None:
-        return await ShiftClients().block_beside_shifts(self.nebius_conn_id, self.block) if self.block else None
+    async def read_block(self, session: Session) -> CapacityBlock | None:
+        if not self.block:
+            return None
+        place = self.nebius_conn_id, self.block
+        return await ShiftClients().block_beside_shifts(*place, session.lease(), self._warn_once)
 
     async def step(self, session: Session) -> dict[str, Any] | None:
         try:
             if not self.has_begun:
-                await session.check(self.units, await self.read_block() or _NO_BLOCK)
+                await session.check(self.units, await self.read_block(session) or _NO_BLOCK)
                 self.has_begun = True
             seen = await self._bring(session)
         except CapacityMistake as error:
@@ -77,7 +80,7 @@ class TargetScaling(Work[Session]):
             now, mode = datetime.now(timezone.utc), self.mode
             await session.shrink(units, Release(wanted_at=now, mode=MODES[mode], ends_jobs=mode == "force"))
         elif min(seen.ready, seen.allowed) < units:
-            if block := await self.read_block():
+            if block := await self.read_block(session):
                 name = self.target.name
                 world = World(block, {name: seen}, {name: self.target.gpus_per_unit})
                 units = may_have(world, {name: units})[name]

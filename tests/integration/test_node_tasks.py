@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -9,6 +11,10 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
+from airflow_provider_soperator.capacity.reservations import ReservationLease
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.nodes import (
     CreateReservationOperator,
     DeleteReservationOperator,
@@ -19,8 +25,10 @@ from airflow_provider_soperator.operators.nodes import (
 )
 from airflow_provider_soperator.sensors.nodes import NodeStateSensor
 from airflow_provider_soperator.work.protocols import WorkTimeout
+from sandbox.cloud.landscape import BLOCK_ID
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
+from tests.integration.scaling import bring
 
 Perform = Callable[..., Any]
 
@@ -82,6 +90,32 @@ def test_drains_of_others_are_undone_by_force_only(perform: Perform, cluster: Cl
     assert "POWERED_DOWN" in cluster.node("worker-1").state
     assert perform(UndrainNodesOperator, nodes="worker-0", any_owner=True)["already"] == []
     assert "DRAIN" not in cluster.node("worker-0").state
+
+
+def test_what_a_shift_has_claimed_in_the_same_slurm_is_not_free(
+    perform: Perform, connections: Connections, cluster: Cluster
+) -> None:
+    conn_id, now = connections.login_node().slurm_conn_id, datetime.now(timezone.utc)
+    record = ShiftRecord(key="shift", task="shift", claims={"worker-[1-3]": [32, now.timestamp() + 600]})
+    up = {"nodes": "worker-1", "block": BLOCK_ID}
+
+    async def write() -> None:
+        async with SlurmHook(conn_id).async_client() as client:
+            lease = ReservationLease(client.ask, BLOCK_ID, "shift", ("worker-0",), "root")
+            assert await lease.write(record, now, timedelta(minutes=5), None)
+
+    asyncio.run(write())
+    try:
+        with pytest.raises(WorkTimeout, match=f"worker-1 waits for its GPUs: block {BLOCK_ID} has 0 GPUs left"):
+            perform(PowerUpNodesOperator, **up, timeout=timedelta(seconds=3))
+        training = SlurmNodesTarget(name="training", nodes="worker-[0-1]", slurm_conn_id=conn_id)
+        with pytest.raises(WorkTimeout, match="1 of 2 nodes are ready"):
+            bring(training, 2, within=3, block=BLOCK_ID)
+        assert "POWERED_DOWN" in cluster.node("worker-1").state
+    finally:
+        [lease] = re.findall("ReservationName=(airflow-shift-[^ ]+)", cluster.run("scontrol", "show", "reservation"))
+        perform(DeleteReservationOperator, name=lease)
+    assert perform(PowerUpNodesOperator, **up)["nodes"] == ["worker-1"]
 
 
 @pytest.mark.leaves("drains")

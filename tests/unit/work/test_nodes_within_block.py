@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
-from airflow_provider_soperator.slurm.requests import PowerUp, Request
+from airflow_provider_soperator.slurm.requests import ListReservations, PowerUp, Request
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.work.nodes import NodeChange
-from tests.unit.capacity.lease_places import KubernetesPlace
+from tests.unit.capacity.lease_places import KubernetesPlace, SlurmPlace
 from tests.unit.capacity.world import Log
 
 BLOCK = CapacityBlock(id="capacityblockgroup-1", limit=64, usage=48)
@@ -29,6 +30,7 @@ class Slurm:
     def __init__(self, **states: str) -> None:
         self.states = {f"worker-{number}": "IDLE+CLOUD+POWERED_DOWN" for number in range(4)} | states
         self.told: list[tuple[str, ...]] = []
+        self.place = SlurmPlace()
 
     async def ask_shared(self, request: Request[Any], max_age: float) -> tuple[Node, ...]:
         return tuple(Node(name=name, state=NodeState.parse(state), gres="gpu:8") for name, state in self.states.items())
@@ -36,7 +38,9 @@ class Slurm:
     async def config(self) -> ClusterConfig:
         return ClusterConfig(version="24.11.5", suspend_time=timedelta(minutes=10))
 
-    async def ask(self, request: Request[Any]) -> None:
+    async def ask(self, request: Request[Any]) -> Any:
+        if isinstance(request, ListReservations):
+            return self.place.slurm.answer(request)
         assert isinstance(request, PowerUp)
         self.told.append(request.names)
         self.states |= dict.fromkeys(request.names, "IDLE+CLOUD")
@@ -65,7 +69,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> type[Clients]:
     return Clients
 
 
-def up(block: str = BLOCK.id) -> Any:
+def up(block: str = BLOCK.id, log: Log | None = None) -> Any:
     return NodeChange(
         slurm_conn_id="soperator_default",
         nodes=tuple(f"worker-{number}" for number in range(4)),
@@ -76,7 +80,7 @@ def up(block: str = BLOCK.id) -> Any:
         poll_interval=1,
         since=datetime(2026, 11, 21, tzinfo=timezone.utc),
         deadline=datetime(2099, 1, 1, tzinfo=timezone.utc),
-    ).begin(Log())
+    ).begin(log or Log())
 
 
 def test_nodes_wait_until_the_block_has_their_gpus(clients: type[Clients]) -> None:
@@ -115,6 +119,25 @@ def test_what_a_shift_has_claimed_is_not_free(clients: type[Clients]) -> None:
     slurm = Slurm()
     asyncio.run(up().step(slurm))
     assert slurm.told == []
+
+
+@pytest.mark.parametrize(("shows_comments", "powered_up"), [(True, []), (False, [("worker-0", "worker-1")])])
+def test_without_a_common_place_claims_are_in_the_slurm_of_the_nodes(
+    clients: type[Clients], shows_comments: bool, powered_up: list[tuple[str, ...]]
+) -> None:
+    slurm, log, now = Slurm(), Log(), datetime.now(timezone.utc)
+    record = ShiftRecord(key="shift", task="shift", claims={"worker-[4-5]": [16, now.timestamp() + 600]})
+    asyncio.run(slurm.place.lease("shift").write(record, now, timedelta(minutes=5), None))
+    if not shows_comments:
+        # As over slurmrestd.
+        known = slurm.place.slurm.known
+        known.update({name: replace(one, comment="") for name, one in known.items()})
+    work = up(log=log)
+    for _ in range(2):
+        asyncio.run(work.step(slurm))
+    assert slurm.told[:1] == powered_up
+    warnings = [line for line in log.said if "that a shift has claimed count as free" in line]
+    assert len(warnings) == (0 if shows_comments else 1)
 
 
 def test_without_a_block_all_go_at_once(clients: type[Clients]) -> None:
