@@ -67,16 +67,22 @@ def assess(nodes: Sequence[Node], seen: Observations, *, ignore_own_drains: bool
 
 
 def unclear(nodes: Iterable[Node], seen: Observations) -> str:
-    """A warning of faults that match no node; empty if there are none. They may be of other GPUs of the site."""
-    strangers = [sample for name, _, sample, _ in seen.faults(nodes) if name is None]
-    if not strangers:
-        return ""
-    shown = ", ".join(f"{name}={value}" for name, value in sorted(strangers[0].labels.items()) if name != "__name__")
-    return (
-        f"{len(strangers)} metrics report faults that match no Slurm node, such as {{{shown}}}: if they are of this "
-        f"cluster, add the label with the node's name to node_labels ({', '.join(seen.node_labels)}), or a Kubernetes "
-        "connection, which maps machines to nodes"
-    )
+    """A warning of checks without figures, and of faults that match no node; empty if there are none.
+
+    The faults may be of other GPUs of the site.
+    """
+    unknown, doubts = [check for check, kept in seen.figures.items() if not kept], list[str]()
+    if unknown:
+        doubts.append(f"no figures are kept of the checks {', '.join(unknown)}, so they say nothing of any node")
+    if strangers := [sample for name, _, sample, _ in seen.faults(nodes) if name is None]:
+        labels = sorted(strangers[0].labels.items())
+        shown = ", ".join(f"{name}={value}" for name, value in labels if name != "__name__")
+        doubts.append(
+            f"{len(strangers)} metrics report faults that match no Slurm node, such as {{{shown}}}: if they are of "
+            f"this cluster, add the label with the node's name to node_labels ({', '.join(seen.node_labels)}), or a "
+            "Kubernetes connection, which maps machines to nodes"
+        )
+    return "; ".join(doubts)
 
 
 @dataclass(frozen=True, kw_only=True)

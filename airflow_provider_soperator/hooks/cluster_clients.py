@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -106,8 +106,8 @@ class HealthSources:
             namespace=task.namespace,
             prometheus_conn_id=task.prometheus_conn_id or None,
             series=dict(task.series or {}),
-            node_labels=tuple(task.node_labels or NODE_LABELS),
-            checks=tuple(task.checks),
+            node_labels=named(task.node_labels) or NODE_LABELS,
+            checks=named(task.checks),
             tolerance=task.tolerance,
         )
 
@@ -135,6 +135,11 @@ class HealthSources:
         # A call to Airflow that has begun is completed: its answer would be taken for that of another one.
         calls = [asyncio.ensure_future(sync_to_async(kept_figures)(check)) for check in self.checks]
         return dict(zip(self.checks, await asyncio.shield(asyncio.gather(*calls)), strict=True))
+
+
+def named(said: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names that a user gives, or the only one."""
+    return (said,) if said and isinstance(said, str) else tuple(said or ())
 
 
 class ShiftClients:

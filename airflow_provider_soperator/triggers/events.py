@@ -20,7 +20,7 @@ from airflow_provider_soperator.client.finished_jobs import FinishedJobs
 from airflow_provider_soperator.health.assessment import Episodes, HealthQuery, told, unclear
 from airflow_provider_soperator.health.findings import kinds_of
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
-from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, HealthSources
+from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, HealthSources, named
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.hostlist import names_of
@@ -203,7 +203,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         self.kinds = [kind.value for kind in kinds_of(self.kinds)]
         self.min_duration = _seconds(self.min_duration)
         self.series = dict(self.series or {})
-        self.node_labels, self.checks = list(self.node_labels), list(self.checks)
+        self.node_labels, self.checks = list(named(self.node_labels)), list(named(self.checks))
         self._watched = HealthQuery(
             nodes=names_of(self.nodes or None), partition=self.partition, kinds=tuple(self.kinds)
         )

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from airflow.sdk import Variable
 
-from airflow_provider_soperator.health.assessment import HealthQuery, Observations, told
+from airflow_provider_soperator.health.assessment import HealthQuery, Observations, told, unclear
 from airflow_provider_soperator.health.figures import (
     PATTERNS,
     Kept,
@@ -143,3 +143,8 @@ def test_slow_nodes_are_findings_like_others_unless_they_are_off() -> None:
 def test_a_figure_that_is_no_number_is_not_called_slow() -> None:
     run = {"worker_0": 480.0, "worker_1": 482.0, "worker_2": 481.0, "worker_3": float("nan")}
     assert found(nights(run)) == {}
+
+
+def test_a_check_of_which_nothing_is_kept_is_told() -> None:
+    seen = Observations(figures={"nccl": nights({"worker-0": 480}), "ncll": {}})
+    assert unclear((), seen) == "no figures are kept of the checks ncll, so they say nothing of any node"

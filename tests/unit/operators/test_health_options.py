@@ -81,6 +81,16 @@ def test_a_sensor_is_deferred_with_what_it_watches() -> None:
         sensor.execute_complete({}, failed("Prometheus does not answer"))
 
 
+def test_one_name_needs_no_list() -> None:
+    one: Any = {"checks": "all-reduce", "node_labels": "host"}
+    watch: Any = NodeHealthSensor(task_id="healthy", **one).watch()
+    assert (watch.witnesses.checks, watch.witnesses.node_labels) == (("all-reduce",), ("host",))
+    assert (
+        NodeUnhealthyTrigger(**one).serialize()
+        == NodeUnhealthyTrigger(checks=["all-reduce"], node_labels=["host"]).serialize()
+    )
+
+
 def test_a_watcher_of_what_is_no_list_of_nodes() -> None:
     with pytest.raises(ValueError, match="worker-"):
         NodeUnhealthyTrigger(nodes="worker-[0")
