@@ -283,8 +283,8 @@ class ShiftOrder(Plain):
             raise CapacityError(f"block {block.id} is being allocated", "retry once it is active")
         if block.state != "active":
             raise CapacityMistake(f"block {block.id} is {block.state}, expected active", "use an active block")
-        if wanted > block.limit:
-            said = f"{wanted} GPUs are desired, but block {block.id} has {block.limit}"
+        if wanted > (most := block.most_by(self.wanted_at)):
+            said = f"{wanted} GPUs are desired, but block {block.id} has {most}"
             raise CapacityMistake(said, "ask for less, or extend the block")
         # The next window begins at ``until``, so that moment itself does not count.
         last = self.until - datetime.resolution if self.until else self.wanted_at

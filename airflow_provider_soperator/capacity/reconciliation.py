@@ -85,6 +85,8 @@ class OrderedShift:
         await self._connect()
         block = await self._block()
         self._order.check_block(block, datetime.now(timezone.utc))
+        # It may grow until the handover.
+        block = replace(block, limit=block.most_by(self._order.wanted_at))
         for name, session in self._sessions.items():
             await session.check(self._order.desired[name], block)
         await self._connections.machines.check(self._sessions, self._gpus, block)

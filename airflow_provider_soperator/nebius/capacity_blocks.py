@@ -49,6 +49,10 @@ class CapacityBlock:
             return self.next_change_to
         return self.limit
 
+    def most_by(self, moment: datetime) -> int:
+        """The highest limit up to a moment, as far as announced."""
+        return max(self.limit, self.limit_at(moment))
+
 
 async def read_block(sdk: SDK, block_id: str) -> CapacityBlock:
     """Read a block."""

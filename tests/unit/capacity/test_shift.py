@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import NotPermitted
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Connected, Death, Pace, Process, UnitsSession
@@ -461,6 +462,28 @@ def test_what_does_not_fit_is_refused(cloud: Cloud, desired: dict[str, int], sai
     with pytest.raises(CapacityMistake, match=said):
         asyncio.run(Shift(order, shrinking, Connected(cloud.sessions(Process(), "k")), cloud.log).check())
     assert is_as(cloud, NIGHT)
+
+
+def test_what_fits_only_once_the_block_has_grown_may_be_planned_for_then(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, grows_at = list[int](), START + timedelta(hours=1)
+
+    async def growing() -> Any:
+        return replace(cloud.block(), next_change_at=grows_at, next_change_to=80)
+
+    async def note(session: UnitsSession, units: int, block: CapacityBlock) -> None:
+        limits.append(block.limit)
+
+    def check(wanted_at: datetime) -> None:
+        order = replace(ORDER, desired={"training": 8, "inference": 2}, wanted_at=wanted_at)
+        asyncio.run(Shift(order, growing, Connected(cloud.sessions(Process(), "k")), cloud.log).check())
+
+    monkeypatch.setattr(UnitsSession, "check", note)
+    check(grows_at)
+    assert limits == [80, 80]
+    with pytest.raises(CapacityMistake, match="80 GPUs are desired, but block capacityblockgroup-1 has 64"):
+        check(grows_at - timedelta(seconds=1))
 
 
 def test_a_block_that_is_not_active_is_refused(cloud: Cloud) -> None:
