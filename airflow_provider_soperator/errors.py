@@ -1,10 +1,9 @@
-"""Errors that all rooms share, remedies for unknown names, and what Airflow cannot tell at present."""
+"""Errors that all rooms share, and remedies for unknown names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
 
 
 def nearest(name: object, known: Iterable[object], likeness: float = 0.6) -> str:
@@ -24,28 +23,6 @@ def name_remedy(name: object, known: Iterable[object], otherwise: str | None = N
     if near := nearest(name, names):
         return f"did you mean {near!r}?"
     return (f"there are {', '.join(names)}" if names else "there are none") if otherwise is None else otherwise
-
-
-def why_untold(question: Any) -> str:
-    """Why Airflow does not tell a connection or a Variable at present; empty if it has none of that name.
-
-    Who reads one of them is told that there is none, also while Airflow's API is away. So it is asked once more for the
-    reason, with the ``GetConnection`` or ``GetVariable`` of its task SDK. This blocks, and must not be called in an
-    event loop. Where there is no supervisor to ask, what was read holds.
-    """
-    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
-    from airflow.sdk.execution_time import task_runner
-
-    supervisor = getattr(task_runner, "SUPERVISOR_COMMS", None)
-    if supervisor is None:
-        return ""
-    try:
-        error = getattr(supervisor.send(question), "error", None)
-    except AirflowRuntimeError as failure:
-        return str(failure)
-    if error in (ErrorType.CONNECTION_NOT_FOUND, ErrorType.VARIABLE_NOT_FOUND):
-        return ""
-    return error.value if error else "it was away for a moment"
 
 
 class ClusterError(Exception):

@@ -62,30 +62,37 @@ def _adapter(kind: type) -> Any:
     return _ADAPTERS[kind]
 
 
-def variable(key: str) -> str | None:
-    """The text of an Airflow Variable; None if there is none. Raises ``AirflowAway`` while that is not known.
+def why_untold(question: Any) -> str:
+    """Why Airflow does not tell a connection or a Variable at present; empty if it has none of that name.
 
-    To ``Variable.get`` one of which the API does not tell is missing, so the API is asked for that once more.
+    Who reads one is told that there is none also while Airflow's API is away. So it is asked once more for the reason,
+    with the ``GetConnection`` or ``GetVariable`` of its task SDK. This blocks.
     """
-    from airflow.sdk import Variable
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time import task_runner
-    from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable
+
+    # The API server and commands have none, and read the database themselves.
+    supervisor = getattr(task_runner, "SUPERVISOR_COMMS", None)
+    if supervisor is None:
+        return ""
+    try:
+        error = getattr(supervisor.send(question), "error", None)
+    except AirflowRuntimeError as failure:
+        return str(failure)
+    if error in (ErrorType.CONNECTION_NOT_FOUND, ErrorType.VARIABLE_NOT_FOUND):
+        return ""
+    return error.value if error else "it was away for a moment"
+
+
+def variable(key: str) -> str | None:
+    """The text of an Airflow Variable; None if there is none. Raises ``AirflowAway`` while that is not known."""
+    from airflow.sdk import Variable
+    from airflow.sdk.execution_time.comms import GetVariable
 
     found: str | None = Variable.get(key, default=None)
-    # The API server and commands have none: they read the database themselves.
-    api: Any = getattr(task_runner, "SUPERVISOR_COMMS", None)
-    if found is not None or api is None:
-        return found
-    try:
-        answer = api.send(GetVariable(key=key))
-    except AirflowRuntimeError as error:
-        answer = error.error
-    if not isinstance(answer, ErrorResponse):
-        return str(answer.value)
-    if answer.error is ErrorType.VARIABLE_NOT_FOUND:
-        return None
-    raise AirflowAway(f"Airflow's API does not tell what its Variable {key} keeps ({answer.error.value})")
+    if found is None and (why := why_untold(GetVariable(key=key))):
+        raise AirflowAway(f"Airflow's API does not tell what its Variable {key} keeps ({why})")
+    return found
 
 
 def kept(key: str, otherwise: T) -> T:

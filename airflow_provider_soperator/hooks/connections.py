@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -10,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_provider_soperator.errors import ConnectionMistake, nearest, why_untold
+from airflow_provider_soperator.errors import ConnectionMistake, nearest
+from airflow_provider_soperator.values import why_untold
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -176,11 +176,12 @@ def known(conn_id: str) -> Iterator[None]:
 async def known_in_loop(conn_id: str) -> AsyncIterator[None]:
     """The same in an event loop."""
     from airflow.providers.common.compat.sdk import AirflowNotFoundException
+    from asgiref.sync import sync_to_async
 
     try:
         yield
     except AirflowNotFoundException as error:
-        raise await asyncio.to_thread(_not_told, conn_id) from error
+        raise await sync_to_async(_not_told)(conn_id) from error
 
 
 def _not_told(conn_id: str) -> TransportError:
