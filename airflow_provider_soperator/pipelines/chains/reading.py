@@ -19,6 +19,7 @@ from airflow_provider_soperator.pipelines.chains.recording import (
     TYPED,
     FileWanted,
     Script,
+    missing,
     not_readable,
     not_understood,
 )
@@ -232,6 +233,8 @@ class _Run:
                 raise ShellChainError(self._line, self._marks.cause(name))
             case "unknown", args:
                 raise ShellChainError(self._line, not_understood(args[0]))
+            case "missing", [file] if "tee" not in self._ignored:
+                raise ShellChainError(self._line, missing(file))
             case "given", [name]:
                 return (0, self._variables[name]) if name in self._variables else (1, "")
             case "named", [name, value]:

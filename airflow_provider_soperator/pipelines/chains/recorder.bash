@@ -82,7 +82,7 @@ env() {
 command() {
   case ${1-} in
     -[vV]) _soperator_look_up command "$@" ;;
-    -*) builtin command "$@" ;;
+    -*) _soperator_tell unknown command "$@" ;;
     sbatch) _soperator_sbatch "${@:2}" ;;
     *) "$@" ;;
   esac
@@ -120,7 +120,18 @@ exit() {
   builtin exit "$@"
 }
 
-tee() { builtin command cat; }
+# Of what it would write only logs and lists of ids do not matter: a script or data would be missing on the cluster.
+tee() {
+  local _soperator_word _soperator_said='' _soperator_text=''
+  IFS= builtin read -r -d '' _soperator_text || :
+  for _soperator_word; do
+    [[ $_soperator_word != @(-*|/dev/*) ]] || continue
+    [[ $_soperator_text != '#!'* ]] &&
+      [[ $_soperator_text == *$_soperator_ids* || $_soperator_word == ?(*[!a-z])log?([!a-z]*) ]] ||
+      _soperator_ask missing "$_soperator_word"
+  done
+  printf %s "$_soperator_text"
+}
 
 read() {
   local _soperator_name _soperator_status=0
@@ -153,13 +164,13 @@ _soperator_test() {
 # A program that makes texts of texts: it is run, unless it would read what is on the cluster.
 _soperator_filter() {
   local _soperator_word _soperator_text='' _soperator_status=0
+  if _soperator_acts "$@"; then
+    _soperator_tell unknown "$@"
+    return
+  fi
   for _soperator_word in "${@:2}"; do
     if [[ $_soperator_word == *[$_soperator_marks]* ]]; then
       _soperator_pass "$1" "$_soperator_word"
-      return
-    elif [[ $1 == sed && $_soperator_word == -i* ||
-      $1 == *awk && $_soperator_word == *@(system|getline|print*([!;\}])[\>\|])* ]]; then
-      _soperator_tell unknown "$@"
       return
     elif [[ -e $_soperator_word ]]; then
       _soperator_tell reads "$@"
@@ -180,6 +191,25 @@ _soperator_filter() {
   else
     return "$_soperator_status"
   fi
+}
+
+# True if a filter may write a file, or run a command.
+_soperator_acts() {
+  local _soperator_word _soperator_before='' _soperator_operands=0 _soperator_status=0
+  for _soperator_word in "${@:2}"; do
+    case $1 in
+      sed) [[ $_soperator_word != @(-*([EnrsuZz])i|--i)* ]] ;;
+      sort) [[ $_soperator_word != @(-*([bCcdfghiMmnRrsuVz])o|--o|--co)* ]] ;;
+      uniq) [[ $_soperator_word == -?* || $_soperator_before == -*[fsw] ]] || ((++_soperator_operands < 2)) ;;
+      *awk) [[ $_soperator_word != @(-[!Fv]*|*@(system|getline|@[a-z]|print*[\>\|])*) ]] ;;
+    esac || return 0
+    _soperator_before=$_soperator_word
+  done
+  [[ $1 == sed ]] || return
+  shift
+  # It knows its commands itself: they are a mistake in a sandbox. What is not known here may be any number.
+  builtin command sed --sandbox "${@//[$_soperator_marks]/1}" < /dev/null >&195 2>&195 || _soperator_status=$?
+  ((_soperator_status == 1))
 }
 
 # What a program makes of a text that is not known is not known, for the same reason.

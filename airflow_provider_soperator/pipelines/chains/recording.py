@@ -258,11 +258,7 @@ def _explained(subject: str, problem: str) -> str:
     if problem == "restricted" or "in command names" in problem:
         return not_understood(subject.partition(":")[0])
     if problem == "cannot redirect output":
-        file = subject.partition(":")[0]
-        return (
-            f"the file that is written here, {file}, would be missing: write it beforehand, or give a script to sbatch "
-            f"itself (sbatch <<'EOF'); if it does not matter here, ignored= passes over its command"
-        )
+        return missing(subject.partition(":")[0])
     if problem == "unbound variable":
         return _unset(subject)
     if problem == "readonly variable" and subject in ("PATH", "SHELL"):
@@ -273,6 +269,13 @@ def _explained(subject: str, problem: str) -> str:
         return f"{problem!r} is a pattern for files on the cluster: name them, or quote it"
     whole = f"{subject}: {problem}" if subject else problem
     return f"bash says {whole!r}: mend it, or write the sbatch lines out, one after the other"
+
+
+def missing(file: str) -> str:
+    return (
+        f"the file that is written here, {file}, would be missing: write it beforehand, or give a script to sbatch "
+        f"itself (sbatch <<'EOF'); if it does not matter here, ignored= passes over its command"
+    )
 
 
 def not_readable(file: str) -> str:

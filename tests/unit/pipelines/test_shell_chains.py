@@ -67,6 +67,9 @@ CHAIN = {"a": (), "b": (("afterok", "a"),)}
         "J=$(sbatch a.sh | cut -d ' ' -f 4)\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | cut -f4 -d' ')\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh 2>&1 | tee -a log | tr -dc '0-9')\nsbatch -d afterok:$J b.sh",
+        "J=$(sbatch a.sh | tee jobs | cut -d ' ' -f 4)\necho $J | tee /dev/stderr\nsbatch -d afterok:$J b.sh",
+        "J=$(sbatch a.sh | uniq -f 1 | sort -t ' ' -k 4 | awk -F '|' '$1 > 2 {print}' | tr -dc '0-9')\n"
+        "sbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | tr -cd '[:digit:]')\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | tr -d 'A-Za-z ')\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | grep -oE '[0-9]+')\nsbatch -d afterok:$J b.sh",
@@ -467,6 +470,20 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ),
         ("seq 3 | awk '{system(\"sbatch a.sh \" $1)}'\nsbatch b.sh", 1, "'awk' is not understood"),
         ("seq 3 | awk '{print $1 > \"x\"}'\nsbatch -a 1 b.sh", 1, "'awk' is not understood"),
+        ('awk \'{ print "a;b" > "x" }\' <<< y\nsbatch b.sh', 1, "'awk' is not understood"),
+        ("seq 3 | awk -f - <<< x\nsbatch b.sh", 1, "'awk' is not understood"),
+        ("seq 3 | sed 's/.*/sbatch fit.sh &/e'\nsbatch b.sh", 1, "'sed' is not understood, and submits a job"),
+        ('ls x | sed "s/.*/$CMD &/e"\nsbatch b.sh', 1, "'sed' is not understood"),
+        ("sed -n 'w x' <<< y\nsbatch b.sh", 1, "'sed' is not understood"),
+        ("X=$(sed 'r x' <<< y)\nsbatch b.sh $X", 1, "'sed' is not understood"),
+        ("sed -Ei s/a/b/ b.sh\nsbatch b.sh", 1, "'sed' is not understood"),
+        ("sort -o list <<< x\nsbatch b.sh", 1, "'sort' is not understood"),
+        ("sort -uolist <<< x\nsbatch b.sh", 1, "'sort' is not understood"),
+        ("sort list --output=list\nsbatch b.sh", 1, "'sort' is not understood"),
+        ("uniq -f 1 - list <<< x\nsbatch b.sh", 1, "'uniq' is not understood"),
+        ("for i in 1 2; do tee a_$i.sh <<E\n#!/bin/sh\nE\nsbatch a_$i.sh; done", 1, "written here, a_1.sh, would be"),
+        ("echo $A | tee -a list\nsbatch b.sh", 1, "the file that is written here, list, would be missing"),
+        ("J=$(sbatch a.sh)\ntee b.log <<E\n#!/bin/sh\n$J\nE\nsbatch b.log", 2, "written here, b.log, would be"),
         ("set -e\nn=0\nsbatch a.sh\n\n((n++))", 5, "the script ends here, as a command has failed"),
         ("sbatch a.sh\r\n", 1, "its line ends"),
     ],
@@ -496,6 +513,7 @@ def test_no_job_is_passed_over_with_the_command_that_writes_its_id() -> None:
         with pytest.raises(ShellChainError, match=r"line 1: '.*' is not understood, and submits a job"):
             read(f"{call} a.sh\nsbatch b.sh", ignored=["nohup", "timeout", "xargs", "sh"])
     assert one("cp a.sbatch x/sbatch.d\nsbatch b.sh", ignored=["cp"]).script == "b.sh"
+    assert one("tee list <<< x\nsbatch b.sh", ignored=["tee"]).script == "b.sh"
 
 
 def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
@@ -514,6 +532,10 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
             "cat < K > F",
             "trap 'rm K' EXIT",
         ),
+        *("sed '1e touch F' <<< x", "sed '1e /bin/touch F' <<< x", "sed s/x/touch/e <<< x", "sed -n 'w F' <<< x"),
+        *('sed -n "$Y w F" <<< x', "sort -o F <<< x", "sort -uoF <<< x", "sort --out=F <<< x", "uniq - F <<< x"),
+        *('awk \'{ print "a;b" > "F" }\' <<< x', "awk -f - <<< 'BEGIN { system(\"touch F\") }'"),
+        *("cat list | sed 's/.*/touch F/e'", "command -- sed '1e /bin/touch F' <<< x"),
     ):
         text = (
             script.replace("F", f"{tmp_path}/made").replace("K", f"{tmp_path}/kept").replace("R", f"{tmp_path}/run.sh")
