@@ -43,8 +43,8 @@ class QueueLoad:
 
         QueueLoad(target="training", partition="main", min_work=timedelta(hours=1))
 
-    Its target has Slurm's nodes as units; those with jobs that have GPUs are needed. Of waiting jobs those count that
-    another node may help, and that fit into the target's range.
+    Its target has Slurm's nodes as units; those of them with jobs that have GPUs are needed. Of waiting jobs those
+    count that another node may help, and that fit into the target's range.
 
     :param target: name of the target
     :param partition: jobs of this partition count; left out, all
@@ -65,22 +65,27 @@ class QueueLoad:
     max_wait: timedelta = timedelta(hours=2)
     slurm_conn_id: str = "soperator_default"
 
-    async def measure(self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
+    async def measure(
+        self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime, nodes: str = ""
+    ) -> Need:
         picked = QueueFilter(partition=self.partition, account=self.account, qos=self.qos)
         async with clients.slurm(self.slurm_conn_id) as slurm:
             jobs = await slurm.ask(picked.request())
-        return self.need(picked.picked(jobs, now), gpus, most, now)
+        return self.need(picked.picked(jobs, now), gpus, most, now, nodes)
 
-    def need(self, jobs: Iterable[Job], gpus: int, most: int, now: datetime) -> Need:
-        """The need by these jobs, with up to ``most`` units of so many GPUs."""
+    def need(self, jobs: Iterable[Job], gpus: int, most: int, now: datetime, nodes: str = "") -> Need:
+        """The need by these jobs, with up to ``most`` units of so many GPUs, which are ``nodes`` if these are known."""
         running = waiting = count = 0
-        nodes: set[str] = set()
+        own, busy = set(expand(nodes)), set[str]()
         overdue, late, pending = 0, timedelta(0), 0.0
         for job in jobs:
             number, has = job.count, job.gpus
             if not job.state.is_pending:
-                running += has
-                nodes |= {*expand(job.nodelist)} if has else set()
+                on = expand(job.nodelist) if has else []
+                # Static nodes of the same partition are no units, and none of theirs is of use.
+                mine = own.intersection(on) if own else set(on)
+                running += has * len(mine) // max(1, len(on))
+                busy |= mine
                 continue
             waited = now - job.submitted if job.submitted else timedelta(0)
             is_helped = not job.is_held and job.reason.split(",")[0] in _NODES_HELP and has <= most * gpus
@@ -92,15 +97,15 @@ class QueueLoad:
             # In seconds: a year for each of a hundred thousand elements is more than a timedelta can be.
             pending += number * has * limit.total_seconds()
             overdue += number * has * (waited >= self.max_wait)
-        used = f"jobs use {running} GPUs of {counted(len(nodes), 'nodes')}"
+        used = f"jobs use {running} GPUs of {counted(len(busy), 'nodes')}"
         if not count:
-            return Need(len(nodes), f"{used}, and none waits")
+            return Need(len(busy), f"{used}, and none waits")
         work = gpus * self.min_work.total_seconds()
         worth = int(pending / work) if work else math.ceil(waiting / gpus)
         more = min(math.ceil(waiting / gpus), max(worth, math.ceil(overdue / gpus)))
         hours, minutes = pending / 3600, late / timedelta(minutes=1)
         said = f"{counted(count, 'jobs')} with up to {hours:.1f} GPU-hours wait, for {minutes:.0f} min"
-        return Need(len(nodes) + more, f"{used}, and {said}")
+        return Need(len(busy) + more, f"{used}, and {said}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +136,9 @@ class MetricLoad:
                 "give per_unit for what adds up, as requests do, and keep_at for what does not",
             )
 
-    async def measure(self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
+    async def measure(
+        self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime, nodes: str = ""
+    ) -> Need:
         value = await clients.metric(self.prometheus_conn_id, self.query)
         if value is None or value < 0:
             return Need(None, f"{self.query} has no value")
@@ -182,7 +189,9 @@ class ServiceLoad:
         if not 0 < self.share < 1:
             raise CapacityMistake(f"share must be between 0 and 1, got {self.share}", "write 0.99 for 99 of 100")
 
-    async def measure(self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime) -> Need:
+    async def measure(
+        self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime, nodes: str = ""
+    ) -> Need:
         rate = await clients.metric(self.prometheus_conn_id, self.arrivals)
         seconds: float | None = None
         if not isinstance(self.service_time, str):

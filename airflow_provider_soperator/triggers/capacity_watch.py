@@ -119,8 +119,10 @@ class CapacityDifferenceTrigger(EventTrigger):
         await call(reconciliation.keep_schedule, self.dag_id, said, now)
         schedule = await call(CapacitySchedule.read(said).as_kept, self.overrides, now)
         wish = schedule.at(now)
-        world = await reconciliation.look(ShiftOrder.read(json.loads(self.order)), client, self.log)
-        demanded = await self._demanded(world, wish.allocation, schedule.limit, client, now) if self.demand else None
+        order = ShiftOrder.read(json.loads(self.order))
+        world = await reconciliation.look(order, client, self.log)
+        asked = world, wish.allocation, schedule.limit
+        demanded = await self._demanded(*asked, order.targets, client, now) if self.demand else None
         goal = reconciliation.goal_in(world, wish.allocation, schedule.limit, demanded)
         if report := note_window(self._window, world, wish, goal, now):
             emit(gauges(report), dag_id=self.dag_id)
@@ -140,13 +142,19 @@ class CapacityDifferenceTrigger(EventTrigger):
         return [{"wished": goal, "has": has, "name": wish.name}]
 
     async def _demanded(
-        self, world: Any, wished: Mapping[str, Units], limit: int | None, client: Any, now: datetime
+        self,
+        world: Any,
+        wished: Mapping[str, Units],
+        limit: int | None,
+        targets: Sequence[Any],
+        client: Any,
+        now: datetime,
     ) -> dict[str, int] | None:
         """The units by demand, which are kept for runs and for people; None if it only observes."""
         from airflow_provider_soperator.capacity.demand import Demand, decide, keep_decision
 
         demand = Demand.read(json.loads(self.demand))
-        needs = await demand.measure(world, wished, client, now)
+        needs = await demand.measure(world, wished, client, now, targets)
         bought, most = {name: seen.bought for name, seen in world.holdings.items()}, world.most(limit)
         decision = decide(demand, needs, wished, world.allowed, world.gpus, most, self._demand, now, bought)
         if decision.is_new:

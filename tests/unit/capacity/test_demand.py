@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +18,12 @@ from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.capacity.demand import Decision, Demand, decide
 from airflow_provider_soperator.capacity.holdings import Holding, World
 from airflow_provider_soperator.capacity.loads import MetricLoad, Need, QueueLoad, ServiceLoad
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.transports.transport_errors import Unreachable
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
@@ -212,6 +218,25 @@ def test_the_highest_of_several_loads_counts_and_one_without_an_answer_might_be_
     assert {name: need.units for name, need in found.items()} == {"inference": 6, "training": None}
     Clients.values = {"rate": 10.0, "cache": None}
     assert asyncio.run(demand.measure(world, RANGES, Clients(), NOON))["inference"].units is None
+
+
+def test_a_queue_is_measured_on_the_nodes_of_its_target() -> None:
+    running = Job(id=JobId(1), state=JobState.parse("RUNNING"), nodelist="static-[0-3]", tres="gres/gpu=32")
+
+    class Clients:
+        @asynccontextmanager
+        async def slurm(self, conn_id: str) -> AsyncIterator[Any]:
+            async def ask(request: Any) -> list[Job]:
+                return [running]
+
+            yield SimpleNamespace(ask=ask)
+
+    holdings = {name: Holding(allowed=4, held=4, ready=4) for name in GPUS}
+    world, demand = World(CapacityBlock(id="b", limit=64, usage=64), holdings, GPUS), Demand([LOADS[1]])
+    for nodes, needed in (("worker-[0-7]", 0), ("static-[2-9]", 2)):
+        targets = [SlurmNodesTarget(name="training", nodes=nodes)]
+        found = asyncio.run(demand.measure(world, RANGES, Clients(), NOON, targets))  # type: ignore[arg-type]
+        assert found["training"].units == needed
 
 
 def test_a_connection_that_cannot_be_used_leaves_a_need_unknown() -> None:

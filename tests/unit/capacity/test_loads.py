@@ -60,6 +60,12 @@ def test_nodes_with_one_small_job_each_are_all_needed_and_those_without_gpus_are
     assert need(*small, job("RUNNING", gpus=0, nodelist="cpu[0-3]")) == 4
 
 
+def test_nodes_that_are_not_of_the_target_are_not_needed() -> None:
+    static, across = job("RUNNING", gpus=32, nodelist="static-[0-3]"), job("RUNNING", gpus=16, nodelist="static-4,w0")
+    found = QUEUE.need([static, across], 8, 8, NOW, "w[0-7]")
+    assert (found.units, found.because) == (1, "jobs use 8 GPUs of 1 node, and none waits")
+
+
 def test_a_job_that_never_fits_needs_nothing() -> None:
     assert need(job(gpus=64)) == 8
     assert need(job(gpus=65), job(gpus=8)) == 1
