@@ -1,18 +1,20 @@
-"""The DAGs in the documentation are ones that Airflow takes as they stand."""
+"""The DAGs in the documentation are ones that Airflow takes as they stand, and what it imports is there."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
 from tests.unit.operators.dags import dags_made
 
 ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = {
     f"{page.name}:{number}": code
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in PAGES
     for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE))
     if "@dag(" in code or "capacity_dag(" in code or "action_dags(" in code
 }
@@ -32,3 +34,10 @@ def test_each_operator_has_a_page_with_one() -> None:
     pages = {name.partition(":")[0] for name in EXAMPLES}
     runs = {"sbatch.md", "task-sbatch.md", "pipelines.md", "sensors.md", "failures.md", "events.md"}
     assert runs | {"capacity.md", "cluster.md", "health.md", "nodes.md", "nebius.md"} <= pages
+
+
+def test_what_it_names_of_the_provider_is_there() -> None:
+    names = {name for page in PAGES for name in re.findall(r"\bairflow_provider_soperator(?:\.\w+)+", page.read_text())}
+    assert "airflow_provider_soperator.nebius.api" in names
+    for name in names:
+        resolve_name(name)
