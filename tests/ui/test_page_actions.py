@@ -28,6 +28,17 @@ HOSTILE = "x<img src=x onerror=document.title='hit'>"
 CONNECTION = "soperator_default"
 NODE = f"connection={CONNECTION}&node=worker-0"
 
+#: The answer to the next run that is triggered.
+ONE_IS_LOST = """
+    const real = window.fetch;
+    window.fetch = async (...asked) => {
+      if (asked[1].method !== "POST") return real(...asked);
+      window.fetch = real;
+      await real(...asked);
+      throw new TypeError("lost");
+    };
+"""
+
 
 class Api:
     """Airflow's API, for one user."""
@@ -158,20 +169,29 @@ def test_a_second_try_after_a_lost_answer_makes_no_second_run(
     page = board("ann")
     page.click("//a[. = 'Run a check']")
     page.paste("//dialog//input[@name = 'check']", "ssh-check")
-    browser.execute_script("""
-        const real = window.fetch;
-        window.fetch = async (...asked) => {
-          if (asked[1].method !== "POST") return real(...asked);
-          window.fetch = real;
-          await real(...asked);
-          throw new TypeError("lost");
-        };
-    """)
+    browser.execute_script(ONE_IS_LOST)
     page.click("//dialog//button[. = 'Trigger cluster_check']")
     page.find("//dialog//*[@role = 'status'][contains(., 'To try again makes no second run')]")
     page.click("//dialog//button[. = 'Trigger cluster_check']")
     page.find("//dialog//a[contains(., 'has begun')]")
     assert [run["conf"]["check"] for run in api.call("GET", runs)["dag_runs"]] == ["ssh-check"]
+
+
+def test_what_is_corrected_after_a_lost_answer_is_another_run(
+    browser: webdriver.Chrome, board: Callable[[str], Board], login: Callable[[str], Api]
+) -> None:
+    page = board("ann")
+    page.open("Drain")
+    page.paste("//dialog//input[@name = 'reason']", "wrong")
+    browser.execute_script(ONE_IS_LOST)
+    page.click("//dialog//button[. = 'Trigger cluster_drain']")
+    page.find("//dialog//*[@role = 'status'][contains(., 'may have begun the run')]")
+    page.ask("//dialog//input[@name = 'reason']", WebElement.clear)
+    page.paste("//dialog//input[@name = 'reason']", "right")
+    page.click("//dialog//button[. = 'Trigger cluster_drain']")
+    page.find("//dialog//a[contains(., 'has begun')]")
+    runs = login("ann").call("GET", "/api/v2/dags/cluster_drain/dagRuns?order_by=-id")["dag_runs"]
+    assert [run["conf"]["reason"] for run in runs[:2]] == ["right", "wrong"]
 
 
 def test_the_form_of_another_site_triggers_nothing(login: Callable[[str], Api]) -> None:

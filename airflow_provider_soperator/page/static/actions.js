@@ -6,6 +6,8 @@ const REFUSED = {
   403: "Airflow does not let you trigger this DAG.",
   404: "The DAG is not there any more.",
 };
+const LOST = "Airflow does not answer, and may have begun the run. To try again makes no second run, unless you change "
+  + "something.";
 
 function valueOf(field) {
   const text = field.value.trim();
@@ -26,8 +28,10 @@ function wordsOf(detail) {
 
 async function trigger(form) {
   const conf = Object.fromEntries([...form.elements].filter((one) => one.name).map((one) => [one.name, valueOf(one)]));
-  // A second try after an answer that got lost makes no second run.
-  form.dataset.id ||= `page__${new Date().toISOString()}__${Math.random().toString(36).slice(2, 8)}`;
+  // A second try after an answer that got lost makes no second run, and one of something else is another run.
+  const [ids, sent] = [JSON.parse(form.dataset.ids ?? "{}"), JSON.stringify(conf)];
+  ids[sent] ??= `page__${new Date().toISOString()}__${Math.random().toString(36).slice(2, 8)}`;
+  Object.assign(form.dataset, { ids: JSON.stringify(ids), id: ids[sent] });
   const answer = await fetch(form.dataset.runs, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -60,7 +64,7 @@ document.addEventListener("submit", async (event) => {
     lead(form);
   } catch (error) {
     const lost = error instanceof TypeError;
-    said.textContent = lost ? "Airflow does not answer. To try again makes no second run." : error.message;
+    said.textContent = lost ? LOST : error.message;
     go.disabled = false;
     go.focus();
   }
