@@ -120,7 +120,9 @@ class Objects:
             found = await self._listed(DEPLOYMENT, "", labelSelector=labels)
         except TransportError:
             return None
-        images = [one["image"] for thing in found for one in thing["spec"]["template"]["spec"]["containers"]]
+        containers = [one for thing in found for one in thing["spec"]["template"]["spec"]["containers"]]
+        # Without a digest, which has a colon as well.
+        images = [one["image"].partition("@")[0] for one in containers]
         return next((tag for name, _, tag in (one.rpartition(":") for one in images) if "slurm-operator" in name), None)
 
     async def has_config_map(self, name: str) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -37,6 +40,24 @@ class Stored:
         if resource not in self._kinds:
             raise KindMissing(resource.kind)
         return self._kinds[resource]
+
+
+@pytest.mark.parametrize(
+    ("image", "release"),
+    [
+        ("cr.example.org:5000/slurm-operator:4.1.7", "4.1.7"),
+        ("cr.example.org:5000/slurm-operator:4.1.7@sha256:9f86d081", "4.1.7"),
+        ("cr.example.org:5000/slurm-operator@sha256:9f86d081", None),
+    ],
+)
+def test_the_release_of_the_operator_is_the_tag_of_its_image(image: str, release: str | None) -> None:
+    async def answer(*args: Any, **how: Any) -> Any:
+        containers = [{"image": "cr.example.org/kube-rbac-proxy:v0.15.0@sha256:d8cc6ffb"}, {"image": image}]
+        items = [{"spec": {"template": {"spec": {"containers": containers}}}}]
+        return SimpleNamespace(status=200, read=AsyncMock(return_value=json.dumps({"items": items})))
+
+    objects = Objects(SimpleNamespace(call_api=answer), "soperator", "")
+    assert asyncio.run(objects.operator_version()) == release
 
 
 def look(kinds: dict[Resource, list[dict[str, Any]]], name: str | None, *pods: dict[str, Any]) -> ClusterSnapshot:
