@@ -60,23 +60,24 @@ class BoughtGroup:
         """Count the nodes that are paid for, also those that are still on their way."""
         return size_of(await self._client.read()).most
 
-    async def bring(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
+    async def bring(self, lacks: int, keeps: int, now: datetime, begins: datetime, until: datetime | None) -> bool:
         """Buy nodes that are lacking, and let those go that ``keeps`` does not need; True if there is nothing to do.
 
-        What is bought is paid for until the end of the window: nobody has to come back before it.
+        What is bought is paid for until the end of the window: nobody has to come back before it. What ``begins``
+        within it, as an override does, is paid for by the same window.
         """
         group = await self._client.read()
         labels = dict(group.metadata.labels)
         has, window, spent = size_of(group).most, str(int(until.timestamp())) if until else "", 0.0
-        if labels.get(_WINDOW) == window:
+        if (known := labels.get(_WINDOW)) and begins.timestamp() < float(known):
             passed = max(0.0, now.timestamp() - float(labels[_SINCE]))
-            spent = float(labels[_SPENT]) + passed * has * self._gpus
-        seconds = (until - now).total_seconds() if until else 0.0
+            window, spent = known, float(labels[_SPENT]) + passed * has * self._gpus
+        seconds = max(until.timestamp(), float(window)) - now.timestamp() if until else 0.0
         # A little more, so that what could be paid for when it was bought still can be, whatever was rounded.
         left = self._said.gpu_hours * 3600 - spent + 1
         affordable = int(left / (self._gpus * seconds)) if seconds > 0 else 0
         to = max(0, min(max(lacks, min(has, keeps)), self._said.max_nodes, affordable))
-        if to == has and (to == 0 or labels.get(_WINDOW) == window):
+        if to == has and (to == 0 or known == window):
             return True
         account = {_WINDOW: window, _SPENT: str(round(spent)), _SINCE: str(int(now.timestamp()))}
         group.metadata.labels = {**labels, **account}

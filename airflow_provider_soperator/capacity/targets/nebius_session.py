@@ -183,8 +183,8 @@ class NodeGroupSession(Session):
         if key != self._context.key:
             await self.finish()
 
-    async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
-        return await self._bought.bring(lacks, keeps, now, until) if self._bought else True
+    async def buy(self, lacks: int, keeps: int, now: datetime, begins: datetime, until: datetime | None) -> bool:
+        return await self._bought.bring(lacks, keeps, now, begins, until) if self._bought else True
 
     async def machines(self) -> MachineClues:
         beside = frozenset({self._bought.group_id} if self._bought else ())

@@ -144,8 +144,11 @@ class Session(Protocol):
         """Restore the permission for ``to`` units that the target takes by itself; they were not at work before."""
         await self.grow(to)
 
-    async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
-        """Buy units that the block lacks, and let bought ones go that ``keeps`` does not need; True if it has."""
+    async def buy(self, lacks: int, keeps: int, now: datetime, begins: datetime, until: datetime | None) -> bool:
+        """Buy units that the block lacks, and let bought ones go that ``keeps`` does not need; True if it has.
+
+        They are paid for what ``begins`` then and lasts ``until`` then.
+        """
         return True
 
     async def finish(self) -> bool | None:

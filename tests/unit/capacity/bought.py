@@ -62,6 +62,8 @@ class Group:
         made._client = cast(NodeGroupClient, self)
         return made
 
-    def bring(self, lacks: int, keeps: int, now: datetime, until: datetime | None, **said: Any) -> int:
-        asyncio.run(self.session(**said).bring(lacks, keeps, now, until))
+    def bring(
+        self, lacks: int, keeps: int, now: datetime, until: datetime | None, begins: datetime | None = None, **said: Any
+    ) -> int:
+        asyncio.run(self.session(**said).bring(lacks, keeps, now, begins or now, until))
         return self.nodes

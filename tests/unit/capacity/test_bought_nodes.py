@@ -69,6 +69,24 @@ def test_each_window_has_its_own_budget() -> None:
     assert group.bring(0, 0, until + 8 * HOUR, until + 16 * HOUR, gpu_hours=64) == 0
 
 
+def test_an_override_within_a_window_does_not_renew_its_budget() -> None:
+    group, until, said = Group(), START + 8 * HOUR, {"max_nodes": 3, "gpu_hours": 128}
+    assert group.bring(2, 2, START, until, **said) == 2
+    cost = 16 * 2
+    assert group.bring(3, 3, START + 2 * HOUR, START + 4 * HOUR, **said) == 2, "the override is paid for by the window"
+    cost += 16 * 2
+    assert group.bring(3, 3, START + 4 * HOUR, until, **said) == 2
+    assert cost + 16 * 4 == 128
+    assert group.bring(3, 3, until, until + 4 * HOUR, **said) == 3
+
+
+def test_a_window_to_which_nodes_leave_ahead_pays_for_itself() -> None:
+    group, until = Group(), START + 8 * HOUR
+    assert group.bring(2, 2, START, until, gpu_hours=128) == 2
+    early = until - HOUR / 2
+    assert group.bring(0, 2, early, until + 7 * HOUR, begins=until, gpu_hours=128) == 2
+
+
 def test_a_window_that_is_made_longer_is_another_one_and_what_it_cannot_pay_for_goes() -> None:
     group = Group()
     assert group.bring(1, 1, START, START + 8 * HOUR, gpu_hours=64) == 1
@@ -79,27 +97,35 @@ def test_who_is_refused_tries_again() -> None:
     group = Group()
     group.refuses = 1
     assert group.bring(1, 1, START, START + HOUR) == 0
-    assert asyncio.run(group.session().bring(1, 1, START, START + HOUR)) is False
-    assert asyncio.run(group.session().bring(1, 1, START, START + HOUR)) is True
+    assert asyncio.run(group.session().bring(1, 1, START, START, START + HOUR)) is False
+    assert asyncio.run(group.session().bring(1, 1, START, START, START + HOUR)) is True
     assert group.nodes == 1
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 4), st.integers(1, 90)), max_size=40),
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(-1, 4), st.integers(1, 90), st.none() | st.integers(1, 600)),
+        max_size=40,
+    ),
     st.integers(1, 3),
     st.integers(1, 200),
     st.integers(60, 1440),
 )
 def test_no_window_costs_more_than_it_may(
-    looks: list[tuple[int, int, int]], max_nodes: int, gpu_hours: int, length: int
+    looks: list[tuple[int, int, int, int | None]], max_nodes: int, gpu_hours: int, length: int
 ) -> None:
-    """Looks come when they come, and none after the last: what is there then stays until the window ends."""
+    """Looks come when they come, and none after the last: what is there then stays until the window ends.
+
+    Some are for an override, which begins then, and ends within the window or after it.
+    """
     group, now, until = Group(), START, START + length * timedelta(minutes=1)
     cost = 0.0
-    for lacks, keeps, minutes in looks:
+    for lacks, keeps, minutes, lasts in looks:
         if now >= until:
             break
-        asyncio.run(group.session(max_nodes, gpu_hours).bring(lacks, keeps, now, until))
+        has_paid = "soperator-window" in group.group.metadata.labels
+        ends = now + lasts * timedelta(minutes=1) if lasts and has_paid else until
+        asyncio.run(group.session(max_nodes, gpu_hours).bring(lacks, keeps, now, now, ends))
         assert group.nodes <= max_nodes
         then = min(until, now + minutes * timedelta(minutes=1))
         cost += group.nodes * 8 * (then - now) / HOUR
@@ -130,8 +156,8 @@ class BuyingSession(UnitsSession):
     async def look(self) -> Holding:
         return replace(await super().look(), bought=self.group.nodes)
 
-    async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
-        return await self.group.session().bring(lacks, keeps, now, until)
+    async def buy(self, lacks: int, keeps: int, now: datetime, begins: datetime, until: datetime | None) -> bool:
+        return await self.group.session().bring(lacks, keeps, now, begins, until)
 
 
 @pytest.fixture
