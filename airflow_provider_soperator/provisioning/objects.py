@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 #: Annotation with the task that has applied the cluster last.
 _BEGUN_BY = "airflow-provider-soperator/begun-by"
 _ACTIONS = ("delete", "create", "update")
+#: Fields of a NodeSet that its Pods are made of: with others they start anew, and their jobs end.
+_POD_FIELDS = frozenset(
+    {
+        "affinity", "customInitContainers", "enableHostUserNamespace", "gpu", "munge", "nodeSelector", "priorityClass",
+        "slurmd", "tolerations",
+    }
+)  # fmt: skip
 
 
 class ObjectsProvisioner(Provisioner):
@@ -45,26 +52,27 @@ class ObjectsProvisioner(Provisioner):
         self._wanted: list[Manifest] = []
         self._is_destroy = False
         self._planned = ProvisioningPlan("nothing was planned")
-        #: Nodes that run and would end, by NodeSet.
-        self._shrunk: dict[str, str] = {}
+        #: How nodes that are on would end or start anew, by NodeSet; and those of it that are refused.
+        self._lost: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
         self._begun_by = ""
         self._login_comes = False
 
     def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
         if not keep_data:
             raise SpecMistake("volume claims are not among the objects of a cluster: keep_data=False is for a Recipe")
-        self._is_destroy, self._shrunk = destroy, {}
+        self._is_destroy, self._lost, self._refused = destroy, {}, {}
         self._planned = asyncio.run(self._plan())
         self._log.info("Plan: %s.", self._planned.summary)
         return self._planned
 
     def guard(self, allowed: Sequence[str]) -> None:
-        for name, how in self._shrunk.items():
+        for name, how in self._refused.items():
             if name not in allowed:
                 raise SpecMistake(
                     f"rejected, nothing was changed: {name} would {how}, which are on, and jobs on them are killed; "
-                    "use ScaleNodeSetOperator, which drains them first, or power them down, or set "
-                    f"allow_destroy=[{name!r}]"
+                    "power them down first, or use ScaleNodeSetOperator, which drains nodes before they go; if no job "
+                    f"runs there, set allow_destroy=[{name!r}]"
                 )
 
     def apply(self, owner: str) -> str:
@@ -103,12 +111,13 @@ class ObjectsProvisioner(Provisioner):
             login = after[self._wanted[0].label]["spec"].get("slurmNodes", {}).get("login", {})
             self._login_comes = login.get("sshdServiceType") == "LoadBalancer"
             changes = {label: action for label in after if (action := self._told(label, before.get(label), after))}
-            self._shrunk = await self._lost(objects, before, after)
+            await self._find_lost(objects, before, after)
         return self._plan_of(changes, cluster is not None)
 
     def _plan_of(self, changes: Mapping[str, str], exists: bool) -> ProvisioningPlan:
         counted = Counter(changes.values())
         summary = ", ".join(f"{counted[action]} to {action}" for action in _ACTIONS if counted[action])
+        summary += "".join(f"; {name} would {how}" for name, how in self._lost.items())
         of = digest(self._spec, self._source.installation) if changes else ""
         return ProvisioningPlan(summary or "nothing to do", changes, exists, of)
 
@@ -158,14 +167,11 @@ class ObjectsProvisioner(Provisioner):
                 "Installation(scripts=None) to do without"
             )
 
-    async def _lost(
-        self, objects: Objects, before: Mapping[str, Object], after: Mapping[str, Object]
-    ) -> dict[str, str]:
-        """Nodes that are on, and would not be afterwards, by NodeSet."""
+    async def _find_lost(self, objects: Objects, before: Mapping[str, Object], after: Mapping[str, Object]) -> None:
+        """Find nodes that are on, and would not be afterwards, or would start anew."""
         if f"{SLURM_CLUSTER.kind}/{self._spec.name}" not in before:
-            return {}
+            return
         seen = {one.name: one for one in (await ClusterObjects(objects, self._spec.name).look()).nodesets}
-        lost: dict[str, str] = {}
         for label, said in before.items():
             one, spec = seen.get(said["metadata"]["name"]), after[label]["spec"]
             if one is None or not label.startswith(NODE_SET.kind):
@@ -175,8 +181,12 @@ class ObjectsProvisioner(Provisioner):
                 stay, becomes = stay & await self._first_on(objects, one, spec), "become ephemeral"
             running = {*one.pods, *(one.active_nodes if one.is_ephemeral else ())}
             if ended := running & {*one.names(set(range(one.replicas)) - stay)}:
-                lost[label] = f"{becomes} and lose {fold(ended)}"
-        return lost
+                self._lost[label] = self._refused[label] = f"{becomes} and lose {fold(ended)}"
+            elif running and (changed := _changed_of_pods(said["spec"], spec)):
+                self._lost[label] = f"restart, for another {', '.join(changed)}, {fold(running)}"
+                if _tag(said["spec"]) == _tag(spec):
+                    # Another release is nothing but that, and asked for by its name.
+                    self._refused[label] = self._lost[label]
 
     async def _first_on(self, objects: Objects, one: NodeSetSeen, spec: Object) -> set[int]:
         """The ordinals that are on when a static NodeSet becomes ephemeral."""
@@ -221,6 +231,18 @@ class ObjectsProvisioner(Provisioner):
                 for one in service.get("status", {}).get("loadBalancer", {}).get("ingress") or ():
                     return str(one.get("ip") or one.get("hostname") or "")
         return ""
+
+
+def _changed_of_pods(before: Object, after: Object) -> list[str]:
+    """What changes of the Pods of a NodeSet, unless Soperator waits for their jobs to end."""
+    if after.get("updateStrategy") == "slurmAwareRollingUpdate":
+        return []
+    paths = [line.partition(":")[0].split(".") for line in differences(before, after)]
+    return list(dict.fromkeys(".".join(path[:2]) for path in paths if path[0] in _POD_FIELDS))
+
+
+def _tag(spec: Object) -> str:
+    return str(((spec.get("slurmd") or {}).get("image") or {}).get("tag") or "")
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:

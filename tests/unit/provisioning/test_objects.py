@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -379,6 +380,31 @@ def test_nodes_that_are_on_are_not_taken_away(before: Any, on: Any, after: Any, 
             provision(changed, there)
         assert there.spec("NodeSet", "worker")["replicas"] == 8
     assert provision(changed, there, "NodeSet/worker")["NodeSet/worker"] == "update" or not said
+
+
+@pytest.mark.parametrize(
+    ("on", "after", "said", "is_refused"),
+    [
+        ([0, 1], {"nodesets": (workers(preset="1gpu-16vcpu-200gb"),)}, r"slurmd\.resources, worker-\[0-1\]", True),
+        ([], {"nodesets": (workers(preset="1gpu-16vcpu-200gb"),)}, "", False),
+        ([0, 1], {"nodesets": (workers(features=("fast",)),)}, "", False),
+        ([0, 1], {"operator_version": "4.1.8"}, r"munge\.image, slurmd\.image, worker-\[0-1\]", False),
+    ],
+)
+def test_nodes_that_are_on_are_restarted_only_if_that_is_asked_for(
+    on: list[int], after: dict[str, Any], said: str, is_refused: bool
+) -> None:
+    there = Namespace("4.1.7")
+    provision(cluster(), there)
+    there.run("worker", *on)
+    there.operator = after.get("operator_version", "4.1.7")
+    made = provisioner(cluster(**after), there)
+    named = rf"; NodeSet/worker would restart, for another {said}" if said else ""
+    assert re.fullmatch(rf"\d to update{named}", made.plan().summary)
+    if is_refused:
+        with pytest.raises(SpecMistake, match=rf"would restart, for another {said}, which are on.*NodeSet/worker"):
+            made.guard(())
+    made.guard(["NodeSet/worker"] if is_refused else ())
 
 
 def test_overrides_win_and_their_names_are_checked() -> None:
