@@ -186,6 +186,17 @@ def test_what_was_submitted_is_taken_back_and_submitted_anew(slurm: SlurmClient)
     assert {one.id for one in first}.isdisjoint(one.id for one in again)
 
 
+def test_an_array_is_taken_back_whatever_has_ended_of_it(slurm: SlurmClient, cluster: Cluster) -> None:
+    def elements(state: str) -> list[str]:
+        return cluster.run("squeue", "--noheader", f"--states={state}", "--format=%i").split()
+
+    jobs = new_jobs(command="[ $SLURM_ARRAY_TASK_ID = 0 ] || sleep 600", array="0-1")
+    [submitted] = slurm.submit_together(jobs)
+    cluster.wait("one has ended", lambda: f"{submitted.id}_0" in elements("COMPLETED"))
+    slurm.take_back(jobs)
+    cluster.wait("the other is cancelled", lambda: f"{submitted.id}_1" in elements("CANCELLED"))
+
+
 @pytest.mark.usefixtures("nothing_starts")
 def test_more_than_go_at_once_are_all_there_or_none(way: Way) -> None:
     slow = RateLimit(bucket=40, refill=1, period=timedelta(seconds=25))

@@ -62,12 +62,13 @@ learn_names() {
         [[ ${alike["=$name"]}: == *":$id:"* ]] || alike["=$name"]+=:$id
     done <"$work/queue"
 }
-# Change jobs; an error about a job that has ended is ignored, any other ends the program, to be retried.
+# Change jobs; an error about a job that has ended is ignored, any other ends the program, to be retried. If elements of
+# an array have ended, scontrol's hold and release also tell of the others, for which there is "No error".
 change() {
     local status
     "$@" >"$work/out" 2>"$work/err" </dev/null && return
     status=$?
-    if [ -s "$work/err" ] && ! grep -Eiv -- "$gone" "$work/err" >"$work/left"; then return; fi
+    if [ -s "$work/err" ] && ! grep -Eiv -- "$gone|: No error$" "$work/err" >"$work/left"; then return; fi
     cat "$work/left" >&2
     exit "$status"
 }

@@ -56,21 +56,19 @@ done <"$SLURM_STATE/past"
 for word; do sed -Ei "/ COMPLETED /! s/^($word(_[^ ]*)?) [A-Z]+ /\\1 CANCELLED /" "$SLURM_STATE/queue"; done
 """,
     "scontrol": """
-ids= name=
-for word; do
-    [[ $word != JobId=* ]] || ids=${word#*=}
-    [[ $word != JobName=* ]] || name=${word#*=}
+ids=${2#JobId=} name=
+for word; do [[ $word != JobName=* ]] || name=${word#*=}; done
+# As slurmctld does: elements that have ended keep their name, and there is an error for them.
+ended="(COMPLETED|CANCELLED)" status=0
+for id in ${ids//,/ }; do
+    [ -z "$name" ] || sed -Ei "/ $ended /! s/^($id(_[^ ]*)?) ([A-Z]+) .*/\\1 \\3 $name/" "$SLURM_STATE/queue"
+    grep -Eq "^${id}_[^ ]* $ended " "$SLURM_STATE/queue" || continue
+    echo "${id}_[0]: Job has already finished" >&2
+    # All but update also tell of those without one.
+    [ "$1" = update ] || ! grep "^${id}_" "$SLURM_STATE/queue" | grep -Evq " $ended " || echo "${id}_[1]: No error" >&2
+    status=1
 done
-if [ -n "$name" ]; then
-    # As slurmctld does: elements that have ended keep theirs, for which there is an error.
-    for id in ${ids//,/ }; do
-        sed -Ei "/ (COMPLETED|CANCELLED) /! s/^($id(_[^ ]*)?) ([A-Z]+) .*/\\1 \\3 $name/" "$SLURM_STATE/queue"
-    done
-    if grep -Eq "^(${ids//,/|})_[^ ]* COMPLETED " "$SLURM_STATE/queue"; then
-        echo "Job has already finished for job array element" >&2
-        exit 1
-    fi
-fi
+exit "$status"
 """,
     # Refuses a partition, and more jobs than there is room for, and gives out numbers.
     "sbatch": """

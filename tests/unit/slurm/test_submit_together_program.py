@@ -20,7 +20,7 @@ from airflow_provider_soperator.slurm.errors import (
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
-from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn, SubmitOnce, Together, Withdraw
+from airflow_provider_soperator.slurm.requests.submission import HELD, CancelWithdrawn, SubmitOnce, Together, Withdraw
 from airflow_provider_soperator.slurm.submission_keys import key_of
 from tests.submissions import after, new_jobs
 from tests.unit.slurm.machine import Slurm, keys_of
@@ -91,12 +91,25 @@ def test_a_job_that_has_lost_its_key_is_cancelled_by_the_next_one(slurm: Slurm, 
     assert slurm.withdrawn() == {key.text for key in keys_of(*jobs)}
 
 
-def test_an_array_is_cancelled_whatever_has_ended_of_it(slurm: Slurm) -> None:
+def array_with_an_element_that_has_ended(slurm: Slurm) -> BatchJob:
     [job] = new_jobs()
     slurm.put_in_queue(f"5_0 COMPLETED {job.name}", f"5_1 RUNNING {job.name}", f"5_[2-3] PENDING {job.name}")
+    return job
+
+
+@pytest.mark.parametrize("ends", [CancelWithdrawn(), None])
+def test_an_array_is_cancelled_whatever_has_ended_of_it(slurm: Slurm, ends: CancelWithdrawn | None) -> None:
+    job = array_with_an_element_that_has_ended(slurm)
     slurm.take(taken_back(job))
-    slurm.take(CancelWithdrawn())
+    slurm.take(ends or SubmitOnce(jobs=(job,), together=Together.END))
     assert [state for _, state, _ in slurm.rows()] == ["COMPLETED", "CANCELLED", "CANCELLED"]
+
+
+def test_an_array_that_a_cut_has_left_is_completed_whatever_has_ended_of_it(slurm: Slurm) -> None:
+    job = array_with_an_element_that_has_ended(slurm)
+    (slurm.state / "comment").write_text(HELD)
+    slurm.take(SubmitOnce(jobs=(job.replace(comment="own"),), together=Together.START))
+    assert slurm.calls("scontrol").splitlines() == ["release 5", "update JobId=5 Comment=own"]
 
 
 def test_what_is_withdrawn_as_several_requests_are_completed_is_refused(slurm: Slurm) -> None:
