@@ -10,10 +10,12 @@ import pytest
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, InvalidRequest, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Together, Withdraw
 from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.transports.local import LocalTransport
+from airflow_provider_soperator.transports.rest import RestTransport
 from sandbox.lifecycle import Sandbox
-from tests.contract.transports import WAYS, Way
+from tests.contract.transports import WAYS, AsyncWay, Way, inside, minted, url_of
 from tests.integration.cluster import Cluster
 from tests.submissions import ask_until_known, new_jobs
 
@@ -88,6 +90,19 @@ def test_a_job_of_another_user_with_the_same_name_is_not_adopted(way: Way, clust
     [own] = way.ask(SubmitOnce(jobs=(job,)))
     assert not own.adopted
     assert str(own.id) != theirs
+
+
+@pytest.mark.parametrize("form", ["local", "rest"])
+def test_a_priority_that_only_operators_may_set_keeps_no_job_from_its_submission(form: str, cluster: Cluster) -> None:
+    shell = inside(cluster, "runuser", "-u", "alice", "--", "env", "HOME=/home/alice", "/bin/sh")
+    rest = RestTransport(url_of(cluster), minted(cluster, "alice"))
+    alice = AsyncWay(lambda: rest if form == "rest" else LocalTransport(shell))
+    # Lower than what they have without it, and higher, for which Slurm has errors of their own.
+    jobs = tuple(job.replace(priority=wish) for job, wish in zip(new_jobs(2, comment="own"), (1, 10**9), strict=True))
+    submitted = alice.ask(SubmitOnce(jobs=jobs, together=Together.START))
+    found = alice.ask(ListJobs(ids=tuple(one.id for one in submitted if one.id)))
+    assert [(job.is_held, job.comment) for job in found] == [(False, "own")] * 2
+    alice.close()
 
 
 def test_without_accounting_only_what_is_surely_new_is_submitted(way: Way, cluster: Cluster) -> None:

@@ -327,8 +327,12 @@ if [ "$together" = start ]; then
         # Comments come last: while a job has ours, the next try knows that it may have to be released.
         change scontrol release "$(joined "${released[@]}")"
         for said in "${!changes[@]}"; do
-            priority=${said%% *}
-            change scontrol update JobId="${changes[$said]#,}" ${priority:+Priority="$priority"} Comment="${said#* }"
+            priority=${said%% *} id=${changes[$said]#,}
+            # slurmctld sets none while a job is held, and lets operators alone do that; sbatch ignores those of others.
+            [ -z "$priority" ] ||
+                gone="$gone|access/permission denied|priority are not persistent" \
+                    change scontrol update JobId="$id" Priority="$priority"
+            change scontrol update JobId="$id" Comment="${said#* }"
         done
     fi
 fi

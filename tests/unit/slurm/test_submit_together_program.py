@@ -112,6 +112,17 @@ def test_an_array_that_a_cut_has_left_is_completed_whatever_has_ended_of_it(slur
     assert slurm.calls("scontrol").splitlines() == ["release 5", "update JobId=5 Comment=own"]
 
 
+def test_a_priority_that_only_operators_may_set_is_ignored_as_by_sbatch(slurm: Slurm) -> None:
+    [job] = new_jobs(priority=7, comment="own")
+    (slurm.state / "comment").write_text(HELD)
+    refusal = "Access/permission denied for job 1"
+    (slurm.state / "scontrol.meanwhile").write_text(f'case $* in *Priority*) echo "{refusal}" >&2; exit 1 ;; esac\n')
+    slurm.take(SubmitOnce(jobs=(job,), together=Together.START))
+    # slurmctld sets no priority while a job is held.
+    changes = ["release 1", "update JobId=1 Priority=7", "update JobId=1 Comment=own"]
+    assert slurm.calls("scontrol").splitlines() == changes
+
+
 def test_what_is_withdrawn_as_several_requests_are_completed_is_refused(slurm: Slurm) -> None:
     jobs = chain()
     slow = RateLimit(bucket=40, refill=1, period=timedelta(seconds=75))
