@@ -77,13 +77,9 @@ cancel_withdrawn() {
     [ ${#wanted[@]} -gt 0 ] || has_renamed || return 0
     learn "$work/queue" "$unfinished$mark *"
     for key in "${!wanted[@]}"; do
-        [ -n "${known[$key]}" ] || continue
         # Where it has the new name of its job, other submissions have the same key.
-        if [ -s "$withdrawals/$key" ]; then
-            renamed[${known[$key]}]=$(<"$withdrawals/$key")
-        else
-            ended+=("${known[$key]}")
-        fi
+        [[ -n ${known[$key]} && -s $withdrawals/$key ]] || continue
+        renamed[${known[$key]}]=$(<"$withdrawals/$key")
     done
     if [ ${#renamed[@]} -gt 0 ]; then
         rename quietly
@@ -101,6 +97,10 @@ cancel_withdrawn() {
             if [ "${called[$id]}" = "$(<"$file")" ]; then ended+=("$id"); else rm -f -- "$file"; fi
         done
     fi
+    # At the last moment: another try may have made one void since, to go on with its job.
+    for key in "${!wanted[@]}"; do
+        [[ -z ${known[$key]} || -n ${renamed[${known[$key]}]} || ! -e $withdrawals/$key ]] || ended+=("${known[$key]}")
+    done
     [ ${#ended[@]} -eq 0 ] || quietly scancel "${ended[@]}"
     # By now no program is left that they could meet.
     find "$withdrawals" -type f -mmin +"$keep" -printf '%f\n' | while read -r key; do

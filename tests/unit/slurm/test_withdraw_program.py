@@ -102,6 +102,18 @@ def test_so_is_a_job_in_any_state_from_which_it_may_go_on(slurm: Slurm) -> None:
     assert set(map(int, slurm.calls("scancel").split())) == left
 
 
+def test_a_withdrawal_that_is_void_by_the_time_of_scancel_is_not_carried_out(slurm: Slurm) -> None:
+    ended, kept = new_jobs(2)
+    [there, _] = slurm.ask(ended, kept)
+    slurm.take(Withdraw(keys_of(kept)))
+    slurm.take(Withdraw(keys_of(ended), names=("once.withdrawn",)))
+    # Another try goes on with it while the other one is renamed.
+    [key] = keys_of(kept)
+    (slurm.state / "scontrol.meanwhile").write_text(f"rm -f {slurm.withdrawals}/{key}\n")
+    slurm.take(CancelWithdrawn())
+    assert slurm.calls("scancel").split() == [str(there.id)]
+
+
 def test_what_is_withdrawn_is_kept_while_slurmctld_is_away(slurm: Slurm) -> None:
     [ended] = new_jobs()
     slurm.ask(ended)
