@@ -203,7 +203,8 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     A job that has left the queue while accounting lags looks lost, and may have succeeded: its watch finds out.
     """
     since = min(one.since or datetime.now(timezone.utc) - LOOK_BACK for one in batch.values())
-    jobs = yield from jobs_of({key: one.job for one in batch.values() for key in one.keys}, since)
+    tries = {key: one.job for one in batch.values() for key in one.keys}
+    jobs = yield from jobs_of(tries, since)
     known = {key: job.id for key, job in jobs.items()}
     newest = {which: next((key for key in reversed(one.keys) if key in known), None) for which, one in batch.items()}
     wanted = {known[key]: key.suffix_of(known[key]) for key in newest.values() if key}
@@ -213,6 +214,9 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     yield Withdraw(tuple(key for key in newest.values() if key), is_void=True)
     # Without accounting the queue may have forgotten one since.
     found_as = yield from statuses(wanted)
+    if any(part.state.base is None for status in found_as.values() for part in status.parts):
+        # Of one that is completing squeue does not show whether it was cancelled in the meantime.
+        jobs |= yield from jobs_of(tries, since)
     going_on = {
         which: key
         for which, key in newest.items()

@@ -282,6 +282,17 @@ def test_a_try_goes_on_with_an_array_of_which_only_some_elements_are_being_cance
     assert adopted == Submitted(JobId(7), adopted=True)
 
 
+def test_a_try_goes_on_with_no_job_that_is_cancelled_while_it_is_looked_for() -> None:
+    class Cancelling(Remembering):
+        def __call__(self, request: Request[Any]) -> Any:
+            if isinstance(request, Withdraw):
+                self.queue, self.accounted = [queued("7", "COMPLETING", NAME)], [past("7", "CANCELLED by 0", NAME)]
+            return super().__call__(request)
+
+    slurm = Cancelling([queued("7", "RUNNING", NAME)])
+    assert run_steps(submissions.find({"": Earlier(JOB, (EARLIER,))}), slurm) == {"": None}
+
+
 def test_nothing_is_submitted_while_the_end_of_the_job_before_is_unknown() -> None:
     slurm = Remembering(accounted=[past("7", "RUNNING", NAME)])
 
