@@ -191,7 +191,7 @@ class SubmitAheadOperator(BaseOperator):
     def _taking_back(
         self, client: SlurmClient, context: Context, jobs: list[BatchJob], since: datetime | None
     ) -> Iterator[None]:
-        """Cancel the jobs if the task is told to end, or its time is over: Airflow runs no teardown after it."""
+        """Cancel the jobs if the task is told to end, its time is over, or its last try fails, as no task has them."""
         self._is_submitting = True
         try:
             if self._was_killed():
@@ -202,7 +202,10 @@ class SubmitAheadOperator(BaseOperator):
                 raise ToldToEnd
         except BaseException as error:
             self._is_submitting = False
-            if jobs and (self._was_killed() or isinstance(error, (ToldToEnd, AirflowTaskTimeout))):
+            is_told = self._was_killed() or isinstance(error, (ToldToEnd, AirflowTaskTimeout))
+            # A refusal leaves none.
+            is_refused = isinstance(error.__cause__, TogetherRefused)
+            if jobs and (is_told or (not is_refused and context["ti"].try_number > context["ti"].max_tries)):
                 try:
                     client.take_back(jobs, since=since)
                 except Exception:

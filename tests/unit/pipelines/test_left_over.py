@@ -234,6 +234,22 @@ def test_one_that_was_marked_as_succeeded_leaves_the_jobs_to_its_stages(
     assert not [one for one in slurm.asked if isinstance(one, Withdraw)]
 
 
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_try_that_fails_takes_the_jobs_back_if_no_other_goes_on_with_them(slurm: Slurm, is_last: bool) -> None:
+    def push(*_: Any) -> None:
+        raise AirflowException("no API server")
+
+    key, rendered = new_job()
+    context = context_of(push)
+    vars(context["ti"]).update(try_number=3 if is_last else 2, max_tries=2)
+    with pytest.raises(AirflowException, match="no API server"):
+        submitting_task()._submit(context, rendered, {}, [])
+    if is_last:
+        assert_taken_back(slurm, key)
+    else:
+        assert not [one for one in slurm.asked if isinstance(one, Withdraw)]
+
+
 def test_jobs_that_cannot_be_taken_back_are_named_and_the_task_ends_for_its_own_reason(
     slurm: Slurm, task: SubmitAheadOperator, capsys: pytest.CaptureFixture[str]
 ) -> None:
