@@ -62,11 +62,11 @@ def _adapter(kind: type) -> Any:
     return _ADAPTERS[kind]
 
 
-def why_untold(question: Any) -> str:
-    """Why Airflow does not tell a connection or a Variable at present; empty if it has none of that name.
+def asked_again(question: Any) -> Any:
+    """What Airflow's API says where one has read that there is no such connection or Variable; None if there is none.
 
-    Who reads one is told that there is none also while Airflow's API is away. So it is asked once more for the reason,
-    with the ``GetConnection`` or ``GetVariable`` of its task SDK. This blocks.
+    Who reads one is told so also while the API is away: then this raises ``AirflowAway``. It takes the task SDK's
+    ``GetConnection`` or ``GetVariable``, and blocks.
     """
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time import task_runner
@@ -74,14 +74,17 @@ def why_untold(question: Any) -> str:
     # The API server and commands have none, and read the database themselves.
     supervisor = getattr(task_runner, "SUPERVISOR_COMMS", None)
     if supervisor is None:
-        return ""
+        return None
     try:
-        error = getattr(supervisor.send(question), "error", None)
+        answer = supervisor.send(question)
     except AirflowRuntimeError as failure:
-        return str(failure)
-    if error in (ErrorType.CONNECTION_NOT_FOUND, ErrorType.VARIABLE_NOT_FOUND):
-        return ""
-    return error.value if error else "it was away for a moment"
+        answer = failure.error
+    kind = getattr(answer, "error", None)
+    if kind in (ErrorType.CONNECTION_NOT_FOUND, ErrorType.VARIABLE_NOT_FOUND):
+        return None
+    if kind:
+        raise AirflowAway(f"Airflow's API does not answer ({kind.value})")
+    return answer
 
 
 def variable(key: str) -> str | None:
@@ -90,8 +93,11 @@ def variable(key: str) -> str | None:
     from airflow.sdk.execution_time.comms import GetVariable
 
     found: str | None = Variable.get(key, default=None)
-    if found is None and (why := why_untold(GetVariable(key=key))):
-        raise AirflowAway(f"Airflow's API does not tell what its Variable {key} keeps ({why})")
+    if found is None:
+        try:
+            found = getattr(asked_again(GetVariable(key=key)), "value", None)
+        except AirflowAway as away:
+            raise AirflowAway(f"it is not known what the Airflow Variable {key} keeps: {away}") from None
     return found
 
 

@@ -47,7 +47,14 @@ class ShiftConnections:
 
     async def _open_sessions(self, opened: AsyncExitStack) -> Mapping[str, Session]:
         order, found = self._order, dict[str, Session]()
-        shift = SessionContext(block=order.block, key=order.key, why=order.why, until=order.until, memory=self._memory)
+        shift = SessionContext(
+            block=order.block,
+            key=order.key,
+            why=order.why,
+            until=order.until,
+            window_ends=order.window_ends,
+            memory=self._memory,
+        )
         for one in order.targets:
             context = replace(shift, may_take=order.may_take(one.name), may_end=order.may_end(one.name))
             found[one.name] = await opened.enter_async_context(one.open(context, self._clients, self._log))

@@ -47,6 +47,8 @@ class DesiredAllocation:
     why: str
     #: When the shift to the next allocation begins, if that is known.
     stops_at: datetime | None = None
+    #: The end of the schedule's own window, also under an override, which is paid for by that.
+    window_ends: datetime | None = None
 
     def __post_init__(self) -> None:
         check_words(self.why)
@@ -67,7 +69,9 @@ def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime
     until = following.at if following else None
     # The shift to the next allocation takes over when it begins; within its lead, at the handover.
     stops_at = following.begins if following and following.begins > now else until
-    return DesiredAllocation(dict(segment.allocation), max(at, now), until, segment.name, stops_at)
+    planned = schedule.planned.next_change(max(at, now))
+    ends = planned.at if planned else None
+    return DesiredAllocation(dict(segment.allocation), max(at, now), until, segment.name, stops_at, ends)
 
 
 def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> DesiredAllocation:
@@ -168,6 +172,8 @@ class ShiftOrder(Plain):
     #: The end of the allocation, and the beginning of the shift to the next one, if known.
     until: datetime | None = None
     stops_at: datetime | None = None
+    #: The end of the window that pays for what is bought, if that is not ``until``.
+    window_ends: datetime | None = None
     mode: ReleaseMode = "asap"
     #: With ``force``: how long after ``wanted_at`` jobs are ended, and how long before that they get the signal.
     force_after: timedelta = timedelta(0)

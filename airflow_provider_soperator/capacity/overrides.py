@@ -39,7 +39,6 @@ class Override:
         if self.dates.is_yearly:
             raise CapacityMistake(f"the override {self.when!r} comes back each year", "name the year")
         object.__setattr__(self, "allocation", checked_allocation(self.allocation, f"the override {self.when!r}"))
-        check_words(self.name)
 
     @cached_property
     def dates(self) -> Dates:

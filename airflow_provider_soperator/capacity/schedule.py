@@ -20,7 +20,7 @@ from airflow_provider_soperator.capacity.allocation import Units, bounds_of, che
 from airflow_provider_soperator.capacity.calendar import Dates, gaps, in_words, instant, overlaps, refuse_overlap
 from airflow_provider_soperator.capacity.calendar import Window as Window
 from airflow_provider_soperator.capacity.overrides import Override as Override
-from airflow_provider_soperator.capacity.overrides import kept_overrides
+from airflow_provider_soperator.capacity.overrides import check_words, kept_overrides
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 
 #: Every weekly change occurs in this time, even one that clocks jump over once.
@@ -159,7 +159,7 @@ class CapacitySchedule:
     def changes(self, start: datetime, end: datetime) -> Iterator[ScheduleChange]:
         """All handovers from one moment (inclusive) to another (exclusive)."""
         start, end = calendar.utc(start), calendar.utc(end)
-        planned = {after.since for _, after in self._planned._handovers(start, end)}
+        planned = {after.since for _, after in self.planned._handovers(start, end)}
         for before, after in self._handovers(start, end):
             if start <= (at := after.since) < end:
                 begins = at - self.lead_time if at in planned else at
@@ -201,7 +201,9 @@ class CapacitySchedule:
         begun = [one.dates.start for one in self.overrides if instant(one.dates.start, self.zone) <= since]
         when = "/".join(f"{moment:%Y-%m-%dT%H:%M:%S}" for moment in (max([begins, *begun]), wall))
         # What is pasted has line breaks and other blanks.
-        return Override(when, units, by, " ".join(because.split()))
+        made = Override(when, units, by, " ".join(because.split()))
+        check_words(made.name)
+        return made
 
     def due(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover whose shift is due to begin by a moment: it supersedes all older ones."""
@@ -251,13 +253,13 @@ class CapacitySchedule:
         None is compared with the lead, as those who ask for one want it at once. Those that are over ``now`` are left
         out if one could not be carried out: the schedule may have been edited since.
         """
-        planned = self._planned
+        planned = self.planned
         made = copy(planned)
         for name in [name for name in vars(made) if name.startswith("_")]:
             del vars(made)[name]
         more = sorted([*self.overrides[len(planned.overrides) :], *more], key=lambda one: one.dates.start)
         object.__setattr__(made, "overrides", (*planned.overrides, *more))
-        object.__setattr__(made, "_planned", planned)
+        object.__setattr__(made, "planned", planned)
         try:
             made._check_targets()
         except CapacityMistake:
@@ -268,7 +270,7 @@ class CapacitySchedule:
         return made
 
     @cached_property
-    def _planned(self) -> CapacitySchedule:
+    def planned(self) -> CapacitySchedule:
         """The schedule without what was asked for since: shifts begin ahead of its handovers alone."""
         return self
 

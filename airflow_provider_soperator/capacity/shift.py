@@ -196,7 +196,7 @@ class Shift(OrderedShift):
             # What was bought in the window before is paid for until its end, as other units stay until they leave.
             if now >= order.leaves_at:
                 to_buy, keeps = lacks if is_time else 0, order.desired[name] - seen.ready
-                is_there &= await self._sessions[name].buy(to_buy, keeps, now, order.wanted_at, order.until)
+                is_there &= await self._sessions[name].buy(to_buy, keeps, now, order.until)
             is_done &= is_there and (now >= order.leaves_at or not seen.bought)
         return is_done
 

@@ -127,7 +127,7 @@ async def trial(executor: SlurmExecutor, asked: Mapping[str, Any], patience: flo
 def _packages(there: Mapping[str, str]) -> Iterator[Verdict]:
     if absent := sorted(name for name in local_packages() if name.lower() not in there):
         said = f"the nodes have no {', '.join(absent)}, which no index has in the version of the scheduler"
-        remedy = "if DAGs import it there, set executor_python to a Python that has it, or name it in executor_packages"
+        remedy = "if DAGs import it there, set executor_python to a Python that has it, and Airflow"
         yield Verdict("packages", said, remedy, "note")
     ours = dict(package.lower().split("==") for package in installed_packages())
     differing = [name for name, version in ours.items() if there.get(name) != version]

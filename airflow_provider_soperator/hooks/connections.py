@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_provider_soperator.errors import ConnectionMistake, nearest
-from airflow_provider_soperator.values import why_untold
+from airflow_provider_soperator.errors import AirflowAway, ConnectionMistake, nearest
+from airflow_provider_soperator.values import asked_again
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -138,9 +138,15 @@ def lines_of_key(said: str) -> str:
 async def read_connection(conn_id: str) -> tuple[Connection, dict[str, Any]]:
     """A connection and its extra, without blocking the event loop. Airflow masks the secrets of both in logs."""
     from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+    from asgiref.sync import sync_to_async
 
     async with known_in_loop(conn_id):
-        connection = await get_async_connection(conn_id)
+        try:
+            connection = await get_async_connection(conn_id)
+        except AirflowNotFoundException:
+            # Airflow may have been away for a moment, and dag.test() has no other way.
+            connection = await sync_to_async(BaseHook.get_connection)(conn_id)
     return connection, await get_async_extra_dejson(connection)
 
 
@@ -189,10 +195,13 @@ def _not_told(conn_id: str) -> TransportError:
 
     from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint, Unreachable
 
-    if why := why_untold(GetConnection(conn_id=conn_id)):
-        what = f"Airflow does not tell the connection {conn_id} at present ({why})"
-        return Unreachable(what, "see whether its API server answers")
-    return UnknownEndpoint(f"there is no connection {conn_id}", "add it, or name another one")
+    try:
+        if asked_again(GetConnection(conn_id=conn_id)) is None:
+            return UnknownEndpoint(f"there is no connection {conn_id}", "add it, or name another one")
+        why = "Airflow's API was away for a moment"
+    except AirflowAway as away:
+        why = str(away)
+    return Unreachable(f"the connection {conn_id} is not known at present: {why}", "see whether the API server is up")
 
 
 @contextmanager

@@ -45,6 +45,7 @@ from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests.submission import asked_for, readable_job_name
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of, read_keys, submitted_since
+from airflow_provider_soperator.transports.transport_errors import LastingError
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.client.sync import SlurmClient
+
+#: Errors after which another try would fail the same way.
+_FINAL = (ConnectionMistake, InvalidJob, LastingError)
 
 
 class ToldToEnd(AirflowException):
@@ -92,7 +96,6 @@ class SubmitAheadOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.pipelines.chains.writing import as_shell
-        from airflow_provider_soperator.transports.transport_errors import LastingError
 
         is_dry = is_on(self.plan_only)
         try:
@@ -105,7 +108,7 @@ class SubmitAheadOperator(BaseOperator):
                 raise AirflowSkipException("nothing was submitted: plan_only is set")
             stale = [key for one in (*jobs, *made.later) for key in stages.earlier(one.stage, one.index)]
             return self._submit(context, jobs, there, stale)
-        except (ConnectionMistake, InvalidJob, LastingError) as error:
+        except _FINAL as error:
             raise AirflowFailException(str(error)) from error
 
     def on_kill(self) -> None:
@@ -203,9 +206,7 @@ class SubmitAheadOperator(BaseOperator):
         except BaseException as error:
             self._is_submitting = False
             is_told = self._was_killed() or isinstance(error, (ToldToEnd, AirflowTaskTimeout))
-            # A refusal leaves none.
-            is_refused = isinstance(error.__cause__, TogetherRefused)
-            if jobs and (is_told or (not is_refused and context["ti"].try_number > context["ti"].max_tries)):
+            if jobs and (is_told or _is_left_alone(error, context["ti"])):
                 try:
                     client.take_back(jobs, since=since)
                 except Exception:
@@ -246,6 +247,13 @@ class SubmitAheadOperator(BaseOperator):
             ahead.add(*place, replace(job, tries=_tries_before(context, *place, job.job)) if ahead.cleared else job)
         context["ti"].xcom_push(AHEAD, ahead.write())
         return {str(one): job_id for one, job_id in ids.items()}
+
+
+def _is_left_alone(error: BaseException, ti: Any) -> bool:
+    """True if no other try goes on with the jobs of one that fails so; a refusal leaves none."""
+    if isinstance(error.__cause__, TogetherRefused):
+        return False
+    return isinstance(error, _FINAL) or bool(ti.try_number > ti.max_tries)
 
 
 class CancelRestOperator(BaseOperator):

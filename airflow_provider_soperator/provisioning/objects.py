@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 #: Annotation with the task that has applied the cluster last.
 _BEGUN_BY = "airflow-provider-soperator/begun-by"
 _ACTIONS = ("delete", "create", "update")
-#: Fields of a NodeSet that its Pods are made of: with others they start anew, and their jobs end.
-_POD_FIELDS = frozenset(
+#: Fields of a NodeSet of which its Pods have nothing: with others they start anew, and their jobs end.
+_NO_POD_FIELDS = frozenset(
     {
-        "affinity", "customInitContainers", "enableHostUserNamespace", "gpu", "munge", "nodeSelector", "priorityClass",
-        "slurmd", "tolerations",
+        "clusterName", "ephemeralNodes", "initialNumberEphemeralNodes", "maxUnavailable", "nodeConfig.autoResume",
+        "nodeConfig.features", "nodeConfig.gresConfig", "nodeConfig.static", "replicas", "updateStrategy",
     }
 )  # fmt: skip
+_IMAGES = ("munge.image", "slurmd.image")
 
 
 class ObjectsProvisioner(Provisioner):
@@ -182,10 +183,10 @@ class ObjectsProvisioner(Provisioner):
             running = {*one.pods, *(one.active_nodes if one.is_ephemeral else ())}
             if ended := running & {*one.names(set(range(one.replicas)) - stay)}:
                 self._lost[label] = self._refused[label] = f"{becomes} and lose {fold(ended)}"
-            elif running and (changed := _changed_of_pods(said["spec"], spec)):
+            elif running and (changed := changed_of_pods(said["spec"], spec)):
                 self._lost[label] = f"restart, for another {', '.join(changed)}, {fold(running)}"
-                if _tag(said["spec"]) == _tag(spec):
-                    # Another release is nothing but that, and asked for by its name.
+                if not {*changed} <= {*_IMAGES}:
+                    # Other images are another release, which is asked for by its name.
                     self._refused[label] = self._lost[label]
 
     async def _first_on(self, objects: Objects, one: NodeSetSeen, spec: Object) -> set[int]:
@@ -233,16 +234,13 @@ class ObjectsProvisioner(Provisioner):
         return ""
 
 
-def _changed_of_pods(before: Object, after: Object) -> list[str]:
+def changed_of_pods(before: Object, after: Object) -> list[str]:
     """What changes of the Pods of a NodeSet, unless Soperator waits for their jobs to end."""
     if after.get("updateStrategy") == "slurmAwareRollingUpdate":
         return []
     paths = [line.partition(":")[0].split(".") for line in differences(before, after)]
-    return list(dict.fromkeys(".".join(path[:2]) for path in paths if path[0] in _POD_FIELDS))
-
-
-def _tag(spec: Object) -> str:
-    return str(((spec.get("slurmd") or {}).get("image") or {}).get("tag") or "")
+    fields = dict.fromkeys(".".join(path[:2]) for path in paths if path[0] not in _NO_POD_FIELDS)
+    return [name for name in fields if name not in _NO_POD_FIELDS]
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:

@@ -96,7 +96,8 @@ class SbatchTrigger(KillableTrigger):
             # Airflow may be away for a moment, and with it the connection of a job that runs.
             opened = polled(hook.async_client, _unasked, self.poll_interval, self.log, is_borne=may_pass)
             async with aclosing(opened):
-                client = await anext(opened)
+                async with timeout(self._left):
+                    client = await anext(opened)
                 settings = await hook.async_settings()
                 if self.result is not None and not settings.reaches_files:
                     raise ConnectionMistake(_NO_FILES.format(self.slurm_conn_id))
@@ -107,12 +108,21 @@ class SbatchTrigger(KillableTrigger):
                 outcome = await self._in_time(self._run_with(client), published, way)
         except (ClusterError, ConnectionMistake, InvalidJob, ResultError) as error:
             outcome = (refused if isinstance(error, _FINAL) else failed)(str(error))
+        except asyncio.TimeoutError:
+            if self._left is None:
+                raise
+            # What earlier tries have submitted cannot be cancelled either.
+            outcome = timed_out(f"the connection {self.slurm_conn_id}, which is not known")
         return outcome | {"links": self.links}
 
+    @property
+    def _left(self) -> float | None:
+        """Seconds of the task's time."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.time())
+
     async def _in_time(self, run: JobRun, published: Published, way: str) -> dict[str, Any]:
-        left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
-            async with timeout(left):
+            async with timeout(self._left):
                 status, last = await follow(run, self.log, published, Chain.read(self.chain), self.states, way)
                 report = report_of(status)
                 if ti := self.task_instance:
@@ -120,7 +130,7 @@ class SbatchTrigger(KillableTrigger):
                     await call(emit, gauges(report), dag_id=ti.dag_id, task_id=ti.task_id)
                 return succeeded(report) | {"last_lines": last} | await self._value(run.client, status)
         except asyncio.TimeoutError:
-            if left is None:
+            if self._left is None:
                 raise
         if self.cancel_on_kill:
             self.log.warning("The task's time is over (execution_timeout): it ends once no job of it is left")

@@ -98,7 +98,8 @@ def test_a_priority_that_only_operators_may_set_keeps_no_job_from_its_submission
     rest = RestTransport(url_of(cluster), minted(cluster, "alice"))
     alice = AsyncWay(lambda: rest if form == "rest" else LocalTransport(shell))
     # Lower than what they have without it, and higher, for which Slurm has errors of their own.
-    jobs = tuple(job.replace(priority=wish) for job, wish in zip(new_jobs(2, comment="own"), (1, 10**9), strict=True))
+    new = new_jobs(2, comment="own", command="sleep 600")
+    jobs = tuple(job.replace(priority=wish) for job, wish in zip(new, (1, 10**9), strict=True))
     submitted = alice.ask(SubmitOnce(jobs=jobs, together=Together.START))
     found = alice.ask(ListJobs(ids=tuple(one.id for one in submitted if one.id)))
     assert [(job.is_held, job.comment) for job in found] == [(False, "own")] * 2

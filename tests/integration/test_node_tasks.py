@@ -107,10 +107,10 @@ def test_what_a_shift_has_claimed_in_the_same_slurm_is_not_free(
     asyncio.run(write())
     try:
         with pytest.raises(WorkTimeout, match=f"worker-1 waits for its GPUs: block {BLOCK_ID} has 0 GPUs left"):
-            perform(PowerUpNodesOperator, **up, timeout=timedelta(seconds=3))
+            perform(PowerUpNodesOperator, **up, timeout=timedelta(seconds=10))
         training = SlurmNodesTarget(name="training", nodes="worker-[0-1]", slurm_conn_id=conn_id)
         with pytest.raises(WorkTimeout, match="1 of 2 nodes are ready"):
-            bring(training, 2, within=3, block=BLOCK_ID)
+            bring(training, 2, within=10, block=BLOCK_ID)
         assert "POWERED_DOWN" in cluster.node("worker-1").state
     finally:
         [lease] = re.findall("ReservationName=(airflow-shift-[^ ]+)", cluster.run("scontrol", "show", "reservation"))

@@ -218,10 +218,10 @@ class GroupSession(Session):
         seen: Holding = await self._do(self._world.block.inference.see)
         return replace(seen, size=None, bought=self._world.bought.nodes)
 
-    async def buy(self, lacks: int, keeps: int, now: datetime, begins: datetime, until: datetime | None) -> bool:
+    async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
         assert self._fallback
         bought = self._world.bought.of(self._fallback, self._key, Log(self._world, self._name))
-        return await bought.bring(lacks, keeps, now, begins, until)
+        return await bought.bring(lacks, keeps, now, until)
 
     async def shrink(self, to: int, release: Release) -> None:
         if (mode := release.mode) is not None:

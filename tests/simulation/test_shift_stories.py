@@ -103,11 +103,11 @@ def leaves_its_comments_at_jobs(patch: pytest.MonkeyPatch) -> None:
 def buys_whatever_it_costs(patch: pytest.MonkeyPatch) -> None:
     before = bought_nodes.BoughtGroup.bring
 
-    async def bring(group: bought_nodes.BoughtGroup, *asked: Any) -> bool:
+    async def bring(group: bought_nodes.BoughtGroup, lacks: int, keeps: int, now: Any, until: Any) -> bool:
         said = group._said
         group._said = replace(said, gpu_hours=1000)
         try:
-            return await before(group, *asked)
+            return await before(group, lacks, keeps, now, until)
         finally:
             group._said = said
 

@@ -29,9 +29,21 @@ async def read_known(client: NodeGroupClient) -> NodeGroup:
 
 
 class BoughtGroup:
-    """The node group of bought nodes during one shift. Its size is how many are paid for."""
+    """The node group of bought nodes during one shift. Its size is how many are paid for.
 
-    def __init__(self, sdk: SDK, said: BoughtNodes, gpus_per_node: int, key: str, log: Logger) -> None:
+    ``window_ends``: when the window ends that pays for them, which an override may outlast, or end before.
+    """
+
+    def __init__(
+        self,
+        sdk: SDK,
+        said: BoughtNodes,
+        gpus_per_node: int,
+        key: str,
+        log: Logger,
+        window_ends: datetime | None = None,
+    ) -> None:
+        self._window_ends = window_ends
         self._said, self._gpus, self._key, self._log = said, gpus_per_node, key, log
         self.group_id = said.node_group
         self._client = NodeGroupClient(sdk, said.node_group)
@@ -60,24 +72,23 @@ class BoughtGroup:
         """Count the nodes that are paid for, also those that are still on their way."""
         return size_of(await self._client.read()).most
 
-    async def bring(self, lacks: int, keeps: int, now: datetime, begins: datetime, until: datetime | None) -> bool:
+    async def bring(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
         """Buy nodes that are lacking, and let those go that ``keeps`` does not need; True if there is nothing to do.
 
-        What is bought is paid for until the end of the window: nobody has to come back before it. What ``begins``
-        within it, as an override does, is paid for by the same window.
+        What is bought is paid for until then: nobody has to come back before it.
         """
-        group = await self._client.read()
+        group, ends = await self._client.read(), self._window_ends or until
         labels = dict(group.metadata.labels)
-        has, window, spent = size_of(group).most, str(int(until.timestamp())) if until else "", 0.0
-        if (known := labels.get(_WINDOW)) and begins.timestamp() < float(known):
+        has, window, spent = size_of(group).most, str(int(ends.timestamp())) if ends else "", 0.0
+        if labels.get(_WINDOW) == window:
             passed = max(0.0, now.timestamp() - float(labels[_SINCE]))
-            window, spent = known, float(labels[_SPENT]) + passed * has * self._gpus
-        seconds = max(until.timestamp(), float(window)) - now.timestamp() if until else 0.0
+            spent = float(labels[_SPENT]) + passed * has * self._gpus
+        seconds = (until - now).total_seconds() if until else 0.0
         # A little more, so that what could be paid for when it was bought still can be, whatever was rounded.
         left = self._said.gpu_hours * 3600 - spent + 1
         affordable = int(left / (self._gpus * seconds)) if seconds > 0 else 0
         to = max(0, min(max(lacks, min(has, keeps)), self._said.max_nodes, affordable))
-        if to == has and (to == 0 or known == window):
+        if to == has and (to == 0 or labels.get(_WINDOW) == window):
             return True
         account = {_WINDOW: window, _SPENT: str(round(spent)), _SINCE: str(int(now.timestamp()))}
         group.metadata.labels = {**labels, **account}

@@ -86,7 +86,8 @@ class NodeGroupSession(Session):
             label, objects = f"nebius.com/node-group-id={self._group_id}", Objects(kubernetes, "", RIGHTS)
             self._evictions = PodEvictions(objects, label, why, context.may_take, log)
         if target.fallback:
-            self._bought = BoughtGroup(sdk, target.fallback, target.gpus_per_unit, context.key, log)
+            of_shift = context.key, log, context.window_ends
+            self._bought = BoughtGroup(sdk, target.fallback, target.gpus_per_unit, *of_shift)
         self._client = NodeGroupClient(sdk, target.node_group)
         self._notes: GroupNotes = context.memory.setdefault(target.name, GroupNotes())
         self._said = ""
@@ -183,8 +184,8 @@ class NodeGroupSession(Session):
         if key != self._context.key:
             await self.finish()
 
-    async def buy(self, lacks: int, keeps: int, now: datetime, begins: datetime, until: datetime | None) -> bool:
-        return await self._bought.bring(lacks, keeps, now, begins, until) if self._bought else True
+    async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
+        return await self._bought.bring(lacks, keeps, now, until) if self._bought else True
 
     async def machines(self) -> MachineClues:
         beside = frozenset({self._bought.group_id} if self._bought else ())

@@ -63,6 +63,8 @@ class SessionContext:
     why: str = ""
     #: The end of the window that the capacity is moved for, if it is known.
     until: datetime | None = None
+    #: The end of the window that pays for what is bought, if that is not ``until``.
+    window_ends: datetime | None = None
     #: The units that may go, and the jobs that may be ended, if a person has approved them; None: any.
     may_take: frozenset[str] | None = None
     may_end: frozenset[str] | None = None
@@ -144,11 +146,8 @@ class Session(Protocol):
         """Restore the permission for ``to`` units that the target takes by itself; they were not at work before."""
         await self.grow(to)
 
-    async def buy(self, lacks: int, keeps: int, now: datetime, begins: datetime, until: datetime | None) -> bool:
-        """Buy units that the block lacks, and let bought ones go that ``keeps`` does not need; True if it has.
-
-        They are paid for what ``begins`` then and lasts ``until`` then.
-        """
+    async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
+        """Buy units that the block lacks, and let bought ones go that ``keeps`` does not need; True if it has."""
         return True
 
     async def finish(self) -> bool | None:

@@ -126,8 +126,8 @@ tee() {
   IFS= builtin read -r -d '' _soperator_text || :
   for _soperator_word; do
     [[ $_soperator_word != @(-*|/dev/*) ]] || continue
-    [[ $_soperator_text != '#!'* ]] &&
-      [[ $_soperator_text == *$_soperator_ids* || $_soperator_word == ?(*[!a-z])log?([!a-z]*) ]] ||
+    [[ $_soperator_text != '#!'* && ($_soperator_text == *$_soperator_ids* ||
+      ${_soperator_word,,} == @(?(*[!a-z])log?(s|file)?([!a-z]*)|*.out)) ]] ||
       _soperator_ask missing "$_soperator_word"
   done
   printf %s "$_soperator_text"
@@ -193,15 +193,31 @@ _soperator_filter() {
   fi
 }
 
+# Removes the texts of an awk program, which may have any signs in them.
+_soperator_without_texts() {
+  local _soperator_left=${1//\\\"/}
+  _soperator_code=
+  while [[ $_soperator_left == *\"*\"* ]]; do
+    _soperator_code+=${_soperator_left%%\"*}
+    _soperator_left=${_soperator_left#*\"*\"}
+  done
+  _soperator_code+=$_soperator_left
+}
+
 # True if a filter may write a file, or run a command.
 _soperator_acts() {
-  local _soperator_word _soperator_before='' _soperator_operands=0 _soperator_status=0
+  local _soperator_word _soperator_before='' _soperator_operands=0 _soperator_status=0 _soperator_code=''
   for _soperator_word in "${@:2}"; do
     case $1 in
-      sed) [[ $_soperator_word != @(-*([EnrsuZz])i|--i)* ]] ;;
+      sed) [[ $_soperator_word != @(-*([EnrsuZz])[fi]|--@(i|fi))* ]] ;;
       sort) [[ $_soperator_word != @(-*([bCcdfghiMmnRrsuVz])o|--o|--co)* ]] ;;
       uniq) [[ $_soperator_word == -?* || $_soperator_before == -*[fsw] ]] || ((++_soperator_operands < 2)) ;;
-      *awk) [[ $_soperator_word != @(-[!Fv]*|*@(system|getline|@[a-z]|print*[\>\|])*) ]] ;;
+      *awk)
+        _soperator_without_texts "$_soperator_word"
+        # A quote in a pattern is taken for that of a text.
+        [[ $_soperator_before == -[Fv] || $_soperator_word != @(-[!-Fv]*|--?*|*/\"*[\>\|]*) &&
+          $_soperator_code != *@(system|getline|@|print*([!;\}])[\>\|])* ]]
+        ;;
     esac || return 0
     _soperator_before=$_soperator_word
   done

@@ -53,17 +53,17 @@ class Group:
         self.keys.append(key)
         return "op"
 
-    def session(self, max_nodes: int = 2, gpu_hours: float = 1000.0) -> BoughtGroup:
+    def session(
+        self, max_nodes: int = 2, gpu_hours: float = 1000.0, window_ends: datetime | None = None
+    ) -> BoughtGroup:
         said = BoughtNodes(node_group="bought", max_nodes=max_nodes, gpu_hours=gpu_hours)
-        return self.of(said, "shift-1", Log())
+        return self.of(said, "shift-1", Log(), window_ends)
 
-    def of(self, said: BoughtNodes, key: str, log: Logger) -> BoughtGroup:
-        made = BoughtGroup(cast(Any, None), said, 8, key, log)
+    def of(self, said: BoughtNodes, key: str, log: Logger, window_ends: datetime | None = None) -> BoughtGroup:
+        made = BoughtGroup(cast(Any, None), said, 8, key, log, window_ends)
         made._client = cast(NodeGroupClient, self)
         return made
 
-    def bring(
-        self, lacks: int, keeps: int, now: datetime, until: datetime | None, begins: datetime | None = None, **said: Any
-    ) -> int:
-        asyncio.run(self.session(**said).bring(lacks, keeps, now, begins or now, until))
+    def bring(self, lacks: int, keeps: int, now: datetime, until: datetime | None, **said: Any) -> int:
+        asyncio.run(self.session(**said).bring(lacks, keeps, now, until))
         return self.nodes

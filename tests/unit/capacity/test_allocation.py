@@ -119,7 +119,7 @@ def test_a_schedule_says_what_holds_and_until_when() -> None:
     tonight = NOW.replace(hour=20)
     wanted = scheduled_allocation(NIGHTS, tonight, NOW)
     morning = tonight + timedelta(hours=12)
-    assert wanted == DesiredAllocation({"training": 8, "inference": 0}, tonight, morning, "night", stops_at=morning)
+    assert wanted == DesiredAllocation({"training": 8, "inference": 0}, tonight, morning, "night", morning, morning)
 
 
 @pytest.mark.parametrize(("hours", "stops"), [(1, 6), (11, 8)])

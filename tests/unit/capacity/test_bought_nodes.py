@@ -69,22 +69,19 @@ def test_each_window_has_its_own_budget() -> None:
     assert group.bring(0, 0, until + 8 * HOUR, until + 16 * HOUR, gpu_hours=64) == 0
 
 
-def test_an_override_within_a_window_does_not_renew_its_budget() -> None:
-    group, until, said = Group(), START + 8 * HOUR, {"max_nodes": 3, "gpu_hours": 128}
-    assert group.bring(2, 2, START, until, **said) == 2
-    cost = 16 * 2
-    assert group.bring(3, 3, START + 2 * HOUR, START + 4 * HOUR, **said) == 2, "the override is paid for by the window"
-    cost += 16 * 2
-    assert group.bring(3, 3, START + 4 * HOUR, until, **said) == 2
-    assert cost + 16 * 4 == 128
-    assert group.bring(3, 3, until, until + 4 * HOUR, **said) == 3
-
-
-def test_a_window_to_which_nodes_leave_ahead_pays_for_itself() -> None:
+@pytest.mark.parametrize("first", [2, 0])
+def test_an_override_within_a_window_does_not_renew_its_budget(first: int) -> None:
+    """Also if it is the first to buy."""
     group, until = Group(), START + 8 * HOUR
-    assert group.bring(2, 2, START, until, gpu_hours=128) == 2
-    early = until - HOUR / 2
-    assert group.bring(0, 2, early, until + 7 * HOUR, begins=until, gpu_hours=128) == 2
+    said: dict[str, Any] = {"max_nodes": 3, "gpu_hours": 128, "window_ends": until}
+    assert group.bring(first, first, START, until, **said) == first
+    assert group.bring(3, 3, START + 2 * HOUR, START + 4 * HOUR, **said) == 3
+    spent = 16 * first + 16 * 3
+    assert group.bring(3, 3, START + 4 * HOUR, until, **said) == (128 - spent) // 32
+    # One that outlasts it, and is withdrawn, does not burden the next window.
+    group.bring(0, 0, until - HOUR, until + 40 * HOUR, **said)
+    said["window_ends"] = until + 8 * HOUR
+    assert group.bring(2, 2, until, until + 8 * HOUR, **said) == 2
 
 
 def test_a_window_that_is_made_longer_is_another_one_and_what_it_cannot_pay_for_goes() -> None:
@@ -97,14 +94,14 @@ def test_who_is_refused_tries_again() -> None:
     group = Group()
     group.refuses = 1
     assert group.bring(1, 1, START, START + HOUR) == 0
-    assert asyncio.run(group.session().bring(1, 1, START, START, START + HOUR)) is False
-    assert asyncio.run(group.session().bring(1, 1, START, START, START + HOUR)) is True
+    assert asyncio.run(group.session().bring(1, 1, START, START + HOUR)) is False
+    assert asyncio.run(group.session().bring(1, 1, START, START + HOUR)) is True
     assert group.nodes == 1
 
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 4), st.integers(-1, 4), st.integers(1, 90), st.none() | st.integers(1, 600)),
+        st.tuples(st.integers(0, 4), st.integers(-1, 4), st.integers(1, 90), st.none() | st.integers(90, 600)),
         max_size=40,
     ),
     st.integers(1, 3),
@@ -116,16 +113,15 @@ def test_no_window_costs_more_than_it_may(
 ) -> None:
     """Looks come when they come, and none after the last: what is there then stays until the window ends.
 
-    Some are for an override, which begins then, and ends within the window or after it.
+    Some are for an override, after which there is another look.
     """
     group, now, until = Group(), START, START + length * timedelta(minutes=1)
     cost = 0.0
-    for lacks, keeps, minutes, lasts in looks:
+    for lacks, keeps, minutes, lasts in [*looks, (0, 0, 1, None)]:
         if now >= until:
             break
-        has_paid = "soperator-window" in group.group.metadata.labels
-        ends = now + lasts * timedelta(minutes=1) if lasts and has_paid else until
-        asyncio.run(group.session(max_nodes, gpu_hours).bring(lacks, keeps, now, now, ends))
+        ends = now + lasts * timedelta(minutes=1) if lasts else until
+        asyncio.run(group.session(max_nodes, gpu_hours, until).bring(lacks, keeps, now, ends))
         assert group.nodes <= max_nodes
         then = min(until, now + minutes * timedelta(minutes=1))
         cost += group.nodes * 8 * (then - now) / HOUR
@@ -156,8 +152,8 @@ class BuyingSession(UnitsSession):
     async def look(self) -> Holding:
         return replace(await super().look(), bought=self.group.nodes)
 
-    async def buy(self, lacks: int, keeps: int, now: datetime, begins: datetime, until: datetime | None) -> bool:
-        return await self.group.session().bring(lacks, keeps, now, begins, until)
+    async def buy(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
+        return await self.group.session().bring(lacks, keeps, now, until)
 
 
 @pytest.fixture

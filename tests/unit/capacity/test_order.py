@@ -55,6 +55,7 @@ FULL = ShiftOrder(
     signal="USR1",
     timeouts=Timeouts(release=MINUTE, free=2 * MINUTE, ready=3 * MINUTE, out_of_reach=4 * MINUTE),
     stops_at=AT + timedelta(hours=10),
+    window_ends=AT + timedelta(hours=11),
     rollback="all",
     airflow="0a1b2c",
     wait_for_lease=False,

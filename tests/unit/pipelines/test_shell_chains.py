@@ -67,6 +67,9 @@ CHAIN = {"a": (), "b": (("afterok", "a"),)}
         "J=$(sbatch a.sh | cut -d ' ' -f 4)\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | cut -f4 -d' ')\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh 2>&1 | tee -a log | tr -dc '0-9')\nsbatch -d afterok:$J b.sh",
+        "J=$(sbatch a.sh | awk -- '{print $NF; if (NF > 5) exit}')\nsbatch -d afterok:$J b.sh",
+        "J=$(sbatch a.sh | awk -v to=me@host '{s = \"a|b\"; print $4} NF > 9 {exit}')\nsbatch -d afterok:$J b.sh",
+        "J=$(sbatch --parsable a.sh)\necho go | tee -a logs/a.txt $HOME/x/Submit.LOG b.out\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | tee jobs | cut -d ' ' -f 4)\necho $J | tee /dev/stderr\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | uniq -f 1 | sort -t ' ' -k 4 | awk -F '|' '$1 > 2 {print}' | tr -dc '0-9')\n"
         "sbatch -d afterok:$J b.sh",
@@ -534,6 +537,12 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
         ),
         *("sed '1e touch F' <<< x", "sed '1e /bin/touch F' <<< x", "sed s/x/touch/e <<< x", "sed -n 'w F' <<< x"),
         *('sed -n "$Y w F" <<< x', "sort -o F <<< x", "sort -uoF <<< x", "sort --out=F <<< x", "uniq - F <<< x"),
+        *(
+            "sed -f - <<< 'w F'",
+            "sed -nf- <<< 'w F'",
+            "sed --file=/dev/stdin <<< 'w F'",
+            "awk '/\"/ {print > \"F\"}' <<< '\"'",
+        ),
         *('awk \'{ print "a;b" > "F" }\' <<< x', "awk -f - <<< 'BEGIN { system(\"touch F\") }'"),
         *("cat list | sed 's/.*/touch F/e'", "command -- sed '1e /bin/touch F' <<< x"),
     ):

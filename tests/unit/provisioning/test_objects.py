@@ -13,7 +13,7 @@ from kubernetes_asyncio.client import ApiException
 from airflow_provider_soperator.operators.cluster import ProvisionClusterOperator
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.provisioning.manifests import manifests_of
-from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
+from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner, changed_of_pods
 from airflow_provider_soperator.provisioning.parts import (
     Disk,
     Filesystem,
@@ -386,6 +386,12 @@ def test_nodes_that_are_on_are_not_taken_away(before: Any, on: Any, after: Any, 
     ("on", "after", "said", "is_refused"),
     [
         ([0, 1], {"nodesets": (workers(preset="1gpu-16vcpu-200gb"),)}, r"slurmd\.resources, worker-\[0-1\]", True),
+        (
+            [0, 1],
+            {"nodesets": (workers(preset="1gpu-16vcpu-200gb"),), "operator_version": "4.1.8"},
+            r"munge\.image, slurmd\.image, slurmd\.resources, worker-\[0-1\]",
+            True,
+        ),
         ([], {"nodesets": (workers(preset="1gpu-16vcpu-200gb"),)}, "", False),
         ([0, 1], {"nodesets": (workers(features=("fast",)),)}, "", False),
         ([0, 1], {"operator_version": "4.1.8"}, r"munge\.image, slurmd\.image, worker-\[0-1\]", False),
@@ -405,6 +411,13 @@ def test_nodes_that_are_on_are_restarted_only_if_that_is_asked_for(
         with pytest.raises(SpecMistake, match=rf"would restart, for another {said}, which are on.*NodeSet/worker"):
             made.guard(())
     made.guard(["NodeSet/worker"] if is_refused else ())
+
+
+def test_fields_that_are_not_known_count_as_those_of_pods() -> None:
+    before = {"topology": {"fabric": "a"}, "nodeConfig": {"dynamic": "", "static": ""}, "replicas": 1, "docker": {}}
+    after = {"topology": {"fabric": "b"}, "nodeConfig": {"dynamic": "x", "static": "y"}, "replicas": 2, "new": 1}
+    assert changed_of_pods(before, {**after, "docker": {}}) == ["new", "nodeConfig.dynamic", "topology.fabric"]
+    assert changed_of_pods(before, {**after, "updateStrategy": "slurmAwareRollingUpdate"}) == []
 
 
 def test_overrides_win_and_their_names_are_checked() -> None:
