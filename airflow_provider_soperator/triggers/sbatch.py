@@ -111,8 +111,8 @@ class SbatchTrigger(KillableTrigger):
         except asyncio.TimeoutError:
             if self._left is None:
                 raise
-            # What earlier tries have submitted cannot be cancelled either.
-            outcome = timed_out(f"the connection {self.slurm_conn_id}, which is not known")
+            self.log.warning("A job that an earlier try has submitted is left: Airflow does not tell the connection")
+            outcome = timed_out(f"the wait for the connection {self.slurm_conn_id}")
         return outcome | {"links": self.links}
 
     @property

@@ -306,6 +306,23 @@ def test_a_job_is_followed_once_airflow_tells_the_connection(
     assert (event["status"], event["result"]["job_id"]) == ("success", "7")
 
 
+def test_the_time_of_a_task_counts_while_airflow_does_not_tell_the_connection(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sbatch.time, "time", lambda: time.monotonic())
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(UNTOLD), raising=False)
+    ended: list[float] = []
+
+    async def ends() -> dict[str, Any]:
+        event = await trigger(deadline=1000 + HOUR).event()
+        ended.append(time.monotonic())
+        return event
+
+    event = run(ends())
+    assert (event["status"], event["message"]) == ("timeout", "the wait for the connection c")
+    assert ended[0] >= 1000 + HOUR
+
+
 @pytest.mark.parametrize("answers", [[NONE], [UNTOLD, NONE]])
 def test_a_connection_that_airflow_does_not_have_is_not_waited_for(
     answers: list[Any], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
