@@ -79,9 +79,8 @@ class WithdrawLegs(UnpackFiles):
 
 def installed_packages() -> tuple[str, ...]:
     """The packages of this process at their versions, without those that come from no index."""
-    packages = [package for package in metadata.distributions() if package.name]
     local = local_packages()
-    found = {f"{package.name}=={package.version}" for package in packages if package.name not in local}
+    found = {f"{one.name}=={one.version}" for one in metadata.distributions() if one.name and one.name not in local}
     return tuple(sorted(found, key=str.lower))
 
 

@@ -34,6 +34,8 @@ from airflow_provider_soperator.work.protocols import failed, refused, succeeded
 
 #: Seconds between two looks at what is wished for, and those that a callback may take.
 _LOOK = 60.0
+#: Airflow does not tell, or does not take, what it is asked to keep.
+_UNANSWERED = (AirflowAway, AirflowRuntimeError)
 
 
 @dataclass(eq=False, repr=False)
@@ -103,7 +105,7 @@ class ShiftTrigger(KillableTrigger):
         try:
             while not (await asyncio.wait([shift], timeout=_LOOK))[0]:
                 # The next plan fails with a mistake in the overrides; Airflow may answer the next time.
-                with suppress(CapacityMistake, AirflowAway, AirflowRuntimeError):
+                with suppress(CapacityMistake, *_UNANSWERED):
                     await self._check_wish()
             return shift.result()
         finally:
@@ -137,7 +139,7 @@ class ShiftTrigger(KillableTrigger):
             known = await call(self._at_work.commands)
             # A Variable that a secrets backend cannot read is missing.
             self._commands = max(known, self._commands, key=len)
-        except (AirflowAway, AirflowRuntimeError):
+        except _UNANSWERED:
             pass
         except Exception as error:
             # A shift does not end because a Variable was edited, or may not be read.
@@ -162,7 +164,7 @@ class ShiftTrigger(KillableTrigger):
 
     async def _note_end(self, how: str) -> None:
         """Note that this shift can be steered no more."""
-        with suppress(AirflowAway, AirflowRuntimeError):
+        with suppress(*_UNANSWERED):
             at_work = self._at_work or await call(ShiftAtWork.find, self.order["block"])
             if at_work and at_work.key == self.order["key"]:
                 await call(at_work.end, how, datetime.now(timezone.utc))
