@@ -162,6 +162,12 @@ def test_what_airflow_refuses_is_told(
     assert api.call("GET", runs)["total_entries"] == before
 
 
+def trigger_and_lose_the_answer(browser: webdriver.Chrome, page: Board, dag_id: str, said: str) -> None:
+    browser.execute_script(ONE_IS_LOST)
+    page.click(f"//dialog//button[. = 'Trigger {dag_id}']")
+    page.find(f"//dialog//*[@role = 'status'][contains(., '{said}')]")
+
+
 def test_a_second_try_after_a_lost_answer_makes_no_second_run(
     browser: webdriver.Chrome, board: Callable[[str], Board], login: Callable[[str], Api]
 ) -> None:
@@ -169,9 +175,7 @@ def test_a_second_try_after_a_lost_answer_makes_no_second_run(
     page = board("ann")
     page.click("//a[. = 'Run a check']")
     page.paste("//dialog//input[@name = 'check']", "ssh-check")
-    browser.execute_script(ONE_IS_LOST)
-    page.click("//dialog//button[. = 'Trigger cluster_check']")
-    page.find("//dialog//*[@role = 'status'][contains(., 'To try again makes no second run')]")
+    trigger_and_lose_the_answer(browser, page, "cluster_check", "To try again makes no second run")
     page.click("//dialog//button[. = 'Trigger cluster_check']")
     page.find("//dialog//a[contains(., 'has begun')]")
     assert [run["conf"]["check"] for run in api.call("GET", runs)["dag_runs"]] == ["ssh-check"]
@@ -183,9 +187,7 @@ def test_what_is_corrected_after_a_lost_answer_is_another_run(
     page = board("ann")
     page.open("Drain")
     page.paste("//dialog//input[@name = 'reason']", "wrong")
-    browser.execute_script(ONE_IS_LOST)
-    page.click("//dialog//button[. = 'Trigger cluster_drain']")
-    page.find("//dialog//*[@role = 'status'][contains(., 'may have begun the run')]")
+    trigger_and_lose_the_answer(browser, page, "cluster_drain", "may have begun the run")
     page.ask("//dialog//input[@name = 'reason']", WebElement.clear)
     page.paste("//dialog//input[@name = 'reason']", "right")
     page.click("//dialog//button[. = 'Trigger cluster_drain']")
