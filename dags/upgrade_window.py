@@ -35,6 +35,8 @@ CONNECTION = "soperator_default"
 #: One for each run, so that a cleared run continues with its own.
 RESERVATION = "upgrade-{{ ti.xcom_pull('window')['id'] }}"
 NODES = "{{ params.nodes }}"
+#: What only looks is tried again: Slurm that does not answer for a moment would end the window before it begins.
+LOOKS = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 #: An older backup of the jail is not good enough for the change. Jobs write until the nodes are drained.
 MAX_BACKUP_AGE = timedelta(hours=12)
 
@@ -95,7 +97,7 @@ def upgrade_window() -> None:
         users=["root"],
         comment="upgrade, expected to be over {{ ti.xcom_pull('window')['until'] }}",
     )
-    before = SlurmStatsOperator(task_id="before")
+    before = SlurmStatsOperator(task_id="before", **LOOKS)
     begins = DateTimeSensor(
         task_id="begins",
         target_time="{{ ti.xcom_pull('window')['starts'] }}",
@@ -164,7 +166,7 @@ def upgrade_window() -> None:
         )
         [ready, check] >> undrain >> smoke >> jail
 
-    after = SlurmStatsOperator(task_id="after")
+    after = SlurmStatsOperator(task_id="after", **LOOKS)
     reopen = DeleteReservationOperator(task_id="reopen", name=RESERVATION)
 
     @task

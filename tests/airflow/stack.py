@@ -52,6 +52,9 @@ PATIENCE = 1200
 SILENCE = "3600"
 #: Seconds that a task waits for an answer of the API server, on nodes, too.
 CALL = "300"
+#: Tasks that are queued or run at a time. Airflow 3.3's LocalExecutor takes any number of them into a pipe, and has the
+#: whole scheduler wait when that is full, which it is with some 50: until a task ends, again and again.
+QUEUED = 40
 #: The scheduler forks the workers, which are to be as nice as others.
 _NOT_FIRST = """
 import os
@@ -110,6 +113,7 @@ class Stack:
         self.dags.mkdir(parents=True)
         try:
             self._home.make(self.environment)
+            self.change("UPDATE slot_pool SET slots = :slots", slots=QUEUED)
             with (self.folder / "config/airflow_local_settings.py").open("a") as settings:
                 settings.write(_NOT_FIRST)
             self.start_all()
