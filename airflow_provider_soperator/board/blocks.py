@@ -94,7 +94,7 @@ def sides(dag: CapacityDag, world: World, connection: str, nodes: Sequence[Node]
 
 def _side(dag: CapacityDag, name: str, world: World, connection: str, nodes: Sequence[Node]) -> BlockSide:
     seen, per_unit = world.holdings[name], world.gpus[name]
-    has, at_work = seen.held * per_unit, min(seen.held, seen.ready + seen.finishing) * per_unit
+    has, at_work = seen.held * per_unit, seen.at_work * per_unit
     parts = [BlockPart("held", at_work)]
     target = {one.name: one for one in dag.order.targets}.get(name) if dag.order else None
     if getattr(target, "slurm_conn_id", None) == connection:

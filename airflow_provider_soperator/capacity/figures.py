@@ -108,8 +108,7 @@ class Meter:
     def see(self, world: World, now: datetime, wished: Allocation = MappingProxyType({})) -> None:
         """Note what has been since the last observation; ``wished``: the units that each target is to have by now."""
         seen, gpus = world.holdings, self._gpus
-        # Those that an autoscaler may only add have no GPUs.
-        had = {f":{name}": min(one.held, one.ready + one.finishing) * gpus[name] for name, one in seen.items()}
+        had = {f":{name}": one.at_work * gpus[name] for name, one in seen.items()}
         usable = sum(had.values())
         lacking = sum(max(0, units - seen[name].held) * gpus[name] for name, units in wished.items())
         # The highest number seen so far counts as usable.

@@ -26,7 +26,7 @@ class Holding:
     allowed: int
     #: Units that hold GPUs of the block: arriving, at work, or leaving.
     held: int
-    #: Units that can take work.
+    #: Units that can take work, and those that an autoscaler of theirs adds once there is work.
     ready: int
     #: Units that leave, but are still at work.
     finishing: int = 0
@@ -49,6 +49,16 @@ class Holding:
     bought: int = 0
     #: Its size, if others put it back to that whatever is wished for.
     pinned: int | None = None
+
+    @property
+    def there(self) -> int:
+        """Units that can take work now."""
+        return min(self.ready, self.held - self.finishing)
+
+    @property
+    def at_work(self) -> int:
+        """Units whose GPUs are of use to somebody."""
+        return self.there + self.finishing
 
     @property
     def promised(self) -> int:

@@ -145,8 +145,8 @@ class MetricLoad:
         if self.per_unit:
             return Need(math.ceil(value / self.per_unit), f"{value:g}, of which a unit bears {self.per_unit:g}")
         ratio = value / (self.keep_at or 1.0)
-        # Those beside the block bear it, too; those that an autoscaler may only add do not.
-        there = min(holding.ready, holding.held) + holding.bought
+        # Those beside the block bear it, too.
+        there = holding.there + holding.bought
         # As a HorizontalPodAutoscaler does it: a tenth more or less is no reason to move.
         units = there if abs(ratio - 1) <= 0.1 else math.ceil(there * ratio)
         # No unit bears nothing, and says nothing of what would have to be borne.

@@ -138,7 +138,7 @@ class CapacityDifferenceTrigger(EventTrigger):
         said, lasting = goal if demanded else wish.allocation, 0.0 if is_moved else float(_LASTING)
         if not self._differences.look(said, now, is_different=is_different, is_busy=runs > 0, lasting=lasting):
             return []
-        has = {target: seen.ready for target, seen in world.holdings.items()}
+        has = {target: seen.there for target, seen in world.holdings.items()}
         return [{"wished": goal, "has": has, "name": wish.name}]
 
     async def _demanded(

@@ -63,8 +63,8 @@ class TargetScaling(Work[Session]):
         if not is_there:
             return None
         await session.finish()
-        name, gpus = self.target.name, seen.ready * self.target.gpus_per_unit
-        return {"target": name, "units": seen.ready, "gpus": gpus, "seconds": self.seconds}
+        name, gpus = self.target.name, seen.there * self.target.gpus_per_unit
+        return {"target": name, "units": seen.there, "gpus": gpus, "seconds": self.seconds}
 
     async def undo(self, session: Session) -> str:
         """Undo only temporary changes: a target half way back is as bad as half way there."""
@@ -91,5 +91,5 @@ class TargetScaling(Work[Session]):
         target = self.target
         leaving = f", {seen.finishing} are on their way out" if seen.finishing else ""
         why = f" ({'; '.join(seen.problems)})" if seen.problems else ""
-        ready = f"{target.name}: {seen.ready} of {self.units} {target.units} are ready"
+        ready = f"{target.name}: {seen.there} of {self.units} {target.units} are ready"
         self._reach(f"{ready}, {seen.held} hold GPUs{leaving}{why}")

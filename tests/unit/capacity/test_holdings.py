@@ -21,6 +21,20 @@ LONGEST = 12
 NONE: dict[str, Any] = {"allowed": 0, "held": 0, "ready": 0}
 
 
+@pytest.mark.parametrize(
+    ("seen", "there", "at_work"),
+    [
+        (Holding(allowed=4, held=3, ready=2), 2, 2),
+        (Holding(allowed=2, held=4, ready=2, finishing=1), 2, 3),
+        # An autoscaler adds two once there is work.
+        (Holding(allowed=4, held=2, ready=4), 2, 2),
+        (Holding(allowed=4, held=3, ready=4, finishing=1), 2, 3),
+    ],
+)
+def test_what_is_yet_to_come_is_not_there(seen: Holding, there: int, at_work: int) -> None:
+    assert (seen.there, seen.at_work) == (there, at_work)
+
+
 @st.composite
 def allocations(draw: st.DrawFn, gpus: Mapping[str, int]) -> dict[str, int]:
     left, units = LIMIT, {}

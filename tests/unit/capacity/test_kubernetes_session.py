@@ -112,7 +112,7 @@ def test_replicas_that_an_autoscaler_may_add_lack_only_work(autoscaler: Autoscal
     target = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8)
     session = KubernetesScaleSession(target, cast(Workload, Autoscaled(autoscaler)), Log())
     seen = asyncio.run(session.look())
-    assert (seen.held, seen.ready) == (2, ready)
+    assert (seen.held, seen.ready, seen.there) == (2, ready, 2)
     world = World(CapacityBlock(id="block", limit=32, usage=16), {"inference": seen}, {"inference": 8})
     assert world.receivers({"inference": 4}) == ([] if ready == 4 else ["inference"])
 
