@@ -84,22 +84,28 @@ def test_a_client_that_is_killed_leaves_nothing_behind(
 
 
 def test_a_command_that_ends_just_in_time_is_not_mistaken_for_the_next() -> None:
-    shell = subprocess.Popen(["/bin/sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert shell.stdin is not None
-    assert shell.stdout is not None
-    shell.stdin.write(handshake("start"))
-    shell.stdin.flush()
-    assert [shell.stdout.readline(), shell.stdout.readline()] == [b"\n", b"start 0\n"]
-    rounds = 60
-    for number in range(rounds):
-        # Without a moment between the two: while the limit of the one strikes, the other begins.
-        shell.stdin.write(encode(Command(("sleep", "0.03"), timeout=0.005 + number % 20 / 200), "close"))
-        shell.stdin.write(encode(Command(("sleep", "0.01")), "next"))
-    said, _ = shell.communicate(timeout=PATIENCE)
-    statuses = [line.split() for line in said.decode().splitlines() if line]
-    assert [status for mark, status in statuses if mark == "next"] == ["0"] * rounds
+    rounds, ends = 60, set()
+    # On a busy machine a limit strikes late, and only long commands are still there.
+    for length in (0.03, 0.3, 3.0):
+        shell = subprocess.Popen(["/bin/sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        shell.stdin.write(handshake("start"))
+        shell.stdin.flush()
+        assert [shell.stdout.readline(), shell.stdout.readline()] == [b"\n", b"start 0\n"]
+        for number in range(rounds):
+            # Without a moment between the two: while the limit of the one strikes, the other begins.
+            limit = length * (1 + number % 20) / 6
+            shell.stdin.write(encode(Command(("sleep", str(length)), timeout=limit), "close"))
+            shell.stdin.write(encode(Command(("sleep", "0.01")), "next"))
+        said, _ = shell.communicate(timeout=PATIENCE)
+        statuses = [line.split() for line in said.decode().splitlines() if line]
+        assert [status for mark, status in statuses if mark == "next"] == ["0"] * rounds
+        ends |= {status for mark, status in statuses if mark == "close"}
+        if ends == {"0", "143"}:
+            break
     # Else none was close.
-    assert {status for mark, status in statuses if mark == "close"} == {"0", "143"}
+    assert ends == {"0", "143"}
 
 
 def test_an_idle_shell_does_nothing() -> None:
