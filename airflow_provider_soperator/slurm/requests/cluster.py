@@ -111,12 +111,12 @@ class ShowTopology(Request[dict[str, str]]):
     def read(self, answer: CommandOutput) -> dict[str, str]:
         lines = self.check(answer).text.splitlines()
         said = [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
-        # Switches above the leaves list all nodes below them.
-        leaves = [fields for fields in said if fields.get("Level", "0") == "0" and fields.get("Nodes")]
         return {
-            node: fields.get("BlockName") or fields.get("SwitchName", "")
-            for fields in leaves
-            for node in hostlist.expand(fields["Nodes"])
+            node: name
+            for fields in said
+            # Switches above the leaves, and aggregated blocks, list all nodes below them.
+            if (name := fields.get("BlockName") or fields.get("SwitchName")) and fields.get("Level", "0") == "0"
+            for node in hostlist.expand(fields.get("Nodes", ""))
         }
 
 

@@ -525,6 +525,8 @@ def test_tokens() -> None:
 def test_blocks_of_a_topology_are_those_of_their_nodes() -> None:
     said = b"BlockName=b1 BlockIndex=0 Nodes=gb-[0-1] BlockSize=18\nBlockName=b2 BlockIndex=1 Nodes=gb-2 BlockSize=18\n"
     assert ShowTopology().read(CommandOutput(0, said)) == {"gb-0": "b1", "gb-1": "b1", "gb-2": "b2"}
+    said += b"AggregatedBlock=b[1-2] BlockIndex=2 Nodes=gb-[0-2] BlockSize=36\n"
+    assert ShowTopology().read(CommandOutput(0, said)) == {"gb-0": "b1", "gb-1": "b1", "gb-2": "b2"}
     assert ShowTopology().read(CommandOutput(0, b"")) == {}
 
 
