@@ -28,6 +28,10 @@ ASSOCIATIONS = (
     "add user alice account=shared qos=normal,fast",
     "modify user alice set defaultaccount=vision",
     "delete user alice account=research",
+    # Another cluster of the same slurmdbd, which comes before this one.
+    "add cluster elsewhere",
+    "add account nlp cluster=elsewhere",
+    "add user alice account=nlp cluster=elsewhere",
 )
 MAY = "user alice may use"
 
@@ -70,6 +74,7 @@ def key(name: str) -> SubmissionKey:
     [
         ({"account": "visoin"}, f"account 'visoin': did you mean 'vision'? {MAY} vision (default), shared"),
         ({"account": "research"}, f"account 'research': {MAY}"),
+        ({"account": "nlp"}, f"account 'nlp': {MAY} vision (default), shared"),
         ({"qos": "solw"}, f"qos 'solw': did you mean 'slow'? {MAY} normal, slow with account vision"),
         ({"qos": "fast"}, f"qos fast needs account shared: {MAY} normal, slow with account vision"),
         ({"partition": "mian"}, "partition 'mian': did you mean 'main'? the partitions are main"),

@@ -191,16 +191,24 @@ def with_earlier_runs(jobs: Iterable[AccountingJob]) -> AccountingJob:
     return replace(last, earlier_runs=tuple(earlier)) if earlier else last
 
 
+# One slurmdbd may serve several clusters, and sacctmgr has no word for its own.
+_IN_THIS_CLUSTER = """\
+cluster=$(timeout 10 scontrol show config 2>/dev/null | sed -n 's/^ClusterName *= *//p')
+exec "$0" "$@" ${cluster:+"cluster=$cluster"}
+"""
+
+
 @dataclass(frozen=True)
 class ShowRights(Request[UserRights]):
-    """Ask for a user's rights."""
+    """Ask for a user's rights in this cluster; in all that accounting knows while slurmctld does not answer."""
 
     user: str
 
     def command(self) -> Command:
         user = commands.plain_word("a user", self.user)
         columns = "format=User,AdminLevel,DefaultAccount,Account,Partition,QOS"
-        return Command(("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc", columns))
+        argv = ("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc", columns)
+        return Command(("sh", "-c", _IN_THIS_CLUSTER, *argv))
 
     def read(self, answer: CommandOutput) -> UserRights:
         rows = [line.split("|") for line in self.check(answer).text.splitlines() if line.count("|") == 5]

@@ -193,7 +193,8 @@ def show_rights(request: requests.ShowRights, site: Site) -> Steps[UserRights]:
     if not data.get("users"):
         return UserRights(user=request.user, is_known=False)
     user = data["users"][0]
-    data = yield from _asked(RestCall("GET", "slurmdb/associations/", (("user", request.user),)))
+    query = (("user", request.user), ("cluster", data["meta"]["slurm"]["cluster"]))
+    data = yield from _asked(RestCall("GET", "slurmdb/associations/", query))
     associations = data.get("associations") or ()
     levels = [level for level in user["administrator_level"] if level.lower() not in ("none", "not set", "not_set")]
     return UserRights(
