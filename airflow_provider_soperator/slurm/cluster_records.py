@@ -119,6 +119,8 @@ class Partition:
     is_hidden: bool = False
     #: As a hostlist.
     nodelist: str = ""
+    #: True if it has a finite SuspendTime of its own; not known over pyslurm, which has no such field.
+    has_suspend_time: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.node_conditions import DrainReason, explain, is_ours
 from airflow_provider_soperator.slurm.requests import (
@@ -207,8 +207,11 @@ def static_among(names: Iterable[str], config: ClusterConfig) -> tuple[str, ...]
     return tuple(hostlist.intersect(list(names), whole))
 
 
-def refuse_power(names: Iterable[str], config: ClusterConfig) -> None:
-    """Raise if nodes cannot be powered up and down: static ones, or all where power saving is off."""
+def refuse_power(names: Iterable[str], config: ClusterConfig, partitions: Iterable[Partition] = ()) -> None:
+    """Raise if nodes cannot be powered up and down: static ones, or all where power saving is off.
+
+    ``partitions`` matter only without a SuspendTime of the whole cluster: that of one switches power saving on.
+    """
     # Slurm would accept the order and lose the node.
     if static := static_among(names, config):
         raise SlurmError(
@@ -216,7 +219,8 @@ def refuse_power(names: Iterable[str], config: ClusterConfig) -> None:
             remedy="a static node is always on: drain it, or make its NodeSet ephemeral (NodeSet spec.ephemeralNodes)",
         )
     # Up to 25.11 the automatic power saving and the one by hand are the same.
-    if config.suspend_time is None and config.release < (26, 5):
+    is_on = config.suspend_time is not None or any(one.has_suspend_time for one in partitions)
+    if not is_on and config.release < (26, 5):
         raise SlurmError(
             f"Slurm {config.version} rejects every power order while SuspendTime=INFINITE",
             remedy="set slurmConfig.suspendTime of the SlurmCluster to a large number, such as Soperator's 1000000000: "

@@ -33,6 +33,7 @@ from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undr
 from airflow_provider_soperator.slurm.requests import (
     ListJobs,
     ListNodes,
+    ListPartitions,
     PowerUp,
     Request,
     WhoAmI,
@@ -143,9 +144,9 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
 
     async def _check(self, client: AsyncSlurmClient, known: Mapping[str, Node]) -> frozenset[str]:
         """Refuse impossible orders, and find the static nodes, which run in every state."""
-        partitions = {name for node in known.values() for name in node.partitions}
-        if self.partition and self.partition not in partitions:
-            raise UnknownPartition(f"there is no partition {self.partition}, but {', '.join(sorted(partitions))}")
+        names = {name for node in known.values() for name in node.partitions}
+        if self.partition and self.partition not in names:
+            raise UnknownPartition(f"there is no partition {self.partition}, but {', '.join(sorted(names))}")
         if self.action not in ("up", "down"):
             return frozenset()
         try:
@@ -155,7 +156,8 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
             if self.action == "down":
                 raise
             return frozenset()
-        node_orders.refuse_power(self.nodes, config)
+        partitions = await client.ask(ListPartitions()) if config.suspend_time is None else ()
+        node_orders.refuse_power(self.nodes, config, partitions)
         return frozenset(node_orders.static_among(known, config))
 
     def _choose(self, known: Mapping[str, Node]) -> tuple[Node, ...]:

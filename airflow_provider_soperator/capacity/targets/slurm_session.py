@@ -35,6 +35,7 @@ from airflow_provider_soperator.slurm.requests import (
     DeleteReservation,
     ListJobs,
     ListNodes,
+    ListPartitions,
     PowerDownMode,
     ShowConfig,
     ShowRights,
@@ -111,7 +112,8 @@ class SlurmNodesSession(Session):
             if not nodes:
                 refuse_unknown(self._names, known)
             config = await self._client.ask(ShowConfig())
-            refuse_power([node.name for node in nodes], config)
+            partitions = await self._client.ask(ListPartitions()) if config.suspend_time is None else ()
+            refuse_power([node.name for node in nodes], config, partitions)
             # These two have all rights, even if accounting does not list them.
             is_ordinary = self._user not in ("root", config.slurm_user)
             if is_ordinary and not (await self._client.ask(ShowRights(self._user))).may_change_nodes:

@@ -218,6 +218,7 @@ def _partition(line: str) -> Partition:
         is_default=said.get("Default") == "YES",
         is_hidden=said.get("Hidden") == "YES",
         nodelist=notations.clean(said.get("Nodes", "")),
+        has_suspend_time=said.get("SuspendTime", "").isdecimal(),
     )
 
 

@@ -143,6 +143,7 @@ def _partition(said: Json) -> Partition:
         is_default="DEFAULT" in flags,
         is_hidden="HIDDEN" in flags,
         nodelist=said["nodes"]["configured"],
+        has_suspend_time=calls.number(said.get("suspend_time")) is not None,
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.slurm import node_conditions, node_orders
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
 from airflow_provider_soperator.slurm.errors import SlurmError, UnknownNode
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
@@ -197,6 +197,10 @@ def test_nodes_that_cannot_be_powered_are_refused() -> None:
         node_orders.refuse_power(["gpu-1", "cpu-0", "cpu-1"], config)
     with pytest.raises(SlurmError, match=r"slurmConfig\.suspendTime"):
         node_orders.refuse_power(["gpu-1"], ClusterConfig(version="25.11.2"))
+    with pytest.raises(SlurmError, match=r"slurmConfig\.suspendTime"):
+        node_orders.refuse_power(["gpu-1"], ClusterConfig(version="25.11.2"), [Partition(name="main")])
+    night = Partition(name="night", has_suspend_time=True)
+    node_orders.refuse_power(["gpu-1"], ClusterConfig(version="25.11.2"), [Partition(name="main"), night])
     node_orders.refuse_power(["gpu-1"], ClusterConfig(version="26.05.1"))
 
 

@@ -27,6 +27,7 @@ from airflow_provider_soperator.slurm.requests import (
     Drain,
     ListJobs,
     ListNodes,
+    ListPartitions,
     ListReservations,
     ListUsage,
     MintToken,
@@ -468,6 +469,13 @@ def test_reservations_with_free_text_at_both_ends() -> None:
     assert (first.users, first.accounts, first.nodelist) == (("root",), (), "worker-[0-1]")
     assert (second.name, second.comment) == ("z", "")
     assert ListReservations().read(CommandOutput(0, b"No reservations in the system\n")) == ()
+
+
+@pytest.mark.parametrize(("said", "has_own"), [("GLOBAL", False), ("INFINITE", False), ("600", True)])
+def test_a_partition_may_have_a_suspend_time_of_its_own(said: str, has_own: bool) -> None:
+    line = f"PartitionName=main Default=YES Nodes=gpu-0 State=UP SuspendTimeout=GLOBAL SuspendTime={said} TRES=cpu=1\n"
+    [found] = ListPartitions().read(CommandOutput(0, line.encode()))
+    assert (found.name, found.has_suspend_time) == ("main", has_own)
 
 
 def test_deleting_what_is_not_there() -> None:

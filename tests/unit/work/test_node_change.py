@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
-from airflow_provider_soperator.slurm.requests import Drain, PowerDown, Request
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.requests import Drain, ListPartitions, PowerDown, Request
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.work.nodes import NodeChange
 from airflow_provider_soperator.work.protocols import WorkRefused
@@ -53,9 +54,23 @@ class Slurm:
     async def config(self) -> ClusterConfig:
         return ClusterConfig(version="24.11.5", suspend_time=timedelta(minutes=10))
 
-    async def ask(self, request: Request[Any]) -> None:
+    async def ask(self, request: Request[Any]) -> Any:
         assert isinstance(request, PowerDown)
         self.told += request.names
+
+
+class ByPartition(Slurm):
+    """Slurm that powers down by the SuspendTime of partitions, or never."""
+
+    has_suspend_time = True
+
+    async def config(self) -> ClusterConfig:
+        return ClusterConfig(version="24.11.5")
+
+    async def ask(self, request: Request[Any]) -> Any:
+        if isinstance(request, ListPartitions):
+            return (Partition(name="main"), Partition(name="night", has_suspend_time=self.has_suspend_time))
+        return await super().ask(request)
 
 
 def down(slurm: Slurm, count: int) -> list[str]:
@@ -81,6 +96,14 @@ def test_of_a_number_of_nodes_none_is_one_that_others_keep(state: str) -> None:
     assert down(Slurm(worker_0=state, worker_1="MIXED+CLOUD"), 1) == ["worker-1"]
     with pytest.raises(WorkRefused, match=r"those that others have drained or reserved"):
         down(Slurm(worker_0=state), 1)
+
+
+def test_the_suspend_time_of_a_partition_is_enough_for_power_orders() -> None:
+    slurm = ByPartition(worker_0="IDLE+CLOUD")
+    assert down(slurm, 1) == ["worker-0"]
+    slurm.has_suspend_time = False
+    with pytest.raises(SlurmError, match="SuspendTime=INFINITE"):
+        down(slurm, 1)
 
 
 def test_nodes_that_go_off_by_no_one_s_order_count() -> None:
