@@ -357,6 +357,8 @@ _SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
 
 # Checks of the environment, #SBATCH lines and components
 
+_INSTEAD = {"SLURM_HINT": "; use hint", "SLURM_HOSTFILE": "; use nodelist"}
+
 
 def _environment(job: JobDescription) -> Iterator[str]:
     if not isinstance(job.env, Mapping):  # a DAG file is not type-checked
@@ -368,8 +370,8 @@ def _environment(job: JobDescription) -> Iterator[str]:
             yield f"env: {name[:80]!r} is not a variable name (letters, digits and _, at most 254)"
         elif name == "_":
             yield "env: _ is overwritten by every shell on the way"
-        elif name.startswith((sbatch_arguments.RESERVED_PREFIX, "SBATCH_")) or name in ("SLURM_CONF", "SLURM_CLUSTERS"):
-            yield f"env: {name} would change the submission itself, not the job"
+        elif name.startswith(sbatch_arguments.RESERVED_PREFIX) or sbatch_arguments.changes_submission(name):
+            yield f"env: {name} would change the submission itself, not the job{_INSTEAD.get(name, '')}"
         elif not isinstance(value, str):  # a DAG file is not type-checked
             yield f"env: the value of {name} must be a string, got {type(value).__name__}"  # type: ignore[unreachable]
         elif "\0" in value or not _encodable(value):

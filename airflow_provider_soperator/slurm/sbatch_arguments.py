@@ -88,6 +88,14 @@ def command_line(job: JobDescription) -> list[str]:
 
 #: Prefix of the variables of the program below, which a job's own must not have.
 RESERVED_PREFIX = "_soperator_"
+#: Variables beside SBATCH_* that sbatch itself obeys: for where it submits, as whom, and with what options.
+_OBEYED = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_HINT", "SLURM_HOSTFILE", "SLURM_JWT")
+
+
+def changes_submission(name: str) -> bool:
+    """True for a variable that would change what sbatch submits."""
+    return name.startswith("SBATCH_") or name in _OBEYED
+
 
 # Reads records that end in NUL up to an empty one. bash reads a pipe byte by byte here, so the rest is left to sbatch.
 # Variables that bash reserves (UID, SHELLOPTS) or uses in this loop (IFS) are set by env.

@@ -28,7 +28,7 @@ from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellCha
 from airflow_provider_soperator.pipelines.graph import PipelineError
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests.submission import asked_for
-from airflow_provider_soperator.slurm.sbatch_arguments import RESERVED_PREFIX
+from airflow_provider_soperator.slurm.sbatch_arguments import RESERVED_PREFIX, changes_submission
 from airflow_provider_soperator.values import SCRIPTS, has_template
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
@@ -318,7 +318,7 @@ class _Run:
             # Scripts export ids out of habit: they are left out of the environment of jobs.
             if is_recorders or (name not in own and (name in _NOT_EXPORTED or standins.jobs_in(value))):
                 continue
-            if name.startswith("SBATCH_") or name in ("SLURM_CONF", "SLURM_CLUSTERS"):
+            if changes_submission(name):
                 raise self._error(f"{name} changes what sbatch does", "write it as an option of sbatch")
             if standins.is_marked(value):
                 raise ShellChainError(self._line, f"the job would get {name}: {self._marks.cause(value)}")

@@ -368,6 +368,7 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("export LIBS=/x:$LIBS\nsbatch a.sh", 2, r"the job would get LIBS: \$LIBS is not set"),
         ("f() { hostname; }\nexport -f f\nsbatch a.sh", 3, "a function is exported"),
         ("export SBATCH_PARTITION=main\nsbatch a.sh", 2, "SBATCH_PARTITION changes what sbatch does"),
+        ("export SLURM_HINT=nomultithread\nsbatch a.sh", 2, "SLURM_HINT changes what sbatch does"),
         ("cat > a.sh <<EOF\n#!/bin/sh\nEOF\nsbatch a.sh", 1, "the file that is written here, a.sh, would be missing"),
         ("echo x $UNKNOWN > a.sh", 1, "the file that is written here, a.sh, would be missing"),
         ("sbatch <<EOF\n#!/bin/sh\necho $SLURM_JOB_ID\nEOF", 1, r"\$SLURM_JOB_ID is not set"),

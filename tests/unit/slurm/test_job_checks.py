@@ -107,6 +107,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"env": {"A B": "x"}}, "env: 'A B' is not a variable name"),
     ({"env": {"BASH_FUNC_x%%": "() { :; }"}}, "env: 'BASH_FUNC_x%%' is not a variable name"),
     ({"env": {"SBATCH_ACCOUNT": "x"}}, "env: SBATCH_ACCOUNT would change the submission itself"),
+    (
+        {"env": {"SLURM_HINT": "nomultithread"}},
+        "env: SLURM_HINT would change the submission itself, not the job; use hint",
+    ),
+    ({"env": {"SLURM_HOSTFILE": "hosts"}}, "env: SLURM_HOSTFILE would change the submission itself"),
+    ({"env": {"SLURM_JWT": "a.b.c"}}, "env: SLURM_JWT would change the submission itself"),
     ({"env": {"_": "x"}}, "env: _ is overwritten"),
     ({"env": {"A": "x\0"}}, "env: the value of A has a NUL character"),
     ({"env": {"A": 1}}, "env: the value of A must be a string, got int"),
