@@ -81,8 +81,9 @@ async def polled(
                 if str(error) != trouble:
                     trouble = str(error)
                     log.warning("No answer at present, asking again: %s", trouble)
-                # The connection may be corrected meanwhile, and this may run for months.
-                await opened.aclose()
+                # The connection may be corrected meanwhile, and this may run for months. A client that others share is
+                # replaced only if its context is told of the failure.
+                await opened.__aexit__(type(error), error, error.__traceback__)
                 client = None
             else:
                 has_answered, trouble = True, ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import builtins
 import json
+import logging
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,7 +17,9 @@ from kubernetes_asyncio.config import kube_config
 
 from airflow_provider_soperator.hooks import cluster
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.transports.transport_errors import TransportError
+from airflow_provider_soperator.work.polling import polled
 from sandbox.kube.certificates import ensure_certificates
 from sandbox.kube.kubeconfig import write_kubeconfig
 
@@ -64,6 +67,24 @@ def test_after_a_failure_the_next_ones_get_a_new_client(made: list[Client]) -> N
 
     asyncio.run(main())
     assert [client.closed for client in made] == [True, True]
+
+
+def test_a_watcher_whose_token_has_expired_gets_a_new_client(made: list[Client]) -> None:
+    asked: list[Any] = []
+
+    async def ask(objects: Objects) -> Any:
+        assert objects.client not in asked, "the client that has failed is used again"
+        asked.append(objects.client)
+        if len(asked) == 1:
+            raise TransportError("the API refused the token")
+        return objects.client
+
+    async def main() -> None:
+        answers = polled(lambda: SoperatorClusterHook("mine").objects(max_age=1), ask, 0.0, logging.getLogger(__name__))
+        async with aclosing(answers):
+            assert await anext(answers) is made[1]
+
+    asyncio.run(main())
 
 
 def test_threads_do_not_read_a_certificate_that_another_still_writes(
