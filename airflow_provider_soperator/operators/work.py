@@ -6,7 +6,7 @@ import asyncio
 import signal
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,9 @@ class Waiting:
         # First of all: in another thread the loop may be at the end of its work before this is.
         is_first, self._is_killed = not self._is_killed, True
         if is_first and self._loop and self._work:
-            self._loop.call_soon_threadsafe(self._work.cancel)
+            # The loop may be closed: Airflow also calls this after a task has raised that its time is over.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._work.cancel)
 
     async def _run(self) -> dict[str, Any]:
         self._loop = asyncio.get_running_loop()

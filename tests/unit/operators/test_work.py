@@ -79,3 +79,15 @@ def test_a_task_that_is_ended_in_an_airflow_worker_ends_its_work() -> None:
         task.wait_for(trigger, {"ti": None})  # type: ignore[typeddict-item]
     killer.join(30)
     assert trigger.is_cancelled.is_set()
+
+
+def test_a_task_that_is_told_to_end_after_its_work_is_left_alone() -> None:
+    class Over(Endless):
+        async def event(self) -> dict[str, Any]:
+            return {"status": "timeout"}
+
+    task, trigger = Task(task_id="fit"), Over()
+    # Here a task raises AirflowTaskTimeout, and Airflow has it end what is left.
+    assert task.wait_for(trigger, {"ti": None}) == {"status": "timeout"}  # type: ignore[typeddict-item]
+    task.on_kill()
+    assert not trigger.is_cancelled.is_set()
