@@ -60,12 +60,13 @@ async def polled(
     poll_interval: float,
     log: Logger,
     *,
+    pause: float | None = None,
     is_borne: Callable[[Exception], bool] = lambda error: True,
 ) -> AsyncGenerator[T, None]:
     """The answers of ``ask``, one in each interval in which there is a client and an answer.
 
-    A failure is logged and tolerated, unless it comes before the first answer and is not ``is_borne``: later it may
-    pass before the next interval.
+    After an answer the interval is ``pause``, if that is given. A failure is logged and tolerated, unless it comes
+    before the first answer and is not ``is_borne``: later it may pass before the next interval.
     """
     has_answered, trouble = False, ""
     async with AsyncExitStack() as opened:
@@ -88,7 +89,7 @@ async def polled(
             else:
                 has_answered, trouble = True, ""
                 yield answer
-            await asyncio.sleep(poll_interval)
+            await asyncio.sleep(poll_interval if client is None or pause is None else pause)
 
 
 async def completed(work: Work[C], log: Logger) -> dict[str, Any]:
@@ -120,7 +121,7 @@ async def reached(watch: Watch[Any], log: Logger, since: float = 0.0) -> Any:
     def look_now(client: Any) -> Awaitable[Look]:
         return watch.look(client, min(watch.poll_interval / 2, max(0.0, time.time() - since)))
 
-    async for look in polled(watch.open, look_now, watch.pause, log, is_borne=may_pass):
+    async for look in polled(watch.open, look_now, watch.poll_interval, log, pause=watch.pause, is_borne=may_pass):
         told = look.tell(log, told)
         if look.is_reached:
             return look.result

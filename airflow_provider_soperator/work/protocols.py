@@ -156,7 +156,7 @@ class Watch(Stored, ABC, Generic[C]):
 
     @property
     def pause(self) -> float:
-        """Seconds between two looks."""
+        """Seconds from a look to the next one; from a failure it is the interval."""
         return self.poll_interval
 
     @abstractmethod

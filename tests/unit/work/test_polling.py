@@ -24,6 +24,7 @@ from airflow_provider_soperator.transports.transport_errors import (
 )
 from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 from airflow_provider_soperator.triggers.work import WatchTrigger, WorkTrigger
+from airflow_provider_soperator.work.polling import reached
 from airflow_provider_soperator.work.protocols import (
     Look,
     Watch,
@@ -37,6 +38,7 @@ from airflow_provider_soperator.work.protocols import (
     succeeded,
     timed_out,
 )
+from tests.unit.client.tracking import run_without_waiting
 
 LOST = ConnectionLost("the connection broke")
 AWAY = Unreachable("nothing listens there")
@@ -148,6 +150,27 @@ def test_after_a_failure_the_connection_is_opened_anew(play: Callable[..., None]
     play("not yet", LOST, "not yet", "there")
     watched()
     assert SCRIPT.opened == 2
+
+
+@dataclass(kw_only=True)
+class Told(Played):
+    """A watch that needs no pause, as its client tells changes."""
+
+    poll_interval: float = 60.0
+    pause = 0.0
+
+
+def test_a_watch_without_a_pause_has_one_after_a_failure(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def seconds() -> float:
+        began = time.monotonic()
+        await reached(Told(), logging.getLogger(__name__))
+        return time.monotonic() - began
+
+    for acts, pauses in ((("not yet", "there"), 0), ((AWAY, AWAY, "not yet", LOST, "there"), 3)):
+        play(*acts)
+        assert run_without_waiting(seconds(), monkeypatch) == 60 * pauses
 
 
 @dataclass(kw_only=True)
