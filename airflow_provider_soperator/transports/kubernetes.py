@@ -171,10 +171,13 @@ class _WebSocketPipe:
 
     async def close(self) -> None:
         self._coming.cancel()
-        with contextlib.suppress(Exception):
-            async with timeout(1):
-                await self._socket.close()
-        await self._client.close()
+        try:
+            with contextlib.suppress(Exception):
+                async with timeout(1):
+                    await self._socket.close()
+        finally:
+            # Also if a task that was cancelled is cancelled once more.
+            await self._client.close()
 
 
 class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"]):
