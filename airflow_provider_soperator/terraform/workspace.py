@@ -140,8 +140,6 @@ class Workspace:
         self.settle()
         self.close()
         self.recipe.check(variables)
-        # JSON has no interpolation, so values arrive unchanged.
-        _write_privately(self.folder / _VARIABLES, variables)
         arguments = [
             f"-out={{run}}/{runs.PLAN}",
             f"-var-file={self.folder / _VARIABLES}",
@@ -149,7 +147,7 @@ class Workspace:
             *["-refresh=false"] * (not refresh),
             *(f"-target={one}" for one in targets),
         ]
-        run = self._run("plan", arguments)
+        run = self._run("plan", arguments, variables)
         # Those of a recipe that cannot be parsed here: Terraform itself ignores them.
         if ignored := [one for one in run.diagnostics if UNKNOWN_VARIABLE.is_in(one.summary)]:
             raise UNKNOWN_VARIABLE.error("; ".join(one.words for one in ignored), diagnostics=ignored)
@@ -254,11 +252,11 @@ class Workspace:
         for address in progress.current:
             self.log.warning("It was working on %s, which may exist without being in the state", address)
 
-    def _run(self, kind: str, arguments: Sequence[str]) -> Run:
+    def _run(self, kind: str, arguments: Sequence[str], variables: Mapping[str, Any] | None = None) -> Run:
         """Run plan or apply to its end. A lock of the state that others hold is waited for by Terraform itself."""
         seconds = 0.0
         while True:
-            outcome = self._follow(self._start(kind, arguments, seconds))
+            outcome = self._follow(self._start(kind, arguments, seconds, variables))
             try:
                 return self._checked(outcome)
             except TerraformError as error:
@@ -281,7 +279,9 @@ class Workspace:
                         error.diagnostics,
                     ) from None
 
-    def _start(self, kind: str, arguments: Sequence[str], lock_timeout: float) -> Run:
+    def _start(
+        self, kind: str, arguments: Sequence[str], lock_timeout: float, variables: Mapping[str, Any] | None
+    ) -> Run:
         options = ["-json", "-input=false", f"-lock-timeout={lock_timeout:.0f}s"]
         if self.parallelism:
             options.append(f"-parallelism={self.parallelism}")
@@ -291,6 +291,10 @@ class Workspace:
             latest = self._latest_run()
             if latest and latest.is_running:
                 raise WORKSPACE_BUSY.error(f"another task is working in {self.folder}")
+            if variables is not None:
+                # Just before the start, as another task may have written its own since the last one. JSON has no
+                # interpolation, so values arrive unchanged.
+                _write_privately(self.folder / _VARIABLES, variables)
             argv = [self.terraform.path, kind, *options, *arguments]
             return runs.start(self._runs, kind, argv, self.root, self.terraform.env)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +25,22 @@ workspace) [ "$2" = show ] && echo default || { echo "workspaces not supported" 
 esac
 """
 
+#: It prints the values with which it plans.
+PLANNER = r"""#!/bin/sh
+case $1 in
+version) echo "Terraform v1.9.0" ;;
+plan) for one; do case $one in -var-file=*) cat "${one#*=}" >&2 ;; esac; done ;;
+show) echo '{}' ;;
+esac
+"""
 
-def workspace_in(folder: Path, name: str | None = None) -> Workspace:
+
+def workspace_in(folder: Path, name: str | None = None, program: str = TERRAFORM) -> Workspace:
     recipe, binary = folder / "recipe", folder / "terraform"
     recipe.mkdir(exist_ok=True)
     (recipe / "main.tf").write_text('variable "size" {}\n')
     (recipe / "new.tf").write_text("of a newer { language\n")
-    binary.write_text(TERRAFORM)
+    binary.write_text(program)
     binary.chmod(0o755)
     terraform, log = Terraform(str(binary), {"PATH": "/usr/bin:/bin"}), logging.getLogger(__name__)
     source = Source(str(recipe))
@@ -48,3 +59,21 @@ def test_a_value_that_terraform_ignores_is_refused_also_if_the_recipe_cannot_be_
     with pytest.raises(TerraformError, match="Value for undeclared variable") as refused:
         workspace.plan({"sizee": 2})
     assert refused.value.cause is UNKNOWN_VARIABLE
+
+
+def test_a_task_plans_with_its_own_values_also_if_another_plans_in_the_workspace_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = workspace_in(tmp_path, program=PLANNER), workspace_in(tmp_path, program=PLANNER)
+    one.init()
+    other.init()
+    start = one._start
+
+    def late(*arguments: Any) -> Any:
+        other.plan({"size": 2})
+        return start(*arguments)
+
+    monkeypatch.setattr(one, "_start", late)
+    path = one.plan({"size": 1}).path
+    assert path is not None
+    assert json.loads((path.parent / "err").read_text()) == {"size": 1}
