@@ -8,12 +8,14 @@ from typing import Any
 
 from airflow_provider_soperator.values import is_template
 
-#: More nodes than any Slurm has; a mistyped range must not fill the memory.
-MOST_NODES = 1 << 20
+#: Twice the nodes that any Slurm has; a mistyped range must not fill the memory.
+MOST_NODES = 1 << 17
 
 _RANGES = r"\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]"
 _NAME = rf"(?:[A-Za-z0-9_.]|{_RANGES})(?:[A-Za-z0-9_.-]|{_RANGES})*"
 _RANGE = re.compile(r"(?<=[\[,])([0-9]+)-([0-9]+)(?=[\],])")
+#: A pair of brackets, and whether another one follows in the same name.
+_BRACKETS = re.compile(r"(\[[^]]*\])[^[,]*(?=(\[?))")
 _HOSTLIST = re.compile(rf"{_NAME}(?:,{_NAME})*")
 
 
@@ -57,21 +59,25 @@ def _parse(given: str | Iterable[str]) -> Any:
     pieces = [given] if isinstance(given, str) else list(given)
     if pieces == [""]:
         pieces = []
-    for piece in pieces:
-        check(piece)
+    if sum(map(_checked, pieces)) > MOST_NODES:
+        raise _too_many(",".join(pieces))
     try:
         # Many single names at once are far faster than one long list.
         nodes = NodeSet.fromlist(pieces, resolver=RESOLVER_NOGROUP)
     except NodeSetException as error:
         raise HostlistError(f"{_shortened(','.join(pieces))} is not a list of nodes: {error}") from None
-    if len(nodes) > MOST_NODES:
-        raise _too_many(",".join(pieces))
     nodes.fold_axis = [-1]
     return nodes
 
 
 def check(hostlist: str) -> None:
     """Raise ``HostlistError`` for what is no list of nodes; without ClusterShell, whose import takes a while."""
+    if _checked(hostlist) > MOST_NODES:
+        raise _too_many(hostlist)
+
+
+def _checked(hostlist: str) -> int:
+    """How many names the brackets of a list stand for, before ClusterShell expands them; other names have no limit."""
     if hostlist.lower() == "all":
         raise HostlistError(f"{hostlist!r} means every node to Slurm: name the nodes instead")
     # ClusterShell also reads operators, groups and blanks: only lists that Slurm itself would accept may reach it.
@@ -81,8 +87,12 @@ def check(hostlist: str) -> None:
     for first, last in _RANGE.findall(hostlist) if "[" in hostlist else ():
         if int(last) < int(first):
             raise HostlistError(f"{_shortened(hostlist)} is not a list of nodes: {first}-{last} goes backwards")
-        if int(last) - int(first) >= MOST_NODES:
-            raise _too_many(hostlist)
+    number, of_name = 0, 1
+    for ranges, goes_on in _BRACKETS.findall(hostlist):
+        of_name *= 1 + ranges.count(",") + sum(int(last) - int(first) for first, last in _RANGE.findall(ranges))
+        if not goes_on:
+            number, of_name = number + of_name, 1
+    return number
 
 
 def _too_many(hostlist: str) -> HostlistError:

@@ -82,6 +82,23 @@ def test_a_mistyped_range_does_not_fill_the_memory() -> None:
             expand(huge)
 
 
+@pytest.mark.parametrize(
+    "hostlist",
+    [
+        "a[0-1000000]",
+        "a[0-99999],b,c[0-99999]-gpu,d",
+        "a[0-9,20-29]-[0-999]-[0-9]",
+        ["a[0-99999]", "b[0-99999]"],
+    ],
+)
+def test_ranges_that_are_too_many_together_are_refused_before_they_are_expanded(
+    hostlist: str | list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ClusterShell.NodeSet.NodeSet.fromlist", lambda *_, **__: pytest.fail("expanded"))
+    with pytest.raises(HostlistError, match="check its ranges"):
+        fold(hostlist)
+
+
 def test_thirty_thousand_nodes_are_quick() -> None:
     started = time.process_time()
     nodes = expand("worker-[0-29999]")
@@ -93,3 +110,4 @@ def test_thirty_thousand_nodes_are_quick() -> None:
 
 def test_more_nodes_than_that_can_be_meant() -> None:
     assert len(expand("worker-[0-99999]")) == 100_000
+    assert len(expand("a[1-300]-[1-300],b,c[0-9,12]-gpu")) == 90_012
