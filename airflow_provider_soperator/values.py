@@ -115,6 +115,15 @@ def keep(key: str, value: object) -> None:
     Variable.set(key, json.dumps(value))
 
 
+def without_airflow(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment for others, without Airflow's variables: keys, connections, and the password of its database.
+
+    >>> without_airflow({"HOME": "/root", "AIRFLOW_CONN_A": "ssh://", "__AIRFLOW_B": "1"})
+    {'HOME': '/root'}
+    """
+    return {name: value for name, value in environ.items() if not name.lstrip("_").startswith("AIRFLOW_")}
+
+
 def is_template(said: object) -> bool:
     """True for a value that is known only when the task runs: a template, or the result of another task.
 

@@ -32,10 +32,10 @@ from airflow_provider_soperator.terraform.failures import (
     from_text,
 )
 from airflow_provider_soperator.terraform.progress import ApplyProgress
+from airflow_provider_soperator.values import without_airflow
 
-#: Variables that would change Terraform's output, arguments or folders, and all of Airflow's: a recipe's scripts must
-#: not see the password of Airflow's database.
-_DROPPED = re.compile(r"TF_(LOG|CLI_ARGS|INPUT|WORKSPACE|DATA_DIR|REATTACH).*|_*AIRFLOW_.*")
+#: Variables that would change Terraform's output, arguments or folders.
+_DROPPED = re.compile(r"TF_(LOG|CLI_ARGS|INPUT|WORKSPACE|DATA_DIR|REATTACH).*")
 _SET = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "GIT_TERMINAL_PROMPT": "0"}
 #: While Terraform runs, the shell touches a file, so that other machines with the same storage see that it is alive.
 _WRAPPER = r"""
@@ -65,7 +65,7 @@ def find(name: str | None) -> str:
 
 def environment(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
     """Environment for Terraform and a recipe's scripts: the Airflow worker's, cleaned, and ``added``."""
-    kept = {name: value for name, value in base.items() if not _DROPPED.fullmatch(name)}
+    kept = {name: value for name, value in without_airflow(base).items() if not _DROPPED.fullmatch(name)}
     return {**kept, **_SET, **added}
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import ClassVar
 
 from airflow_provider_soperator.transports.shell import Pipe, Shells
+from airflow_provider_soperator.values import without_airflow
 
 SHELL = ("/bin/sh",)
 
@@ -74,5 +75,7 @@ class LocalTransport(Shells):
 
 
 async def _open_pipe(argv: tuple[str, ...]) -> Pipe:
-    _, pipe = await asyncio.get_running_loop().subprocess_exec(_LocalPipe, *argv, start_new_session=True)
+    # sbatch passes its environment on to the job.
+    env = without_airflow(os.environ)
+    _, pipe = await asyncio.get_running_loop().subprocess_exec(_LocalPipe, *argv, env=env, start_new_session=True)
     return pipe

@@ -144,6 +144,15 @@ def test_what_start_up_files_set_for_people_restricts_no_command() -> None:
     assert [line for line in said if line.startswith(prefixes)] == ["SBATCH_ACCOUNT=ours"]
 
 
+def test_of_airflows_variables_a_job_has_those_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW_CONN_DB", "_AIRFLOW_PROCESS_CONTEXT", "SBATCH_ACCOUNT"):
+        monkeypatch.setenv(name, "of this process")
+    given = {"AIRFLOW__CORE__EXECUTOR": "SlurmExecutor"}
+    said = asyncio.run(answered(Command(("env",), environment=given))).text.splitlines()
+    assert [line for line in said if "AIRFLOW" in line] == ["AIRFLOW__CORE__EXECUTOR=SlurmExecutor"]
+    assert "SBATCH_ACCOUNT=of this process" in said
+
+
 @pytest.mark.parametrize(("word", "status"), [("printf", 0), ("exit", 127)])
 def test_a_command_is_never_a_builtin_of_the_shell(word: str, status: int) -> None:
     said = asyncio.run(answered(Command((word, "--version"))))
