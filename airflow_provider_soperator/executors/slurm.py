@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import queue
+import stat
 import threading
 import time
 from collections import deque
@@ -17,6 +19,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cached_property
 from itertools import islice
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.executors.base_executor import BaseExecutor, get_execution_api_server_url
@@ -241,13 +244,10 @@ class SlurmExecutor(BaseExecutor):
 
     def _append_to_log(self, log_path: str, said: str, more: Sequence[str]) -> None:
         """Add lines to the task's log, where the API server reads it."""
-        from airflow.sdk.log import init_log_file
-
         at, events = datetime.now(timezone.utc).isoformat(), [("error", said), *(("warning", line) for line in more)]
         lines = [{"timestamp": at, "level": level, "event": line, "logger": "slurm"} for level, line in events]
         try:
-            # With the modes of Airflow's own: the user of the jobs has the logs of further tries beside it.
-            with init_log_file(log_path).open("a") as log:
+            with open(_opened(log_path), "a") as log:
                 log.writelines(json.dumps(line) + "\n" for line in lines)
         except Exception as error:
             self.log.warning("%s cannot be written, so the audit log alone tells of the end: %s", log_path, error)
@@ -340,6 +340,39 @@ class SlurmExecutor(BaseExecutor):
         """The jobs of the tasks, once it is started."""
         assert self._keeper is not None, "the scheduler starts the executor"
         return self._keeper
+
+
+def _opened(log_path: str) -> int:
+    """Open a task's log to append to it, below the folder of logs.
+
+    What runs as the user of the jobs may have named any path, and put a link or a pipe there: neither is followed.
+    """
+    from airflow.sdk.configuration import conf
+
+    def modes(of: str, usual: str) -> int:
+        # Those of Airflow's own: the user of the jobs has the logs of further tries beside it.
+        return int(conf.get("logging", f"file_task_handler_new_{of}_permissions", fallback=usual), 8)
+
+    path = PurePosixPath(log_path)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError("it is not below base_log_folder")
+    *folders, name = path.parts
+    folder = os.open(conf.get("logging", "base_log_folder"), os.O_DIRECTORY)
+    try:
+        for one in folders:
+            with suppress(FileExistsError):
+                os.mkdir(one, modes("folder", "0o775"), dir_fd=folder)
+            outer = folder
+            folder = os.open(one, os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=outer)
+            os.close(outer)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        log = os.open(name, flags, modes("file", "0o664"), dir_fd=folder)
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(os.fstat(log).st_mode):
+        os.close(log)
+        raise ValueError("it is no regular file")
+    return log
 
 
 def _schedule_again(legs: Collection[str]) -> None:

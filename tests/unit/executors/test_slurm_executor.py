@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -210,6 +211,26 @@ def test_a_log_that_cannot_be_written_is_no_more_than_told(executor: SlurmExecut
     (tmp_path / "leg.log").mkdir()
     events = tell(executor, News("leg", NewsKind.FAILED, "said", (), "leg.log"))
     assert [state for state, _ in events.values()] == [TaskInstanceState.FAILED]
+
+
+@pytest.mark.parametrize("named", ["{victim}", "../victim", "link", "dangling", "folder/victim", "folder/new", "pipe"])
+def test_what_a_job_names_as_its_log_or_puts_there_leads_nowhere_else(
+    executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str
+) -> None:
+    """An executor that adopts a job has the path of its log from a file that the user of the jobs can write."""
+    logs, victim = tmp_path / "logs", tmp_path / "victim"
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(logs))
+    logs.mkdir()
+    victim.write_text("as it was")
+    for name, target in (("link", victim), ("dangling", tmp_path / "made"), ("folder", tmp_path)):
+        (logs / name).symlink_to(target)
+    os.mkfifo(logs / "pipe")
+    # Someone listens, so that it can be opened.
+    listener = os.open(logs / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    executor._append_to_log(named.format(victim=victim), "said", ())
+    assert os.read(listener, 100) == b""
+    os.close(listener)
+    assert ({*tmp_path.iterdir()}, victim.read_text()) == ({logs, victim}, "as it was")
 
 
 def test_logs_that_hang_stop_nothing_else_and_are_not_waited_for(
