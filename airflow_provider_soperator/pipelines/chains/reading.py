@@ -13,8 +13,9 @@ from os.path import exists
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.pipelines.chains import standins
+from airflow_provider_soperator.pipelines.chains import filters, standins
 from airflow_provider_soperator.pipelines.chains.recording import (
+    ENDLESS,
     OF_THE_MACHINE,
     TYPED,
     FileWanted,
@@ -223,7 +224,14 @@ class _Run:
                 return 0, self._waiting.pop(pid)(text)
             case "told", args:
                 return 0, self._told(args)
-            case (("decide" | "reads"), args):
+            case (("takes" | "filter"), [text, *args]):
+                try:
+                    return self._filtered(command, args, None if what == "takes" else text)
+                except filters.MayActError:
+                    return self._answered(pid, line, command, "unknown", args)
+                except filters.EndlessError:
+                    raise ShellChainError(line, ENDLESS) from None
+            case "decide", args:
                 return (0 if self._decide(command) else 1), self._told(args)
             case "unknown", args if any(map(_SUBMITS.search, args)):
                 raise self._error(f"{args[0]!r} is not understood, and submits a job", "call sbatch itself")
@@ -263,6 +271,20 @@ class _Run:
             case name, _ if name in _REFUSED:
                 raise self._error(*_REFUSED[name])
         return 0, ""
+
+    def _filtered(self, command: str, args: Sequence[str], text: str | None) -> tuple[int, str]:
+        """What a filter makes of a text, of an unknown one what is unknown for the same reason; or if it takes one."""
+        # What is not known in a word may be any number.
+        name, *words = map(standins.with_numbers, args)
+        if text is None:
+            return (0 if filters.takes_text(name, words) else 1), ""
+        unknown = next(filter(standins.is_marked, [*args, text]), None)
+        done = filters.filtered(name, words, "" if unknown else text)
+        if unknown:
+            return (1 if name.endswith("grep") and not self._decide(command) else 0), standins.marks_in(unknown) + "\n"
+        if done is None:
+            return (0 if self._decide(command) else 1), self._told(args)
+        return done
 
     def _error(self, problem: str, remedy: str) -> ShellChainError:
         return ShellChainError(self._line, f"{problem}: {remedy}")

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # What bash reads before a script of chained sbatch calls, so that it records the calls and does nothing else.
 #
-# It is read by `bash --restricted` with a PATH of nothing but text filters, in an empty folder. Restricted bash writes
-# no file and runs no program by its path; all that is left comes by here. What it cannot know is asked of the process
-# that has started it (see recording.py): through descriptor 198, and answered through 199.
+# It is read by `bash --restricted` with an empty PATH, in an empty folder. Restricted bash writes no file and runs no
+# program by its path; all that is left comes by here. What it cannot know is asked of the process that has started it
+# (see recording.py), which also runs text filters: through descriptor 198, and answered through 199.
 #
 # A value that only the cluster knows is stood in for by control characters, which no script has. Whatever would lose
 # them on the way (tests, filters, lossy expansions) is stopped.
@@ -42,7 +42,8 @@ _soperator_ask() {
 _soperator_tell() {
   local _soperator_said='' _soperator_status=0
   _soperator_ask "$@" || _soperator_status=$?
-  ((BASH_SUBSHELL <= _soperator_weighs)) || _soperator_ask read "$_soperator_said"
+  [[ $BASH_SUBSHELL -le $_soperator_weighs || $_soperator_said != *[$_soperator_marks]* ]] ||
+    _soperator_ask read "$_soperator_said"
   printf %s "$_soperator_said"
   return "$_soperator_status"
 }
@@ -138,6 +139,7 @@ read() {
   for _soperator_name; do
     [[ $_soperator_name != -p ]] || _soperator_ask typed
   done
+  _soperator_ask input
   # shellcheck disable=SC2162 # the script says itself whether it is -r
   builtin read "$@" || _soperator_status=$?
   for _soperator_name in "$@" REPLY; do
@@ -146,6 +148,12 @@ read() {
     fi
   done
   return "$_soperator_status"
+}
+
+_soperator_input() {
+  local _soperator_said=''
+  _soperator_ask input
+  builtin "$@"
 }
 
 _soperator_test() {
@@ -161,78 +169,13 @@ _soperator_test() {
   builtin "$@"
 }
 
-# A program that makes texts of texts: it is run, unless it would read what is on the cluster.
+# A program that makes texts of texts. Of a loop's input only what reads it takes anything.
 _soperator_filter() {
-  local _soperator_word _soperator_text='' _soperator_status=0
-  if _soperator_acts "$@"; then
-    _soperator_tell unknown "$@"
-    return
-  fi
-  for _soperator_word in "${@:2}"; do
-    if [[ $_soperator_word == *[$_soperator_marks]* ]]; then
-      _soperator_pass "$1" "$_soperator_word"
-      return
-    elif [[ -e $_soperator_word ]]; then
-      _soperator_tell reads "$@"
-      return
-    fi
-  done
-  # Of a loop's input only what reads it takes anything, as it would the letter that it is given.
-  if printf x | { set +e; builtin command "$@" >&195 2>&195; ! builtin read -r -N 1; }; then
+  local _soperator_said='' _soperator_text=''
+  if _soperator_ask takes '' "$@"; then
     IFS= builtin read -r -d '' _soperator_text || :
   fi
-  if [[ $_soperator_text == *[$_soperator_marks]* ]]; then
-    _soperator_pass "$1" "$_soperator_text"
-    return
-  fi
-  printf %s "$_soperator_text" | builtin command "$@" 2>&195 || _soperator_status=$?
-  if ((_soperator_status > 1)) || [[ $_soperator_status -eq 1 && $1 != @(*grep|expr) ]]; then
-    _soperator_tell reads "$@"
-  else
-    return "$_soperator_status"
-  fi
-}
-
-# Removes the texts of an awk program, which may have any signs in them.
-_soperator_without_texts() {
-  local _soperator_left=${1//\\\"/}
-  _soperator_code=
-  while [[ $_soperator_left == *\"*\"* ]]; do
-    _soperator_code+=${_soperator_left%%\"*}
-    _soperator_left=${_soperator_left#*\"*\"}
-  done
-  _soperator_code+=$_soperator_left
-}
-
-# True if a filter may write a file, or run a command.
-_soperator_acts() {
-  local _soperator_word _soperator_before='' _soperator_operands=0 _soperator_status=0 _soperator_code=''
-  for _soperator_word in "${@:2}"; do
-    case $1 in
-      sed) [[ $_soperator_word != @(-*([EnrsuZz])[fi]|--@(i|fi))* ]] ;;
-      sort) [[ $_soperator_word != @(-*([bCcdfghiMmnRrsuVz])o|--o|--co)* ]] ;;
-      uniq) [[ $_soperator_word == -?* || $_soperator_before == -*[fsw] ]] || ((++_soperator_operands < 2)) ;;
-      *awk)
-        _soperator_without_texts "$_soperator_word"
-        # A quote in a pattern is taken for that of a text.
-        [[ $_soperator_before == -[Fv] || $_soperator_word != @(-[!-Fv]*|--?*|*/\"*[\>\|]*) &&
-          $_soperator_code != *@(system|getline|@|print*([!;\}])[\>\|])* ]]
-        ;;
-    esac || return 0
-    _soperator_before=$_soperator_word
-  done
-  [[ $1 == sed ]] || return
-  shift
-  # It knows its commands itself: they are a mistake in a sandbox. What is not known here may be any number.
-  builtin command sed --sandbox "${@//[$_soperator_marks]/1}" < /dev/null >&195 2>&195 || _soperator_status=$?
-  ((_soperator_status == 1))
-}
-
-# What a program makes of a text that is not known is not known, for the same reason.
-_soperator_pass() {
-  local _soperator_said=''
-  printf '%s\n' "${2//[!$_soperator_marks]/}"
-  [[ $1 != *grep ]] || _soperator_ask decide "$1"
+  _soperator_tell filter "$_soperator_text" "$@"
 }
 
 # Before each command. Where it succeeds the command is left out, and counts as one that has succeeded.
@@ -327,8 +270,10 @@ _soperator_look_at_expansions() {
 
 # To be called when all else has been defined.
 _soperator_begin() {
+  # Restricted bash does not enable them again. These have effects on other processes or files, or on what jobs inherit.
+  enable -n bind enable fc history kill popd pushd suspend ulimit umask
   # No pattern is replaced by names of files: those that the script means are on the cluster.
-  GLOBIGNORE='*:/*:/*/*:/*/*/*:/*/*/*/*:/*/*/*/*/*:/*/*/*/*/*/*'
+  readonly GLOBIGNORE='*:/*:/*/*:/*/*/*:/*/*/*/*:/*/*/*/*/*:/*/*/*/*/*/*'
   shopt -s failglob
   set -T
   # With the `!` a script with `set -e` goes on where a command is left out.

@@ -1,7 +1,7 @@
-"""Lets bash follow a script of chained sbatch calls without running any of its commands.
+"""Lets bash follow a script of chained sbatch calls without running any of its commands but text filters.
 
-Restricted bash reads it in an empty folder, with nothing but text filters to call, and with functions in the place of
-sbatch and of all that asks the cluster (`recorder.bash`). These ask the process that started bash for all else.
+Restricted bash reads it in an empty folder, with no program to call, and with functions in the place of sbatch, of
+filters, and of all that asks the cluster (`recorder.bash`). These ask the process that started bash for all else.
 """
 
 from __future__ import annotations
@@ -21,23 +21,19 @@ from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from airflow_provider_soperator.pipelines.chains import standins
+from airflow_provider_soperator.pipelines.chains import filters, standins
 from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellChainError
 
 #: Seconds that bash may take for a script.
 SECONDS = 20.0
 
-#: Text filters, and programs that print what only the cluster knows; some of the latter may fail.
-_FILTERS = (
-    *("awk", "basename", "cat", "cut", "dirname", "egrep", "expr", "fgrep", "gawk", "grep", "head", "mawk", "paste"),
-    *("rev", "sed", "seq", "sort", "tac", "tail", "tr", "uniq", "wc"),
-)
+#: Programs that print what only the cluster knows; those that look up may fail.
 _TELL = ("date", "hostname", "id", "nproc", "pwd", "sacct", "sinfo", "sleep", "squeue", "uname", "whoami")
 _LOOK_UP = ("file", "ls", "readlink", "realpath", "stat")
 #: Builtins with side effects, some of which jobs inherit.
 _BUILTINS = ("kill", "popd", "pushd", "ulimit", "umask")
 #: To ignore these means to ignore the files that they write.
-_WITHOUT_EFFECT = {*_FILTERS, *_TELL, *_LOOK_UP, "echo", "printf", "set", "tee", "true", ":"}
+_WITHOUT_EFFECT = {*filters.NAMES, *_TELL, *_LOOK_UP, "echo", "printf", "set", "tee", "true", ":"}
 
 #: Variables that depend on this machine.
 OF_THE_MACHINE = (
@@ -51,6 +47,7 @@ _OF_BASH = (
 
 #: Why the input of the script is not known.
 TYPED = "this asks the one who runs the script: set the variable instead"
+ENDLESS = "the script does not come to an end: write one line for each job"
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _USED = re.compile(rf"\$\{{?[!#]?({_NAME})")
@@ -78,6 +75,9 @@ _WAS_AWAY = re.compile(r"\d*>&(2\d\d)(?: 2>&\1)?")
 #: What bash is to say of a file is turned where it is asked, not in `[[ ]]`, whose outcome is decided without `!`.
 _NOT_A_FILE = re.compile(r"\[\[ ! (?=-[bcdefghkLprsStuwxGNO] (?:\"[^\"\n]*\"|[^\s\"&|()<>]+) \]\])")
 _FILE = "! [[ \t \t"
+#: A file that bash would read by itself, without a command that asks before.
+_READ = re.compile(r"(\$\(|(?<==)\"?`)(?=[ \t]*<[ \t]*(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'`()<>&;|])+[ \t]*[)`])")
+_CAT = "_soperator_filter cat "
 _UNENDED = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
 _COMPLAINT = re.compile(r": line (\d+): (.*)")
 
@@ -112,9 +112,6 @@ class Script:
             here, prelude = Path(folder, "here"), Path(folder, "prelude")
             programs = Path(folder, marks.of(_unset("PATH")))
             programs.mkdir()
-            for program in _FILTERS:
-                if path := shutil.which(program):
-                    (programs / program).symlink_to(path)
             for file, said in files.items():
                 (here / file).parent.mkdir(parents=True, exist_ok=True)
                 (here / file).write_text(said)
@@ -147,6 +144,8 @@ class Script:
                 for pid, said_line, command, what, *args in _requests(asked):
                     line = self._beginning(int(said_line))
                     self._heed(errors.read_text(errors="replace"), str(prelude), name, marks, line)
+                    if foreign := _opened(pid, os.path.realpath(folder)):
+                        raise ShellChainError(line, not_readable(foreign))
                     command, *args = (_as_written(word, away) for word in (command, *args))
                     status, said = answer(pid, line, command, what, args)
                     answers.write(f"{status}\0{said}\0".encode())
@@ -157,7 +156,8 @@ class Script:
                 process.wait()
 
     def _prelude(self, marks: Marks) -> list[str]:
-        calls = dict.fromkeys(_FILTERS, "_soperator_filter") | dict.fromkeys(("[", "test"), "_soperator_test")
+        calls = dict.fromkeys(filters.NAMES, "_soperator_filter") | dict.fromkeys(("[", "test"), "_soperator_test")
+        calls |= dict.fromkeys(("mapfile", "readarray"), "_soperator_input")
         calls |= dict.fromkeys(_TELL, "_soperator_tell told")
         calls |= dict.fromkeys(_LOOK_UP, "_soperator_tell decide")
         calls |= dict.fromkeys({*_BUILTINS, *self.ignored} - _WITHOUT_EFFECT, "_soperator_tell unknown")
@@ -234,6 +234,17 @@ def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
     return stack.enter_context(FileIO(read)), stack.enter_context(FileIO(write, "w"))
 
 
+def _opened(pid: str, folder: str) -> str | None:
+    """A file of this machine that a process of the script has opened."""
+    with suppress(OSError):
+        for descriptor in Path("/proc", pid, "fd").iterdir():
+            file = os.readlink(descriptor)
+            # bash keeps long here-documents in files that have no name any more.
+            if not file.startswith((f"{folder}/", "pipe:", os.devnull)) and not file.endswith(" (deleted)"):
+                return file
+    return None
+
+
 def _requests(asked: FileIO) -> Iterator[list[str]]:
     """The texts of each request, as they come; each needs an answer."""
     deadline, text, line = time.monotonic() + SECONDS, b"", 1
@@ -247,7 +258,7 @@ def _requests(asked: FileIO) -> Iterator[list[str]]:
             continue
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([asked], [], [], left)[0]:
-            raise ShellChainError(line, "the script does not come to an end: write one line for each job")
+            raise ShellChainError(line, ENDLESS)
         some = asked.read(65536)
         if not some:
             return
@@ -310,7 +321,7 @@ def _without_away(text: str, away: list[str]) -> str:
         number = _FIRST_AWAY + away.index(found[0])
         return f">&{number} 2>&{number}" if found["both"] else f"{found['from']}>&{number}"
 
-    return _AWAY.sub(replaced, _NOT_A_FILE.sub(_FILE, text))
+    return _AWAY.sub(replaced, _NOT_A_FILE.sub(_FILE, _READ.sub(rf"\1{_CAT}", text)))
 
 
 def _as_written(text: str, away: Sequence[str]) -> str:
@@ -320,4 +331,4 @@ def _as_written(text: str, away: Sequence[str]) -> str:
         number = int(found[1]) - _FIRST_AWAY
         return away[number] if number < len(away) else found[0]
 
-    return _WAS_AWAY.sub(original, text.replace(_FILE, "[[ ! "))
+    return _WAS_AWAY.sub(original, text.replace(_FILE, "[[ ! ").replace(_CAT, ""))

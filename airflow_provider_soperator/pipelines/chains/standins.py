@@ -80,6 +80,16 @@ def is_marked(text: str) -> bool:
     return _MARKED.search(text) is not None
 
 
+def marks_in(text: str) -> str:
+    """The marks of a text alone."""
+    return "".join(re.findall(_MARKED, text))
+
+
+def with_numbers(text: str) -> str:
+    """A text with a number in place of each unknown value."""
+    return _MARKED.sub("1", text)
+
+
 def shown(text: str) -> str:
     """A text for people to read.
 

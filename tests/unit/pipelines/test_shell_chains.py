@@ -73,6 +73,9 @@ CHAIN = {"a": (), "b": (("afterok", "a"),)}
         "J=$(sbatch a.sh | tee jobs | cut -d ' ' -f 4)\necho $J | tee /dev/stderr\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | uniq -f 1 | sort -t ' ' -k 4 | awk -F '|' '$1 > 2 {print}' | tr -dc '0-9')\n"
         "sbatch -d afterok:$J b.sh",
+        "J=$(sbatch a.sh | awk '/batch|job/ {printf \"%s\\n\", $4} NF > 9 {exit}')\nsbatch -d afterok:$J b.sh",
+        "J=$(sbatch a.sh | awk '{print $3 \"|\" $4}' | cut -d '|' -f 2)\nsbatch -d afterok:$J b.sh",
+        "J=$(</dev/null sbatch --parsable a.sh)\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | tr -cd '[:digit:]')\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | tr -d 'A-Za-z ')\nsbatch -d afterok:$J b.sh",
         "J=$(sbatch a.sh | grep -oE '[0-9]+')\nsbatch -d afterok:$J b.sh",
@@ -554,6 +557,48 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
             read(f"{text}\nsbatch a.sh")
         assert sorted(file.name for file in tmp_path.iterdir()) == ["kept", "run.sh"], script
         assert (tmp_path / "kept").read_text() == "kept", script
+
+
+def test_nothing_in_a_script_gets_round_what_keeps_it_from_acting(tmp_path: Path) -> None:
+    for script in (
+        *("echo a | awk '{print /;/ | \"/bin/touch MADE\"}'", "echo a | awk '{print /;/ > \"MADE\"}'"),
+        "echo a | awk -F -v 'BEGIN {system(\"/bin/touch MADE\")}'",
+        *("unset -f awk; awk 'BEGIN {system(\"/bin/touch MADE\")}'", "unset -f sort; sort -o MADE <<< a"),
+        "echo a | builtin command awk 'BEGIN {system(\"/bin/touch MADE\")}'",
+        'awk() { builtin command awk "$@"; }; awk \'BEGIN {system("/bin/touch MADE")}\'',
+        *("builtin kill -0 1 && eval 'sbatch b.sh'", "enable kill; builtin kill -0 1 && eval 'sbatch b.sh'"),
+        *("set -o history; history -s a; builtin history -w MADE", "BASH_CMDS[rm]=/bin/rm; rm KEPT"),
+    ):
+        (tmp_path / "kept").touch()
+        text = script.replace("MADE", f"{tmp_path}/made").replace("KEPT", f"{tmp_path}/kept")
+        with pytest.raises(ShellChainError):
+            read(f"{text}\nsbatch a.sh")
+        assert [file.name for file in tmp_path.iterdir()] == ["kept"], script
+    # Nor do its variables reach a program.
+    assert one(f"LD_DEBUG=all LD_DEBUG_OUTPUT={tmp_path}/made cat <<< a\nsbatch a.sh").script == "a.sh"
+    assert [file.name for file in tmp_path.iterdir()] == ["kept"]
+
+
+def test_no_file_of_this_machine_is_read(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("a\n")
+    for script in (
+        *("X=$(<LIST)", "X=$( < 'LIST' )", 'L=LIST; X=$(< "$L")', "X=`<LIST`", 'X="`< LIST`"', "X=$(cat < LIST)"),
+        *(
+            "read -r X < LIST",
+            "mapfile X < LIST",
+            "readarray -t X < LIST",
+            "exec 7< LIST; read -ru 7 X",
+            "sbatch < LIST",
+        ),
+        *("L=LIST; while read -r X; do sbatch $X.sh; done < $L", "{ read -r X; } < LIST", "sort <LIST | sbatch"),
+    ):
+        with pytest.raises(ShellChainError, match="list is read, which only the cluster has: write down what is in it"):
+            read(f"{script.replace('LIST', str(tmp_path / 'list'))}\nsbatch -J $X a.sh")
+    for script in ("X=$(awk 1 LIST)", "X=$(grep -hf/LIST <<< a)", "X=$(sort --files0-from=LIST)"):
+        with pytest.raises(ShellChainError, match="is known only on the cluster"):
+            read(f"{script.replace('LIST', str(tmp_path / 'list'))}\nsbatch -J $X a.sh")
+    with pytest.raises(ShellChainError, match="GLOBIGNORE: readonly"):
+        read(f"GLOBIGNORE=; A=({tmp_path}/l*)\nsbatch $A")
 
 
 PIECES = [
