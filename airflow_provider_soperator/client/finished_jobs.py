@@ -20,7 +20,8 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: How long a reported end is remembered after a later one: accounting may lag by less than this.
 _OVERLAP = timedelta(minutes=10)
-#: Limit on the look back: a DAG that was paused for a month does not run for every job of that month.
+#: Limit on the look back: a DAG that was paused for a month does not run for every job of that month, and a job that
+#: hangs in COMPLETING does not keep all later ones in memory.
 _FURTHEST = timedelta(days=1)
 #: The horizon moves in steps of this many seconds: the memory seldom changes, and requests can be shared.
 _STEP = 600
@@ -71,7 +72,7 @@ class FinishedJobs:
         self._asked = now
         # Slurm's clock may be behind. After a long epilog, the end is long past when it is reported.
         newest = min(now, _end(job for job in jobs.values() if job.state.is_finished))
-        self._horizon = max(self._horizon, _step(min([newest - _OVERLAP, *ending])))
+        self._horizon = max(self._horizon, _step(max(newest - _FURTHEST, min([newest - _OVERLAP, *ending]))))
         self._told = {job: end for job, end in (self._told | ends).items() if end >= self._horizon}
         return news
 

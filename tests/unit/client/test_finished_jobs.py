@@ -20,7 +20,13 @@ NOW = datetime.now(timezone.utc).replace(microsecond=0)
 def told(watcher: FinishedJobs, *ended_before: timedelta) -> list[int]:
     """The numbers of the jobs that are reported, where the queue has one for each end."""
     completed = JobState.parse("COMPLETED")
-    jobs = tuple(Job(id=JobId(n), state=completed, ends=NOW - ago) for n, ago in enumerate(ended_before, start=1))
+    return reported(
+        watcher, *(Job(id=JobId(n), state=completed, ends=NOW - ago) for n, ago in enumerate(ended_before, start=1))
+    )
+
+
+def reported(watcher: FinishedJobs, *jobs: Job) -> list[int]:
+    """The numbers of the jobs that are reported, where the queue has these."""
 
     def ask(request: Request[Any]) -> Any:
         return {ListJobs: jobs, Accounting: (), ShowConfig: ClusterConfig(version="")}[type(request)]
@@ -46,3 +52,15 @@ def test_what_ends_by_a_clock_that_is_behind_is_reported_once() -> None:
     assert told(watcher, timedelta(hours=2), behind) == [2]
     assert told(watcher, timedelta(hours=2), behind, behind + timedelta(minutes=1)) == [3]
     assert told(watcher, timedelta(hours=2), behind, behind + timedelta(minutes=1)) == []
+
+
+def test_a_job_that_hangs_in_its_epilog_does_not_keep_all_later_ones_in_memory() -> None:
+    start = NOW - timedelta(days=3)
+    watcher = FinishedJobs(QueueFilter(), start)
+    hanging = Job(id=JobId(1), state=JobState.parse("COMPLETING"), ends=start)
+    for number in range(2, 74):
+        ended = Job(id=JobId(number), state=JobState.parse("COMPLETED"), ends=start + timedelta(hours=number - 1))
+        assert reported(watcher, hanging, ended) == [number]
+    memory = watcher.memory()
+    assert NOW - timedelta(days=1, minutes=10) <= datetime.fromtimestamp(memory["horizon"], timezone.utc)
+    assert len(memory["told"]) <= 26
