@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.transports.shell import Pipe, ShellTransport
+from airflow_provider_soperator.transports.shell import Pipe
+from airflow_provider_soperator.transports.shell_transport import ShellTransport
 from airflow_provider_soperator.transports.transport_errors import (
     API_TIMEOUT,
     ConnectFailed,

@@ -13,8 +13,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from async_timeout import timeout
 
@@ -185,7 +184,6 @@ class Exchange:
 
 
 T = TypeVar("T")
-C = TypeVar("C")
 
 #: Shells at once on one connection. A stock sshd allows ten sessions, and others may share the connection.
 MAX_SHELLS = 4
@@ -229,7 +227,7 @@ class _Silent(ConnectionLost):
         )
 
 
-class _NotSent(ConnectRefused):
+class NotSent(ConnectRefused):
     """The connection broke while the command waited for a shell: another connection may run it."""
 
 
@@ -292,7 +290,7 @@ class Shells:
             waiter = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             await waiter
-        raise (_NotSent if self._broke else ConnectRefused)("the connection was closed", "it is reopened")
+        raise (NotSent if self._broke else ConnectRefused)("the connection was closed", "it is reopened")
 
     async def _put(self, pipe: Pipe) -> None:
         if self._closed:
@@ -371,59 +369,3 @@ class Shells:
 
 #: Stands for the handshake, which runs no command.
 _GREETING = Command(("/bin/sh",), timeout=HANDSHAKE)
-
-
-class ShellTransport(Generic[C]):
-    """Runs commands in shells on a connection that is opened for the first request, and reopened after it has broken.
-
-    A transport opens and closes its connection, and starts a shell on it.
-    """
-
-    #: Errors after which the connection is not used again.
-    _final: ClassVar[tuple[type[TransportError], ...]] = (ConnectionLost, ConnectRefused)
-
-    def __init__(self) -> None:
-        self._current: tuple[C, Shells] | None = None
-        self._lock = asyncio.Lock()
-        #: How often it was closed.
-        self._closed = 0
-
-    async def ask(self, request: Request[T]) -> T:
-        closed = self._closed
-        while True:
-            current = await self._connected()
-            try:
-                return await current[1].ask(request)
-            except self._final as error:
-                await self._drop(current)
-                if not isinstance(error, _NotSent) or self._closed > closed:
-                    raise
-
-    async def close(self) -> None:
-        self._closed += 1
-        await self._drop(self._current)
-
-    async def _open(self) -> C:
-        raise NotImplementedError
-
-    async def _open_pipe(self, connection: C) -> Pipe:
-        raise NotImplementedError
-
-    async def _hang_up(self, connection: C) -> None:
-        raise NotImplementedError
-
-    async def _connected(self) -> tuple[C, Shells]:
-        async with self._lock:
-            if self._current is None:
-                connection = await self._open()
-                self._current = connection, Shells(partial(self._open_pipe, connection))
-            return self._current
-
-    async def _drop(self, current: tuple[C, Shells] | None) -> None:
-        """Close a connection, unless another task has replaced it by now."""
-        if current is None or current is not self._current:
-            return
-        self._current = None
-        connection, shells = current
-        await shells.close()
-        await self._hang_up(connection)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.transports.shell import MAX_SHELLS, SHELL, Pipe, ShellTransport
+from airflow_provider_soperator.transports.shell import MAX_SHELLS, SHELL, Pipe
+from airflow_provider_soperator.transports.shell_transport import ShellTransport
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectionLost,

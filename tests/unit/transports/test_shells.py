@@ -16,7 +16,8 @@ from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, ListJobs
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
-from airflow_provider_soperator.transports.shell import HANDSHAKE, MAX_SHELLS, REFUSED_FOR, Pipe, ShellTransport
+from airflow_provider_soperator.transports.shell import HANDSHAKE, MAX_SHELLS, REFUSED_FOR, Pipe
+from airflow_provider_soperator.transports.shell_transport import ShellTransport
 from airflow_provider_soperator.transports.transport_errors import (
     CommandTimedOut,
     ConnectionLost,
