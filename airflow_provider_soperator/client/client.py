@@ -126,8 +126,10 @@ class AsyncSlurmClient:
                     if not patience.bears(error):
                         raise
                     pause = pace.after_failure()
+                await asyncio.sleep(pause)
+                if self._closed.is_set():
+                    raise
                 request = again
-            await asyncio.sleep(pause)
             attempt += 1
 
     async def ask_shared(self, request: Request[T], max_age: float) -> T:

@@ -17,7 +17,7 @@ C = TypeVar("C")
 class ShellTransport(Generic[C]):
     """Runs commands in shells on a connection that is opened for the first request, and reopened after it has broken.
 
-    A transport opens and closes its connection, and starts a shell on it.
+    A transport opens and closes its connection, and starts a shell on it. It is closed for good.
     """
 
     #: Errors after which the connection is not used again.
@@ -26,22 +26,20 @@ class ShellTransport(Generic[C]):
     def __init__(self) -> None:
         self._current: tuple[C, Shells] | None = None
         self._lock = asyncio.Lock()
-        #: How often it was closed.
-        self._closed = 0
+        self._is_closed = False
 
     async def ask(self, request: Request[T]) -> T:
-        closed = self._closed
         while True:
             current = await self._connected()
             try:
                 return await current[1].ask(request)
             except self._final as error:
                 await self._drop(current)
-                if not isinstance(error, NotSent) or self._closed > closed:
+                if not isinstance(error, NotSent):
                     raise
 
     async def close(self) -> None:
-        self._closed += 1
+        self._is_closed = True
         await self._drop(self._current)
 
     async def _open(self) -> C:
@@ -55,9 +53,13 @@ class ShellTransport(Generic[C]):
 
     async def _connected(self) -> tuple[C, Shells]:
         async with self._lock:
-            if self._current is None:
+            if self._current is None and not self._is_closed:
                 connection = await self._open()
                 self._current = connection, Shells(partial(self._open_pipe, connection))
+            if self._current is None or self._is_closed:
+                # Nobody would close what has come about since.
+                await self._drop(self._current)
+                raise ConnectRefused("the connection was closed", "it was no longer in use")
             return self._current
 
     async def _drop(self, current: tuple[C, Shells] | None) -> None:

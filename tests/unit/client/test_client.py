@@ -124,6 +124,21 @@ def test_nobody_waits_for_a_client_that_is_closed(monkeypatch: pytest.MonkeyPatc
     run_without_waiting(closed(), monkeypatch)
 
 
+def test_a_client_that_is_closed_during_a_pause_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def closed() -> None:
+        transport = Failing(AWAY)
+        client = AsyncSlurmClient(transport)
+        waiting = asyncio.ensure_future(client.patient(Log()).ask(ListJobs()))
+        while not transport.asked:
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(Unreachable):
+            await waiting
+        assert len(transport.asked) == 1
+
+    run_without_waiting(closed(), monkeypatch)
+
+
 def test_a_file_that_cannot_be_read_is_not_an_empty_one() -> None:
     class Folder:
         async def ask(self, request: Request[Any]) -> Any:

@@ -41,8 +41,10 @@ class LoginNode:
     opened: int = 0
     refused: int = 0
     ran: list[str] = field(default_factory=list)
-    #: Connections that were closed.
+    #: Connections that were begun, and closed; none comes about in the dark.
+    dialled: int = 0
     closed: int = 0
+    is_dark: bool = False
     #: How many login shells get through their start-up files, and which programs come to their end.
     starts: int = 1000
     held: set[str] = field(default_factory=set)
@@ -93,6 +95,9 @@ class Transport(ShellTransport[Connection]):
         self._node = node
 
     async def _open(self) -> Connection:
+        self._node.dialled += 1
+        while self._node.is_dark:
+            await self._node.changed.wait()
         return Connection()
 
     async def _open_pipe(self, connection: Connection) -> Pipe:
@@ -385,5 +390,23 @@ def test_a_transport_that_is_closed_while_a_shell_starts_leaves_nothing_open() -
             assert isinstance(error, ConnectRefused)
         assert (node.ran, node.closed) == ([], 1)
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(scenario())
+
+
+def test_a_transport_that_is_closed_opens_no_connection_that_nobody_closes() -> None:
+    async def scenario() -> None:
+        node = LoginNode(is_dark=True)
+        transport = Transport(node)
+        asked = start(transport, *[SHORT] * 3)
+        await settle()
+        await transport.close()
+        node.is_dark = False
+        node.let()
+        await settle()
+        asked += start(transport, SHORT)
+        for error in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(error, ConnectRefused)
+        assert (node.ran, node.dialled, node.closed) == ([], 1, 1)
 
     run(scenario())
