@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, TypeVar
 
+from airflow_provider_soperator.shared import SharedAnswers
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed
 from airflow_provider_soperator.slurm.requests import MintToken, Request
 from airflow_provider_soperator.slurm.requests.commands import MEGABYTE, run_steps_async
@@ -86,7 +87,7 @@ class RestTransport:
         await self._client.aclose()
 
     async def _ask(self, request: Request[T], version: int) -> T:
-        user = self._user or user_of(await self._tokens.token(False))
+        user = self._user or user_of(await self._tokens.token())
         home = f"/home/{user}" if user not in ("", "root") else "/root"
         try:
             steps = calls.steps(request, Site(version, user, home))
@@ -110,8 +111,9 @@ class RestTransport:
         )
 
     async def _exchange(self, call: RestCall, version: int) -> RestAnswer:
-        for renew in (False, True):
-            token = await self._tokens.token(renew)
+        token = ""
+        for _ in range(2):
+            token = await self._tokens.token(refused=token)
             answer = self._read(call, *await self._send(call, version, token))
             if answer is not None:
                 return answer
@@ -215,18 +217,23 @@ class Tokens:
 
     def __init__(self, make: Callable[[], Awaitable[str]]) -> None:
         self._make = make
+        self._made = SharedAnswers()
         self._token = ""
         self._until = 0.0
 
-    async def token(self, renew: bool) -> str:
-        """The token; ``renew``: the last one was rejected."""
-        if renew or time.time() >= self._until:
-            self._token = await self._make()
-            now = time.time()
-            life = _end_of(self._token) - now
-            # A short-lived token is renewed at half of its life.
-            self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
+    async def token(self, refused: str = "") -> str:
+        """The token; another one in place of one that was ``refused``."""
+        if self._token == refused or time.time() >= self._until:
+            # Many requests may be under way, and each new token may cost a login.
+            await self._made.get("token", self._renew, -1.0)
         return self._token
+
+    async def _renew(self) -> None:
+        self._token = await self._make()
+        now = time.time()
+        life = _end_of(self._token) - now
+        # A short-lived token is renewed at half of its life.
+        self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
 
 
 async def minted(key: bytes, user: str, lifespan: timedelta = LIFESPAN) -> str:

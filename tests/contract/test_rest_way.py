@@ -175,9 +175,9 @@ def test_a_token_that_is_refused_is_renewed_once(reach: Reach, cluster: Cluster)
 
 def test_tokens_are_used_again_until_near_their_end(cluster: Cluster) -> None:
     source = Tokens(partial(rest.minted, key_of(cluster), "root", timedelta(seconds=1)))
-    first = asyncio.run(source.token(False))
-    assert asyncio.run(source.token(False)) == first
-    cluster.wait("it is renewed", lambda: asyncio.run(source.token(False)) != first)
+    first = asyncio.run(source.token())
+    assert asyncio.run(source.token()) == first
+    cluster.wait("it is renewed", lambda: asyncio.run(source.token()) != first)
 
 
 def test_tokens_are_fetched_over_another_way(cluster: Cluster) -> None:

@@ -27,9 +27,9 @@ def is_masked(token: str) -> bool:
 
 def test_each_new_token_is_masked() -> None:
     tokens = Tokens(partial(masked, partial(minted, KEY, "root")))
-    first = asyncio.run(tokens.token(False))
+    first = asyncio.run(tokens.token())
     assert is_masked(first)
-    assert asyncio.run(tokens.token(False)) == first
+    assert asyncio.run(tokens.token()) == first
     assert not is_masked(asyncio.run(minted(KEY, "somebody-else")))
 
 
@@ -40,11 +40,36 @@ def test_a_key_that_is_not_in_base64_is_named() -> None:
 
 def test_a_token_that_is_replaced_in_its_connection_is_taken_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = open_rest(replace(SETTINGS, jwt_token="of.the.start"), LocalTransport)._tokens  # type: ignore[attr-defined]
-    assert asyncio.run(tokens.token(False)) == "of.the.start"
+    assert asyncio.run(tokens.token()) == "of.the.start"
     monkeypatch.setenv(
         "AIRFLOW_CONN_MINE", "soperator://root@/?rest_url=http%3A%2F%2F127.0.0.1%3A9&jwt_token=a.new.one"
     )
-    assert asyncio.run(tokens.token(True)) == "a.new.one"
+    assert asyncio.run(tokens.token("of.the.start")) == "a.new.one"
+
+
+@pytest.mark.parametrize("fault", [None, ConnectFailed("no login")])
+def test_requests_that_are_under_way_share_a_new_token(fault: Exception | None) -> None:
+    made: list[str] = []
+
+    async def make() -> str:
+        made.append(f"number {len(made)}")
+        await asyncio.sleep(0)
+        if fault:
+            raise fault
+        return made[-1]
+
+    async def ask() -> None:
+        tokens = Tokens(make)
+        first, *others = (asyncio.ensure_future(tokens.token()) for _ in range(50))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await asyncio.gather(*others, return_exceptions=True) == [fault or "number 0"] * 49
+        assert len(made) == 1
+        if not fault:
+            # The answer to the second one came later.
+            assert [await tokens.token("number 0"), await tokens.token("number 0")] == ["number 1"] * 2
+
+    asyncio.run(ask())
 
 
 def test_tokens_are_fetched_only_if_there_is_no_other_way() -> None:
