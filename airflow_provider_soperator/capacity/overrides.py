@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -14,6 +15,11 @@ from airflow_provider_soperator.capacity.allocation import Units, checked_alloca
 from airflow_provider_soperator.capacity.calendar import Dates, instant
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.values import keep, kept
+
+#: Seconds in which another run that has read the Variable before this one has written to it.
+_SETTLED = 1.0
+#: Most times that an override is written: it may be over by now, or a secrets backend hides the Variable.
+_WRITES = 5
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,12 @@ def kept_overrides(key: str | None) -> list[Override]:
 
 def keep_override(key: str, made: Override, now: datetime, zone: Timezone) -> None:
     """Add one to an Airflow Variable, and remove what is over."""
-    keep(key, written([*(one for one in kept_overrides(key) if one != made), made], now, zone))
+    # Airflow changes none in one step: another run may undo this.
+    for _ in range(_WRITES):
+        keep(key, written([*(one for one in kept_overrides(key) if one != made), made], now, zone))
+        time.sleep(_SETTLED)
+        if made in kept_overrides(key):
+            break
 
 
 def written(made: Iterable[Override], now: datetime, zone: Timezone) -> list[dict[str, Any]]:

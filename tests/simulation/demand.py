@@ -24,7 +24,7 @@ from unittest import mock
 from airflow.sdk import Variable
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_provider_soperator.capacity import demand, reconciliation, schedule, shift
+from airflow_provider_soperator.capacity import demand, overrides, reconciliation, schedule, shift
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, units_text
 from airflow_provider_soperator.capacity.demand import Decision, Demand, kept_demand
 from airflow_provider_soperator.capacity.holdings import Release
@@ -381,6 +381,7 @@ class World(shifts.World):
                 (Variable, "set", lambda key, value: self.variables.__setitem__(key, value)),
                 (RuntimeTaskInstance, "get_dr_count", lambda **asked: len(self.controllers)),
                 (demand, "decide", self._deciding(demand.decide)),
+                (overrides, "_SETTLED", 0),
                 (schedule, "CapacitySchedule", schedules),
                 (schedule, "_lay_out", laid_out),
             ):

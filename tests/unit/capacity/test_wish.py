@@ -12,10 +12,11 @@ from airflow.sdk import Variable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_soperator.capacity import overrides
 from airflow_provider_soperator.capacity.allocation import bounds_of, goal_of
 from airflow_provider_soperator.capacity.calendar import zone
 from airflow_provider_soperator.capacity.holidays import read_holidays
-from airflow_provider_soperator.capacity.overrides import keep_override, kept_overrides
+from airflow_provider_soperator.capacity.overrides import keep_override, kept_overrides, written
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Override, Window
 from airflow_provider_soperator.errors import CapacityMistake
 
@@ -225,6 +226,7 @@ def test_in_an_hour_that_clocks_show_twice_what_was_asked_for_last_holds() -> No
 
 
 def test_overrides_are_kept_until_they_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overrides, "_SETTLED", 0)
     variables: dict[str, str] = {}
     monkeypatch.setattr(Variable, "get", lambda key, default=None: variables.get(key, default))
     monkeypatch.setattr(Variable, "set", variables.__setitem__)
@@ -234,6 +236,33 @@ def test_overrides_are_kept_until_they_are_over(monkeypatch: pytest.MonkeyPatch)
         keep_override("shifts", over if text == "27T12:00" else lasting, now, zone("Europe/Amsterdam"))
     assert kept_overrides("shifts") == [lasting]
     assert kept_overrides(None) == kept_overrides("none") == []
+
+
+def test_of_two_overrides_that_are_kept_at_one_moment_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables: dict[str, str] = {}
+    anns, bobs = Override(WEEKEND, DEADLINE, "ann"), Override(WEEKEND, HOLIDAY, "bob")
+    now, amsterdam = datetime.fromisoformat("2026-11-27T12:00+01:00"), zone("Europe/Amsterdam")
+
+    def sleep(seconds: float) -> None:
+        if "bob" not in variables["shifts"]:
+            # His run has read it before that.
+            variables["shifts"] = json.dumps(written([bobs], now, amsterdam))
+
+    monkeypatch.setattr(Variable, "get", lambda key, default=None: variables.get(key, default))
+    monkeypatch.setattr(Variable, "set", variables.__setitem__)
+    monkeypatch.setattr("time.sleep", sleep)
+    keep_override("shifts", anns, now, amsterdam)
+    assert kept_overrides("shifts") == [bobs, anns]
+
+
+def test_an_override_that_a_secrets_backend_hides_is_not_written_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overrides, "_SETTLED", 0)
+    texts: list[str] = []
+    monkeypatch.setattr(Variable, "get", lambda key, default=None: "[]")
+    monkeypatch.setattr(Variable, "set", lambda key, text: texts.append(text))
+    now = datetime.fromisoformat("2026-11-27T12:00+01:00")
+    keep_override("shifts", Override(WEEKEND, DEADLINE), now, zone("Europe/Amsterdam"))
+    assert len({*texts}) == 1
 
 
 @pytest.mark.parametrize(

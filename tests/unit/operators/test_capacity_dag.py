@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, D
 from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 
-from airflow_provider_soperator.capacity import reconciliation
+from airflow_provider_soperator.capacity import overrides, reconciliation
 from airflow_provider_soperator.capacity.holdings import Holding, World
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.reconciliation import approval_of
@@ -140,6 +140,7 @@ class Airflow:
         monkeypatch.setattr(capacity, "datetime", Clock)
         monkeypatch.setattr(approval, "datetime", Clock)
         monkeypatch.setattr(reconciliation, "begin", begin)
+        monkeypatch.setattr(overrides, "_SETTLED", 0)
         monkeypatch.setattr("airflow_provider_soperator.capacity.reconciliation.look", look)
         monkeypatch.setattr(capacity.ShiftCapacityOperator, "wait_for", lambda *_: "moved")
         monkeypatch.setattr(Variable, "get", lambda key, default=None: self.variables.get(key, default))
