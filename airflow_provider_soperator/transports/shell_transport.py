@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
+from airflow_provider_soperator.shared import SharedAnswers
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.transports.shell import NotSent, Pipe, Shells
 from airflow_provider_soperator.transports.transport_errors import ConnectionLost, ConnectRefused, TransportError
@@ -25,7 +25,7 @@ class ShellTransport(Generic[C]):
 
     def __init__(self) -> None:
         self._current: tuple[C, Shells] | None = None
-        self._lock = asyncio.Lock()
+        self._attempts = SharedAnswers()
         self._is_closed = False
 
     async def ask(self, request: Request[T]) -> T:
@@ -52,15 +52,20 @@ class ShellTransport(Generic[C]):
         raise NotImplementedError
 
     async def _connected(self) -> tuple[C, Shells]:
-        async with self._lock:
-            if self._current is None and not self._is_closed:
-                connection = await self._open()
-                self._current = connection, Shells(partial(self._open_pipe, connection))
-            if self._current is None or self._is_closed:
-                # Nobody would close what has come about since.
-                await self._drop(self._current)
-                raise ConnectRefused("the connection was closed", "it was no longer in use")
+        if self._current:
             return self._current
+        # All who wait share one attempt, also if it fails: each its own, in turn, would take ages with a silent host.
+        return await self._attempts.get("connection", self._connected_anew, -1.0)
+
+    async def _connected_anew(self) -> tuple[C, Shells]:
+        if not self._is_closed:
+            connection = await self._open()
+            self._current = connection, Shells(partial(self._open_pipe, connection))
+        if self._current is None or self._is_closed:
+            # Nobody else would close what has come about since.
+            await self._drop(self._current)
+            raise ConnectRefused("the connection was closed", "it was no longer in use")
+        return self._current
 
     async def _drop(self, current: tuple[C, Shells] | None) -> None:
         """Close a connection, unless another task has replaced it by now."""

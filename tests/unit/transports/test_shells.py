@@ -23,6 +23,7 @@ from airflow_provider_soperator.transports.transport_errors import (
     ConnectionLost,
     ConnectRefused,
     TransportError,
+    Unreachable,
 )
 from tests.unit.test_shared import pass_by
 from tests.unit.transports.test_shell import Run
@@ -45,6 +46,7 @@ class LoginNode:
     dialled: int = 0
     closed: int = 0
     is_dark: bool = False
+    is_down: bool = False
     #: How many login shells get through their start-up files, and which programs come to their end.
     starts: int = 1000
     held: set[str] = field(default_factory=set)
@@ -98,6 +100,8 @@ class Transport(ShellTransport[Connection]):
         self._node.dialled += 1
         while self._node.is_dark:
             await self._node.changed.wait()
+        if self._node.is_down:
+            raise Unreachable("no answer")
         return Connection()
 
     async def _open_pipe(self, connection: Connection) -> Pipe:
@@ -308,6 +312,26 @@ def test_who_waits_for_a_shell_when_that_of_another_breaks_goes_on_with_the_next
         else:
             assert all(isinstance(end, CommandOutput) for end in ends), ends
             assert node.ran == ["sleep", *["squeue"] * 3]
+
+    run(scenario())
+
+
+def test_all_who_wait_for_a_host_that_is_silent_share_one_attempt() -> None:
+    async def scenario() -> None:
+        node = LoginNode(is_dark=True, is_down=True)
+        transport = Transport(node)
+        first, *others = start(transport, *[SHORT] * 50)
+        await settle()
+        first.cancel()
+        await settle()
+        node.is_dark = False
+        node.let()
+        ends = await asyncio.gather(first, *others, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError] + [Unreachable] * 49
+        assert node.dialled == 1
+        node.is_down = False
+        await asyncio.gather(*start(transport, *[SHORT] * 50))
+        assert node.dialled == 2
 
     run(scenario())
 
