@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import re
 import secrets
 import shlex
@@ -194,6 +195,9 @@ HANDSHAKE = 60.0
 #: Seconds beyond a command's own limit after which the connection is given up.
 SLACK = 5.0
 
+#: Bytes of an answer that is read in a thread: that of a queue of 10,000 jobs takes long enough for others to wait.
+_LARGE = 256 * 1024
+
 #: Seconds for which no further shell is requested after one was refused.
 REFUSED_FOR = 600.0
 
@@ -251,7 +255,12 @@ class Shells:
         self._waiting: list[asyncio.Future[None]] = []
 
     async def ask(self, request: Request[T]) -> T:
-        return request.read(await self.run(request.command()))
+        output = await self.run(request.command())
+        if len(output.stdout) > _LARGE:
+            # A process that exits, or has too many, starts no further thread.
+            with contextlib.suppress(RuntimeError):
+                return await asyncio.to_thread(request.read, output)
+        return request.read(output)
 
     async def run(self, command: Command) -> CommandOutput:
         is_long = command.timeout > TIMEOUT

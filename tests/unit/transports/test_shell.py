@@ -6,9 +6,11 @@ import asyncio
 import errno
 import itertools
 import subprocess
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -210,3 +212,29 @@ def test_who_is_cancelled_as_the_answer_comes_is_cancelled() -> None:
         assert shell.is_closed
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("fault", [None, RuntimeError("can't start new thread")])
+def test_a_long_answer_is_read_beside_the_loop_if_there_may_be_a_thread(
+    fault: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[threading.Thread] = []
+
+    class Read(Run):
+        def read(self, answer: CommandOutput) -> CommandOutput:
+            readers.append(threading.current_thread())
+            return answer
+
+    async def scenario() -> None:
+        shells = LocalTransport()
+        try:
+            for size in (1, 1 << 20):
+                line = Command(("head", "-c", str(size), "/dev/zero"))
+                assert (await shells.ask(Read(line))).stdout == bytes(size)
+        finally:
+            await shells.close()
+
+    if fault:
+        monkeypatch.setattr(asyncio, "to_thread", AsyncMock(side_effect=fault))
+    asyncio.run(scenario())
+    assert [reader is threading.main_thread() for reader in readers] == [True, fault is not None]
