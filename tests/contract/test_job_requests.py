@@ -25,7 +25,7 @@ from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.transports.rest import RestTransport
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 from tests.contract.comparison import all_differences, differences
-from tests.contract.transports import REST, AsyncWay, Way, minted, newest, url_of
+from tests.contract.transports import REST, AsyncWay, Run, Way, minted, newest, url_of
 from tests.integration.cluster import Cluster
 
 # What Slurm answers differs from one version to the next.
@@ -98,6 +98,11 @@ def test_jobs_are_the_same_over_every_way(way: Way, commands: Way, unknown: set[
     assert way.ask(ListJobs(ids=(NOBODY,))) == ()
 
 
+def test_squeue_knows_each_column(commands: Way) -> None:
+    # It lists an unknown one as empty, with a word on stderr.
+    assert commands.ask(Run(ListJobs().command().argv)).stderr == b""
+
+
 def test_jobs_are_found_by_what_is_asked_for(way: Way, cluster: Cluster) -> None:
     names = (ODD, "plain", "plain.af-x")
     ids = [way.ask(Submit(BatchJob(command="true", name=name, hold=True))) for name in names]
@@ -123,12 +128,14 @@ def test_jobs_are_held_released_changed_and_cancelled(way: Way, cluster: Cluster
     assert all(job.is_held for job in way.ask(ListJobs(ids=jobs)))
     way.ask(ReleaseJobs(jobs))
     assert not any(job.is_held for job in way.ask(ListJobs(ids=jobs)))
-    way.ask(UpdateJob(jobs[0], {"Comment": ODD, "TimeLimit": "2:00:00", "JobName": "renamed"}))
+    way.ask(UpdateJob(jobs[0], {"Comment": ODD, "AdminComment": ODD, "TimeLimit": "2:00:00", "JobName": "renamed"}))
     [changed] = way.ask(ListJobs(ids=jobs[:1]))
     assert (changed.comment, str(changed.time_limit), changed.name) == (ODD, "2:00:00", "renamed")
+    assert changed.admin_comment == ODD
     assert "renamed" in way.ask(JobDetail(jobs[0]))
-    way.ask(UpdateJob(jobs[0], {"Comment": ""}))
-    assert way.ask(ListJobs(ids=jobs[:1]))[0].comment == ""
+    way.ask(UpdateJob(jobs[0], {"Comment": "", "AdminComment": ""}))
+    [changed] = way.ask(ListJobs(ids=jobs[:1]))
+    assert (changed.comment, changed.admin_comment) == ("", "")
     # One that is gone is no error, and does not keep the others.
     way.ask(CancelJobs(ids=(NOBODY, *jobs)))
     assert [job.state.base for job in way.ask(ListJobs(ids=jobs))] == [JobBase.CANCELLED] * 2

@@ -60,7 +60,7 @@ _COLUMNS: commands.Columns = {
     "comment": ("Comment", notations.clean),
     "workdir": ("WorkDir", notations.clean),
     "stdout": ("StdOut", notations.clean),
-    "admin_comment": ("AdminComment", notations.clean),
+    "admin_comment": ("admin_comment", notations.clean),
 }
 
 
