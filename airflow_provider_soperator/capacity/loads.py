@@ -16,15 +16,14 @@ from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.slurm.hostlist import expand
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.pending_reasons import NODES_DOWN
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets.protocol import Clients
 
 #: Reasons for which a job waits that another node may end. Those of limits, dependencies and holds are none.
-_NODES_HELP = frozenset(
-    {"", "None", "Priority", "Resources", "ReqNodeNotAvail", "NodeDown", "Nodes required for job are DOWN"}
-)
+_NODES_HELP = frozenset({"", "None", "Priority", "Resources", "ReqNodeNotAvail", "NodeDown", NODES_DOWN})
 #: Requests at a time beyond which the queueing model is not worth its time.
 _MANY = 1e5
 

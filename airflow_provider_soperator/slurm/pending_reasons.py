@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from airflow_provider_soperator.slurm.job_records import Job
 
+#: The beginning of a reason that slurmctld writes out, up to its first comma, as all requests read it.
+NODES_DOWN = "Nodes_required_for_job_are_DOWN"
 #: Slurm's words for reasons (``job_reasons`` in its documentation of squeue), worded to follow "waits:".
 _WORDS = {
     "None": "slurmctld has not looked at it yet",
@@ -25,9 +27,7 @@ _WORDS = {
     "ReservationDeleted": "its reservation was deleted",
     "ReqNodeNotAvail": "nodes that it asks for are off, down, drained or reserved",
     "NodeDown": "a node that it asks for is down",
-    "Nodes required for job are DOWN": (
-        "the nodes that it can run on are down, drained, or reserved for partitions of a higher priority"
-    ),
+    NODES_DOWN: "the nodes that it can run on are down, drained, or reserved for partitions of a higher priority",
     "BadConstraints": "no node has the features that it asks for",
     "Constraints": "no free node has the features that it asks for",
     "Prolog": "its prolog runs",

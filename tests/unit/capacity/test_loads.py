@@ -17,6 +17,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.states import JobState
+from tests.unit.slurm.test_pending_reasons import listed
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -52,6 +53,8 @@ def test_a_job_that_no_node_helps_needs_none() -> None:
         assert need(job(reason=reason)) == 0, reason
     assert need(job(waited=4 * MINUTE)) == 0
     assert need(job(reason="ReqNodeNotAvail, UnavailableNodes:worker-[2-3]")) == 1
+    down = listed("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions")
+    assert need(job(reason=down.reason)) == 1
 
 
 def test_nodes_with_one_small_job_each_are_all_needed_and_those_without_gpus_are_not() -> None:

@@ -7,7 +7,17 @@ import pytest
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
+from airflow_provider_soperator.slurm.requests import CommandOutput, ListJobs
 from airflow_provider_soperator.slurm.states import JobState
+
+
+def listed(reason: str) -> Job:
+    """A job for whose wait squeue gives this reason."""
+    squeue = ListJobs()
+    row = {"JobArrayId": "1", "State": "PENDING", "Reason": reason}
+    line = "".join(row.get(column, "") + squeue.table.separator for column in squeue.table.columns)
+    [job] = squeue.read(CommandOutput(0, f"{line}\n".encode()))
+    return job
 
 
 def words(reason: str, state: str = "PENDING") -> str:
@@ -36,9 +46,10 @@ def test_the_nodes_that_a_reason_names_are_kept() -> None:
     assert said.endswith("(ReqNodeNotAvail, UnavailableNodes:worker-6)")
 
 
-def test_a_long_reason_of_slurm_has_a_comma_of_its_own() -> None:
-    slurm = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
-    assert words(slurm).startswith("the nodes that it can run on are down")
+@pytest.mark.parametrize("rebooting", ["", ", REBOOTING"])
+def test_a_long_reason_of_slurm_has_commas_and_blanks_of_its_own(rebooting: str) -> None:
+    slurm = f"Nodes required for job are DOWN, DRAINED{rebooting} or reserved for jobs in higher priority partitions"
+    assert reason_in_words(listed(slurm)).startswith("the nodes that it can run on are down")
 
 
 def test_a_job_that_runs_waits_for_nothing() -> None:
