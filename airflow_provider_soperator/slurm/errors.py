@@ -163,6 +163,15 @@ class TryAgain(TransientSlurmError):
     remedy = "try again in a moment"
 
 
+class QueueFull(TransientSlurmError):
+    """slurmctld has as many jobs as it may, which are also those that have ended a while ago (MinJobAge)."""
+
+    remedy = (
+        "the queue is full, also with jobs that have ended (MaxJobCount and MinJobAge of `scontrol show config`); "
+        "an array with more elements than MaxJobCount never fits"
+    )
+
+
 class SubmitIncomplete(TransientSlurmError):
     """A submission came to no answer, such as without the lock or the queue; some of its jobs may be submitted."""
 
@@ -225,6 +234,8 @@ _GENERAL: dict[type[SlurmError], str] = {
     AuthenticationFailed: r"protocol authentication error|authentication credential|munge|token generation failed",
     WholeJobOnly: r"component of heterogeneous job|not heterogeneous job leader",
     TryAgain: r"try again( later)?$|unable to create job record|job locked by another",
+    # Before 26.05 sbatch says no more of it, after two minutes of its own tries; slurmrestd says it alone and at once.
+    QueueFull: r"(^|submission failed: )resource temporarily unavailable|MaxJobCount limit reached",
     # ESLURM_USER_ID_MISSING, in lower case and with nothing after it: "Invalid user ID" and "...: NAME" are others.
     NotPermitted: r"access/permission denied|permission denied|(?-i:Invalid user id)(?!:)|not permitted",
     CommandNotFound: r"command not found|no such file or directory: '?(s[a-z]+|scontrol)'?$",
@@ -286,7 +297,7 @@ _LIMITS = r"policy|limit|usage threshold|more processors requested than permitte
 #: Messages of transient errors, as an extended regular expression that ignores case.
 PASSING = "|".join(pattern for error, pattern in _GENERAL.items() if issubclass(error, TransientSlurmError))
 #: Likewise of limits that may let some of many jobs pass.
-COUNT_LIMITS = "accounting/QOS policy|unable to create job record|try again"
+COUNT_LIMITS = f"accounting/QOS policy|unable to create job record|try again|{_GENERAL[QueueFull]}"
 
 
 #: Stands for the command where a submission as a whole fails: only sbatch's own answer about a job rejects it.

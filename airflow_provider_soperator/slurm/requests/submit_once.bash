@@ -198,8 +198,9 @@ is_settled() {
         echo "$which adopted ${known[$own]}"
         return 0
     fi
-    # The next request continues here. What is submitted together must not be left half done.
-    if [[ -z $together && -n ${submitted[*]} && $SECONDS -ge $deadline ]]; then
+    # The next request continues here. What is submitted together must not be left half done. For a full queue sbatch
+    # tries for two minutes before it refuses a job.
+    if [[ -z $together && -n "${submitted[*]}$refused" && $SECONDS -ge $deadline ]]; then
         echo "$which left -"
         return 0
     fi

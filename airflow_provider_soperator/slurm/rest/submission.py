@@ -83,10 +83,11 @@ def submit_once(request: submission.SubmitOnce, site: Site) -> Steps[tuple[submi
                     part["dependency"] = dependency
                     part["environment"] = [told.get(pair, pair) for pair in part["environment"]]
             job = mine[item.key] = (yield from submitted(item.body)).whole
-        except errors.TransientSlurmError:
-            # It may have been accepted nevertheless.
-            raise
         except errors.SlurmError as error:
+            # It may have been accepted nevertheless. Those that were must not stay held until there is room for others.
+            is_full = isinstance(error, errors.QueueFull) and not request.together
+            if isinstance(error, errors.TransientSlurmError) and not is_full:
+                raise
             refused[item.key] = error
         else:
             known[item.key] = _KnownJob(job, {job})

@@ -86,6 +86,7 @@ if [ -e "$SLURM_STATE/room" ]; then
     count=$(wc -w <<<"${elements:-0}")
     room=$(cat "$SLURM_STATE/room")
     if [ "$count" -gt "$room" ]; then
+        [ ! -e "$SLURM_STATE/no_room" ] || { cat "$SLURM_STATE/no_room" >&2; exit 1; }
         echo "sbatch: error: AssocMaxSubmitJobLimit" >&2
         echo "sbatch: error: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)" >&2
         exit 1

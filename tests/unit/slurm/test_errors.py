@@ -67,6 +67,14 @@ SAID: list[tuple[str, str, type[SlurmError]]] = [
         errors.RateLimited,
     ),
     ("sbatch", "sbatch: error: Batch job submission failed: Unable to create job record, try again", errors.TryAgain),
+    (
+        "sbatch",
+        "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n"
+        "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
+        errors.QueueFull,
+    ),
+    ("sbatch", "sbatch: error: Batch job submission failed: MaxJobCount limit reached", errors.QueueFull),
+    ("sbatch", "Resource temporarily unavailable", errors.QueueFull),
     ("squeue", "slurm_load_jobs error: Protocol authentication error", errors.AuthenticationFailed),
     ("scontrol", "slurm_update error: Invalid user id", errors.NotPermitted),
     ("scontrol", "slurm_update error:Invalid user id", errors.NotPermitted),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm.errors import TryAgain
+from airflow_provider_soperator.slurm.errors import QueueFull, TryAgain
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import Accounting
@@ -129,6 +129,29 @@ def test_what_slurmctld_forgets_in_the_midst_is_submitted_anew(refuses: bool, mo
     answers = run(request, slurmctld, "alice")
     assert [one.adopted for one in answers] == [True, False, not refuses]
     assert slurmctld.dependencies[f"slurm/job/{answers[2].id}"] == f"afterany:{answers[1].id}"
+
+
+def test_a_job_starts_while_a_full_queue_has_no_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = new_jobs(2)
+    held = Job(id=JobId(41), name=first.name or "", comment=HELD, state=JobState.parse("PENDING"))
+    released: list[str] = []
+
+    def list_jobs(request: Any, site: Site) -> Iterator[RestCall]:
+        yield from ()
+        return (held,)  # type: ignore[return-value]
+
+    def answer(call: RestCall) -> RestAnswer:
+        if call.path == "slurm/job/submit":
+            return RestAnswer(500, {"errors": [{"error_number": 11, "error": "Resource temporarily unavailable"}]})
+        released.append(call.path)
+        return RestAnswer(200, {})
+
+    monkeypatch.setattr(submission, "list_jobs", list_jobs)
+    with pytest.raises(QueueFull):
+        run(SubmitOnce(jobs=(first, second), fresh=True, together=Together.START), answer, "alice")
+    assert released == []
+    [there, refused] = run(SubmitOnce(jobs=(first, second), fresh=True), answer, "alice")
+    assert (there.id, type(refused.error), released) == (held.id, QueueFull, ["slurm/job/41"])
 
 
 def test_a_job_knows_the_ids_of_those_that_it_waits_for() -> None:

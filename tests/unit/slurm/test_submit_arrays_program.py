@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_provider_soperator.slurm.errors import LimitExceeded, SubmissionWithdrawn, SubmitRefused
+from airflow_provider_soperator.slurm.errors import LimitExceeded, QueueFull, SubmissionWithdrawn, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests.submission import Submitted, Withdraw
@@ -93,6 +93,15 @@ def test_where_a_limit_refuses_an_array_as_many_as_there_is_room_for_are_submitt
     assert sum(one.id is not None for one in answers) == room
     assert {type(one.error) for one in answers if one.id is None} <= {LimitExceeded}
     assert len(slurm.calls("sbatch").splitlines()) <= 12
+
+
+@pytest.mark.parametrize("words", ["Resource temporarily unavailable", "MaxJobCount limit reached"])
+def test_what_a_full_queue_has_no_room_for_is_submitted_later(slurm: Slurm, words: str) -> None:
+    (slurm.state / "room").write_text("7")
+    (slurm.state / "no_room").write_text(f"sbatch: error: Batch job submission failed: {words}\n")
+    answers = slurm.ask(*mapped_jobs(40))
+    assert sum(one.id is not None for one in answers) == 7
+    assert {type(one.error) for one in answers if one.id is None} == {QueueFull}
 
 
 def test_accounting_is_asked_for_some_hundred_names_at_a_time(slurm: Slurm) -> None:

@@ -14,6 +14,7 @@ from airflow_provider_soperator.slurm.errors import (
     ControllerUnreachable,
     NotPermitted,
     NotReached,
+    QueueFull,
     SlurmError,
     SubmitIncomplete,
     SubmitRefused,
@@ -162,6 +163,16 @@ def test_what_a_slow_cluster_does_not_get_to_is_left_for_the_next_request(
     left = [one.error for answers in goes for one in answers if one.error]
     assert all(isinstance(error, NotReached) and error.retryable for error in left)
     assert sorted(slurm.submitted()) == sorted(str(job.name) for job in jobs)
+
+
+def test_a_full_queue_is_not_tried_with_each_job(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if sbatch took its two minutes.
+    monkeypatch.setattr(submission, "WORK_TIME", 0)
+    (slurm.state / "room").write_text("0")
+    (slurm.state / "no_room").write_text("Batch job submission failed: Resource temporarily unavailable\n")
+    answers = slurm.ask(*new_jobs(10))
+    assert [type(one.error) for one in answers] == [QueueFull] * 4 + [NotReached] * 6
+    assert len(slurm.calls("sbatch").splitlines()) == 4
 
 
 def test_a_job_of_another_user_with_the_same_name_is_not_adopted(slurm: Slurm) -> None:
