@@ -258,16 +258,12 @@ def _contradictions(job: JobDescription) -> Iterator[str]:
     for one, other in _EXCLUSIVE_PAIRS:
         if set_(one) and set_(other):
             yield f"{one} and {other}: Slurm takes only one of them"
-    if job.gpus_per_task is not None and job.ntasks is None and job.gpus is None:
-        yield "gpus_per_task: needs ntasks (or gpus)"
     if job.gpus_per_node is not None and job.gres is not None and "gpu" in ",".join(option_values.as_words(job.gres)):
         yield "gpus_per_node and gres: both ask for GPUs, which Slurm rejects from 26.05 on"
     per_task = "" if job.tres_per_task is None else ",".join(option_values.as_words(job.tres_per_task))
     for field, resource in (("cpus_per_task", "cpu"), ("gpus_per_task", "gres/gpu")):
         if getattr(job, field) is not None and resource in per_task:
             yield f"{field} and tres_per_task: both set the number of {resource} per task"
-    if job.gpus_per_socket is not None and job.sockets_per_node is None:
-        yield "gpus_per_socket: needs sockets_per_node"
     if job.gpu_type is not None and not any(str(getattr(job, f)).isdecimal() for f in sbatch_arguments.GPU_COUNTS):
         yield f"gpu_type: needs a number of GPUs: {' or '.join(sbatch_arguments.GPU_COUNTS)}"
     if job.array_limit is not None and job.array is None:
@@ -395,6 +391,7 @@ def _script_lines(job: JobDescription) -> Iterator[str]:
     except directives.DirectiveError as problem:
         yield f"script: {problem}"
         return
+    yield from _missing(job, components[0])
     for component in components:
         for name, line in component.lines.items():
             if name in job_description.REFUSED:
@@ -407,6 +404,18 @@ def _script_lines(job: JobDescription) -> Iterator[str]:
         yield "het: the script has #SBATCH hetjob lines as well"
     if len(components) > 1 and (job.array is not None or any("array" in part.fields for part in components)):
         yield "array and het: Slurm has no arrays of heterogeneous jobs"
+
+
+def _missing(job: JobDescription, lines: directives.Component) -> Iterator[str]:
+    """What the job's fields need beside them, be it in a line of the script."""
+    try:
+        asked = sbatch_arguments.with_lines(job, lines)
+    except job_description.InvalidJob:
+        return  # extra words that only sbatch can read
+    if job.gpus_per_task is not None and (asked.ntasks, asked.nodes, asked.gpus) == (None, None, None):
+        yield "gpus_per_task: needs ntasks, nodes or gpus"
+    if job.gpus_per_socket is not None and asked.sockets_per_node is None:
+        yield "gpus_per_socket: needs sockets_per_node"
 
 
 def _component(job: JobDescription) -> Iterator[str]:

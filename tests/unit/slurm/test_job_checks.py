@@ -29,6 +29,13 @@ GOOD: list[dict[str, Any]] = [
     {"extra_args": ["--bbf=/x", "--of-a-plugin", "its value"]},
     {"het": [BatchJob(nodes=2, name="second")]},
     {"gpus_per_task": 1, "ntasks": 8},
+    {"gpus_per_task": 1, "nodes": 2},
+    {"gpus_per_task": 1, "nodes": 2, "ntasks_per_node": 8},
+    {"gpus_per_task": 1, "command": None, "script": "#!/bin/sh\n#SBATCH --ntasks=16\n"},
+    {"gpus_per_task": 1, "gpus_per_socket": 1, "extra_args": ["--ntasks=16", "--sockets-per-node=2"]},
+    {"gpus_per_socket": 1, "command": None, "script": "#!/bin/sh\n#SBATCH --sockets-per-node=2\n"},
+    # Slurm reads its lines.
+    {"gpus_per_task": 1, "gpus_per_socket": 1, "command": None, "remote_script": "/root/fit.sh"},
     {"export": "NONE", "env": {"A": "1"}},
 ]
 
@@ -68,6 +75,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"exclusive": True, "oversubscribe": True}, "exclusive and oversubscribe: Slurm takes only one"),
     ({"exclusive": "everyone"}, "exclusive: must be True, user, mcs or topo, got 'everyone'"),
     ({"gpus_per_task": 1}, "gpus_per_task: needs ntasks"),
+    ({"gpus_per_socket": 1}, "gpus_per_socket: needs sockets_per_node"),
     ({"gpus_per_node": 1, "gres": "gpu:2"}, "gpus_per_node and gres: both ask for GPUs"),
     ({"gpu_type": "h100"}, "gpu_type: needs a number of GPUs"),
     ({"hold": "yes"}, "hold: must be True or False, got 'yes'"),
@@ -147,7 +155,7 @@ SCRIPTS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("fields", GOOD, ids=lambda fields: ",".join(fields) or "nothing")
 def test_good_jobs(fields: dict[str, Any]) -> None:
-    assert BatchJob(command="true", **fields).problems() == []
+    assert BatchJob(**{"command": "true", **fields}).problems() == []
 
 
 @pytest.mark.parametrize(("fields", "problem"), BAD, ids=[problem[:40] for _, problem in BAD])
