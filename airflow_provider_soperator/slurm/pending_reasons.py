@@ -16,6 +16,7 @@ _WORDS = {
     "BeginTime": "its earliest start is in the future",
     "JobHeldUser": "its owner holds it",
     "JobHeldAdmin": "an administrator, or a failed start, holds it",
+    "JobHoldMaxRequeue": "it is held, as it was requeued too often",
     "JobArrayTaskLimit": "as many elements of its array run as may at a time",
     "Licenses": "its licences are in use",
     "PartitionDown": "its partition is down",
@@ -38,26 +39,31 @@ _WORDS = {
     "MaxMemPerLimit": "it asks for more memory than is allowed",
     "AccountNotAllowed": "its account may not use the partition",
     "QOSNotAllowed": "its QOS may not be used there",
+    "MaxPoweredUpNodes": "as many nodes are on as may be at a time",
+    "QOSUsageThreshold": "its account has used more than its QOS allows",
     "BurstBufferResources": "space in the burst buffer is in use",
     "FrontEndDown": "no front end is up",
 }
 #: What limits count, by the part of a reason that names it; the first one that fits is said.
 _COUNTED = {
     "GRES": "GPUs",
-    "GrpNode": "nodes",
-    "MaxNode": "nodes",
+    "Node": "nodes",
     "Cpu": "CPUs",
     "CPU": "CPUs",
     "Mem": "memory",
-    "Node": "nodes",
     "Submit": "submitted jobs",
     "Job": "jobs",
     "Wall": "time",
+    "Time": "time",
     "Billing": "billing",
-    "Min": "GPU or CPU minutes",
+    "License": "licences",
+    "Energy": "energy",
+    "BB": "burst buffer",
+    "Resource": "resources",
+    "Unknown": "resources",
 }
-#: Whose limit it is, by the beginning of a reason.
-_WHOSE = {"QOS": "its QOS", "Assoc": "its account", "MaxSubmit": "its account", "MaxJobs": "its account"}
+#: Whose limit it is, by the beginning of a reason. Limits per account or user without another word are a QOS's, too.
+_WHOSE = {"QOS": "its QOS", "Max": "its QOS", "Assoc": "its account"}
 
 
 def reason_in_words(job: Job) -> str:
@@ -75,9 +81,13 @@ def reason_in_words(job: Job) -> str:
     first = reason.split(",")[0]
     if first in _WORDS:
         return f"{_WORDS[first]} ({reason})"
-    for beginning, whose in _WHOSE.items():
-        if first.startswith(beginning):
-            what = next((words for part, words in _COUNTED.items() if part in first), "jobs")
-            per = " per user" if "PerUser" in first else " per account" if "PerAccount" in first else ""
-            return f"{whose} allows no more {what}{per} ({reason})"
-    return reason
+    whose = next((words for beginning, words in _WHOSE.items() if first.startswith(beginning)), "")
+    limit, _, per = first.removesuffix("Limit").partition("Per")
+    what = next((words for part, words in _COUNTED.items() if part in limit), "")
+    if not whose or not what:
+        return reason
+    if limit.startswith("QOSMin"):
+        return f"its QOS is for jobs that ask for more {what} ({reason})"
+    # What was used so far is counted, or what is left of the time limits of jobs that run.
+    minutes = "minutes of " if "Min" in limit else ""
+    return f"{whose} allows no more {minutes}{what}{per and f' per {per.lower()}'} ({reason})"

@@ -40,6 +40,68 @@ def test_a_reason_has_words_and_keeps_its_own(reason: str, said: str) -> None:
     assert words(reason) == said
 
 
+#: Limits among Slurm's reasons (job_state_reason.c) by what they are about; X stands for each resource.
+RESOURCES = {
+    **{"BB": "burst buffer", "Billing": "billing", "Energy": "energy", "GRES": "GPUs", "License": "licences"},
+    **{"Cpu": "CPUs", "CPU": "CPUs", "Mem": "memory", "Memory": "memory", "Node": "nodes", "Unknown": "resources"},
+}
+LIMITS = {
+    "its account allows no more X": "AssocGrpX AssocGrpXLimit",
+    "its account allows no more X per job": "AssocMaxXPerJob AssocMaxXPerJobLimit",
+    "its account allows no more X per node": "AssocMaxXPerNode",
+    "its account allows no more minutes of X": (
+        "AssocGrpXMinutes AssocGrpXRunMinutes AssocGrpXMinutesLimit AssocGrpXRunMinutesLimit"
+    ),
+    "its account allows no more minutes of X per job": "AssocMaxXMinutesPerJob AssocMaxXMinutesPerJobLimit",
+    "its QOS allows no more X": "QOSGrpX QOSGrpXLimit",
+    "its QOS allows no more X per job": "QOSMaxXPerJob QOSMaxXPerJobLimit",
+    "its QOS allows no more X per node": "QOSMaxXPerNode",
+    "its QOS allows no more X per user": "QOSMaxXPerUser QOSMaxXPerUserLimit",
+    "its QOS allows no more X per account": "MaxXPerAccount",
+    "its QOS allows no more minutes of X": (
+        "QOSGrpXMinutes QOSGrpXRunMinutes QOSGrpXMinutesLimit QOSGrpXRunMinutesLimit"
+    ),
+    "its QOS allows no more minutes of X per job": "QOSMaxXMinutesPerJob QOSMaxXMinutesPerJobLimit",
+    "its QOS allows no more minutes of X per account": "MaxXRunMinsPerAccount",
+    "its QOS allows no more minutes of X per user": "MaxXRunMinsPerUser",
+    "its QOS is for jobs that ask for more X": "QOSMinX QOSMinXNotSatisfied",
+    "its account allows no more jobs": "AssociationJobLimit AssocGrpJobsLimit AssocMaxJobsLimit",
+    "its account allows no more submitted jobs": "AssocGrpSubmitJobsLimit AssocMaxSubmitJobLimit",
+    "its account allows no more resources": "AssociationResourceLimit",
+    "its account allows no more time": "AssociationTimeLimit AssocGrpWallLimit",
+    "its account allows no more time per job": "AssocMaxWallDurationPerJobLimit",
+    "its QOS allows no more jobs": "QOSJobLimit QOSGrpJobsLimit",
+    "its QOS allows no more jobs per account": "MaxJobsPerAccount",
+    "its QOS allows no more jobs per user": "QOSMaxJobsPerUserLimit",
+    "its QOS allows no more submitted jobs": "QOSGrpSubmitJobsLimit",
+    "its QOS allows no more submitted jobs per account": "MaxSubmitJobsPerAccount",
+    "its QOS allows no more submitted jobs per user": "QOSMaxSubmitJobPerUserLimit",
+    "its QOS allows no more resources": "QOSResourceLimit",
+    "its QOS allows no more time": "QOSTimeLimit QOSGrpWallLimit",
+    "its QOS allows no more time per job": "QOSMaxWallDurationPerJobLimit",
+}
+
+
+@pytest.mark.parametrize("said", LIMITS)
+def test_a_limit_is_told_as_what_it_is(said: str) -> None:
+    for reason in LIMITS[said].split():
+        for part, resource in RESOURCES.items() if "X" in reason else [("", "")]:
+            slurm = reason.replace("X", part)
+            assert words(slurm) == f"{said.replace('X', resource)} ({slurm})"
+
+
+@pytest.mark.parametrize(
+    "reason", ["MaxMemPerLimit", "MaxPoweredUpNodes", "QOSNotAllowed", "QOSUsageThreshold", "JobHoldMaxRequeue"]
+)
+def test_what_looks_like_a_limit_has_words_of_its_own(reason: str) -> None:
+    assert words(reason).endswith(f" ({reason})")
+    assert " allows no more " not in words(reason)
+
+
+def test_a_limit_that_a_newer_slurm_has_is_left_as_it_is() -> None:
+    assert words("QOSMaxSomethingPerUser") == "QOSMaxSomethingPerUser"
+
+
 def test_the_nodes_that_a_reason_names_are_kept() -> None:
     said = words("ReqNodeNotAvail, UnavailableNodes:worker-6")
     assert said.startswith("nodes that it asks for are off")
