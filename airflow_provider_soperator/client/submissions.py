@@ -17,13 +17,14 @@ from airflow_provider_soperator.slurm.cluster_records import Node, Partition, Ra
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
     InvalidRequest,
+    QueueFull,
     SlurmError,
     SubmitRefused,
     TogetherRefused,
 )
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.packs import names_of
@@ -32,6 +33,7 @@ from airflow_provider_soperator.slurm.requests import (
     ListJobs,
     ListNodes,
     ListPartitions,
+    ShowConfig,
     ShowRights,
     WhoAmI,
     submission,
@@ -280,6 +282,7 @@ def _is_cancelled(status: JobStatus) -> bool:
 
 def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:
     """The answers, with errors about accounts, QOS, partitions and nodes that name what may be used instead."""
+    answers = yield from _without_too_large(jobs, answers)
     refused = {answer.error.option for answer in answers if answer.error} - {""}
     if not refused:
         return answers
@@ -301,6 +304,26 @@ def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) 
         if answer.error and answer.error.option
         else answer
         for job, answer in zip(jobs, answers, strict=True)
+    )
+
+
+def _without_too_large(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:
+    """The answers, in which an array of more jobs than fit into an empty queue does not wait until that has room."""
+    is_full = (isinstance(answer.error, QueueFull) for answer in answers)
+    wanted = [submission.asked_for(job).array if full else None for job, full in zip(jobs, is_full, strict=True)]
+    if not any(wanted):
+        return answers
+    try:
+        most = int((yield ShowConfig()).settings["MaxJobCount"])
+    except (ClusterError, KeyError):
+        # It waits, which is right for any that fits.
+        return answers
+    counts = [len(array_indices(array_text(array))) if array else 0 for array in wanted]
+    return tuple(
+        Submitted(None, error=SubmitRefused(f"the array has {count} elements, and the cluster's MaxJobCount is {most}"))
+        if count > most
+        else answer
+        for count, answer in zip(counts, answers, strict=True)
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_soperator.client.submissions import explained_answers
-from airflow_provider_soperator.slurm.cluster_records import Association, Node, Partition, UserRights
-from airflow_provider_soperator.slurm.errors import AccountingUnreachable, SubmitRefused
+from airflow_provider_soperator.slurm.cluster_records import Association, ClusterConfig, Node, Partition, UserRights
+from airflow_provider_soperator.slurm.errors import AccountingUnreachable, QueueFull, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.requests import ListNodes, ListPartitions, Request, ShowRights, WhoAmI
+from airflow_provider_soperator.slurm.requests import ListNodes, ListPartitions, Request, ShowConfig, ShowRights, WhoAmI
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 GOOD = Submitted(JobId(7))
 ALICE = UserRights(user="alice", associations=(Association("vision"),))
@@ -89,3 +90,18 @@ def test_who_cannot_be_asked_leaves_the_refusal_as_it_is() -> None:
     assert (
         run_steps(explained_answers(jobs("visoin"), answers), Asked(ShowRights=AccountingUnreachable("no"))) == answers
     )
+
+
+def test_an_array_that_never_fits_does_not_wait_for_a_full_queue() -> None:
+    full = Submitted(None, error=QueueFull("MaxJobCount limit reached"))
+    job = BatchJob(command="x")
+    wide = [job.replace(array="0-9"), job.replace(array="0-10"), BatchJob(script="#!/bin/sh\n#SBATCH --array=1-22:2\n")]
+    asked = Asked(ShowConfig=ClusterConfig(version="24.11.5", settings={"MaxJobCount": "10"}))
+    answers = run_steps(explained_answers([job, *wide], (full,) * 4), asked)
+    assert answers[:2] == (full, full)
+    assert [type(one.error) for one in answers[2:]] == [SubmitRefused] * 2
+    assert "the array has 11 elements, and the cluster's MaxJobCount is 10" in str(answers[3].error)
+    assert asked.requests == [ShowConfig()]
+    unknown = Asked(ShowConfig=NotSupported("slurmrestd cannot"))
+    assert run_steps(explained_answers(wide, (full,) * 3), unknown) == (full,) * 3
+    assert run_steps(explained_answers([job], (full,)), Asked()) == (full,)
