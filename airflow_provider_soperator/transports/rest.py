@@ -22,7 +22,7 @@ from airflow_provider_soperator.slurm.errors import AuthenticationFailed
 from airflow_provider_soperator.slurm.requests import MintToken, Request
 from airflow_provider_soperator.slurm.requests.commands import MEGABYTE, run_steps_async
 from airflow_provider_soperator.slurm.rest import calls
-from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site, Unsupported
+from airflow_provider_soperator.slurm.rest.calls import VERSIONS, Owner, RestAnswer, RestCall, Site, Unsupported
 from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
@@ -67,6 +67,8 @@ class RestTransport:
         self._tokens, self._user = tokens, user
         self._versions = versions
         self._version: int | None = None
+        #: By their names.
+        self._owners: dict[str, Owner] = {}
         limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=IDLE)
         # Proxies in the environment are for the internet; the connection has the address of the cluster.
         self._client = httpx.AsyncClient(verify=ssl.create_default_context(), limits=limits, trust_env=False)
@@ -90,7 +92,7 @@ class RestTransport:
         user = self._user or user_of(await self._tokens.token())
         home = f"/home/{user}" if user not in ("", "root") else "/root"
         try:
-            steps = calls.steps(request, Site(version, user, home))
+            steps = calls.steps(request, Site(version, user, home, self._owners.setdefault(user, Owner())))
             return await run_steps_async(steps, partial(self._exchange, version=version))
         except Unsupported as error:
             raise NotSupported(error.what, error.instead) from None

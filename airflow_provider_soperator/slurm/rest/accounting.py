@@ -31,14 +31,15 @@ def accounting(request: requests.Accounting, site: Site) -> Steps[tuple[Accounti
     Exit codes equal those of the queue, on every version of Slurm.
     """
     request.command()
-    # Not asked for as ``users``: slurmrestd would have to know them, and its Pod may know root alone.
-    mine = ("", (yield from steps(requests.WhoAmI(), site))) if request.mine else None
+    # Not asked for as ``users``: slurmrestd would have to know them, and its host may know root alone.
+    user = (yield from steps(requests.WhoAmI(), site)) if request.mine else None
     runs: dict[JobId, list[AccountingJob]] = {}
     for query in _queries(request):
         data = yield from _asked(RestCall("GET", "slurmdb/jobs/", query))
         for said in data.get("jobs") or ():
             job = _readable_job(said, request.steps)
-            if mine is None or job.user in mine:
+            # A job without an association has no user then, nor a number: a name, which anybody can give, is no proof.
+            if user in (None, job.user) or (request.ids is not None and not job.user):
                 runs.setdefault(job.id, []).append(job)
     return tuple(job for job in map(with_earlier_runs, runs.values()) if request.admits(job))
 
@@ -89,7 +90,8 @@ def _readable_job(said: Json, steps: bool) -> AccountingJob:
     try:
         return _job(said, steps)
     except UNREADABLE as error:
-        return AccountingJob(id=_id(said), name=said.get("name", ""), unreadable=repr(error))
+        user = said.get("user") or ""
+        return AccountingJob(id=_id(said), name=said.get("name", ""), user=user, unreadable=repr(error))
 
 
 def _job(said: Json, steps: bool) -> AccountingJob:

@@ -29,6 +29,16 @@ class Unsupported(Exception):
         self.instead = instead or "use the ssh, kubernetes or local transport, which run Slurm's commands"
 
 
+@dataclass
+class Owner:
+    """What is known of the connection's user beside its name, which may be unknown where slurmrestd runs."""
+
+    #: The number, once an answer has told it.
+    number: int | None = None
+    #: The last job that was submitted, until its record tells the number.
+    job: int | None = None
+
+
 @dataclass(frozen=True)
 class Site:
     """The user of the connection, and the version of slurmrestd."""
@@ -39,6 +49,7 @@ class Site:
     user: str = ""
     #: The default working folder of jobs, as a login's home would be.
     home: str = ""
+    owner: Owner = field(default_factory=Owner)
 
     def require(self, version: int, what: str) -> None:
         """Raise ``Unsupported`` if slurmrestd is older than this version."""

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider_soperator.slurm import job_description, notations, requests
-from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob
+from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnknownJob
+from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import Option
 from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import Job
@@ -23,6 +24,8 @@ FEW = 4
 _NO_ELEMENT = "4294967294"
 #: The end of a list of array elements that slurmrestd has truncated.
 _CUT = "..."
+#: The name of the job that tells the number of the connection's user.
+_PROBE = "soperator.whose"
 #: The signal that ends jobs: slurmctld itself sends SIGTERM first.
 _END = "KILL"
 _GONE = {2017, 2021}
@@ -72,12 +75,40 @@ def list_jobs(request: requests.ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
         found += data["jobs"]
     elements = yield from _cut_elements(found)
     now = datetime.now(timezone.utc)
-    jobs = (_readable_job(one, elements, now) for one in found if _is_wanted(one, request, site))
-    return tuple(job for job in jobs if request.admits(job))
+    jobs = [(one, _readable_job(one, elements, now)) for one in found if _is_wanted(one, request, site)]
+    jobs = [(one, job) for one, job in jobs if request.admits(job)]
+    if request.mine:
+        for one in found:
+            if one["user_name"] == site.user or one["job_id"] == site.owner.job:
+                site.owner.number, site.owner.job = one["user_id"], None
+        # Ids are those of one's own submissions; a name, which anybody can give, is no proof.
+        if request.ids is None and not all(job.user for _, job in jobs):
+            yield from _learn_number(site)
+        jobs = [(one, job) for one, job in jobs if job.user or site.owner.number in (None, one["user_id"])]
+    return tuple(job for _, job in jobs)
+
+
+def _learn_number(site: Site) -> Steps[None]:
+    """Learn the number of the connection's user from a job, which is cancelled: no other answer has it for certain."""
+    if site.owner.number is not None:
+        return
+    try:
+        # If its cancellation fails, it ends by itself.
+        job = yield from submit(requests.Submit(BatchJob(name=_PROBE, command=":", begin="now+1hour")), site)
+    except SlurmError as error:
+        if error.passing:
+            raise
+        calls.unsupported(
+            f"tell whose jobs these are: it does not know their users, and a job that would tell is rejected ({error})",
+            "have the host of slurmrestd know the connection's user",
+        )
+    data = yield from asked(RestCall("GET", f"slurm/job/{job}"))
+    site.owner.number = data["jobs"][0]["user_id"]
+    yield from cancel(requests.CancelJobs(ids=(job,)), site)
 
 
 def _is_wanted(said: Json, request: requests.ListJobs, site: Site) -> bool:
-    # slurmrestd looks names up where it runs, and may know no user but root there.
+    # slurmrestd looks names up where it runs, and may know no user but root there: then their numbers tell.
     if request.mine and said["user_name"] not in ("", site.user):
         return False
     if request.user and not said["user_name"]:
@@ -287,9 +318,11 @@ def _option(name: str, value: str) -> Option:
 
 @handles
 def submit(request: requests.Submit, site: Site) -> Steps[JobId]:
-    return submitted(request.job.to_payload(f"v0.0.{site.version}", site.user, site.home))
+    return submitted(request.job.to_payload(f"v0.0.{site.version}", site.user, site.home), site)
 
 
-def submitted(body: Json) -> Steps[JobId]:
+def submitted(body: Json, site: Site) -> Steps[JobId]:
     data = yield from asked(RestCall("POST", "slurm/job/submit", body=body), "sbatch")
-    return JobId(calls.number(data["job_id"]) or 0)
+    job = JobId(calls.number(data["job_id"]) or 0)
+    site.owner.job = job.job
+    return job

@@ -82,7 +82,7 @@ def submit_once(request: submission.SubmitOnce, site: Site) -> Steps[tuple[submi
                 for part in _parts(item.body):
                     part["dependency"] = dependency
                     part["environment"] = [told.get(pair, pair) for pair in part["environment"]]
-            job = mine[item.key] = (yield from submitted(item.body)).whole
+            job = mine[item.key] = (yield from submitted(item.body, site)).whole
         except errors.SlurmError as error:
             # It may have been accepted nevertheless. Those that were must not stay held until there is room for others.
             is_full = isinstance(error, errors.QueueFull) and not request.together
@@ -171,7 +171,7 @@ def _ids(known: dict[SubmissionKey, _KnownJob]) -> submission.IdOf:
 
 def _in_queue(keys: Iterable[SubmissionKey], site: Site) -> Steps[dict[SubmissionKey, _KnownJob]]:
     wanted = Keys(keys)
-    jobs = yield from list_jobs(requests.ListJobs(name_suffixes=wanted.suffixes, mine=bool(site.user)), site)
+    jobs = yield from list_jobs(requests.ListJobs(name_suffixes=wanted.suffixes, mine=True), site)
     found: dict[SubmissionKey, _KnownJob] = {}
     for job in jobs:
         for key, own in wanted.of(job.name, job.id):
@@ -198,7 +198,7 @@ def _add_past(known: dict[SubmissionKey, _KnownJob], request: submission.SubmitO
     since = request.since or datetime.now(timezone.utc) - submission.LOOK_BACK
     names, wanted = tuple(packs.names_of(job.name or "" for job in request.jobs)), Keys(request.submission_keys())
     try:
-        jobs = yield from accounting(requests.Accounting(names=names, mine=bool(site.user), since=since), site)
+        jobs = yield from accounting(requests.Accounting(names=names, mine=True, since=since), site)
     except errors.AccountingDisabled:
         return
     for job in jobs:

@@ -144,14 +144,70 @@ def test_elements_that_cannot_be_requeued_are_named() -> None:
         asked(request, [{"status": [outcomes[:1], outcomes[1:]]}])
 
 
-def test_a_job_whose_user_slurmrestd_cannot_name_may_be_ones_own() -> None:
-    job = {"job_id": 7, "array_job_id": None, "array_task_string": "", "het_job_id": None, "job_state": ["PENDING"]}
-    jobs = [job | {"job_id": number, "user_name": user} for number, user in ((7, ""), (8, "alice"), (9, "bob"))]
-    assert [job.id.job for job in answered(ListJobs(mine=True), *jobs, user="bob")] == [7, 9]
+def queued(number: int, user: str, uid: int) -> dict[str, Any]:
+    """A job of a user, whom slurmrestd may not know by name."""
+    return {
+        "job_id": number, "array_job_id": None, "array_task_string": "", "het_job_id": None, "job_state": ["PENDING"],
+        "name": "fit", "user_name": user, "user_id": uid,
+    }  # fmt: skip
+
+
+def test_jobs_of_users_whom_slurmrestd_does_not_know_are_not_left_out() -> None:
+    jobs = [queued(7, "", 1001), queued(8, "alice", 1002), queued(9, "bob", 1003)]
     assert [job.id.job for job in answered(ListJobs(user="alice"), *jobs[1:])] == [8]
     # It may be hers, and a queue without it would be no answer.
     with pytest.raises(Unsupported, match="cannot tell whose jobs these are"):
         answered(ListJobs(user="alice"), *jobs)
+
+
+def test_where_slurmrestd_knows_the_user_a_job_without_a_name_is_anothers() -> None:
+    jobs = [queued(7, "", 1001), queued(8, "alice", 1002), queued(9, "bob", 1003)]
+    assert [job.id.job for job in answered(ListJobs(mine=True), *jobs, user="bob")] == [9]
+
+
+def test_ones_own_jobs_are_told_by_the_number_of_a_job_of_ones_own() -> None:
+    """The host of slurmrestd knows neither bob (1003) nor the colleague whose job has the same name (1001)."""
+    queue = {"jobs": [queued(7, "", 1001), queued(9, "", 1003)]}
+    site = Site(version=45, user="bob", home="/home/bob")
+
+    def look(request: ListJobs, *answers: dict[str, Any]) -> list[int]:
+        calls = steps(request, site)
+        next(calls)
+        try:
+            for answer in answers:
+                calls.send(RestAnswer(200, answer))
+        except StopIteration as end:
+            return [job.id.job for job in end.value]
+        raise AssertionError("it asks more")
+
+    # A job that has been submitted is known by its id.
+    assert look(ListJobs(mine=True, ids=(JobId(9),)), {"jobs": [queued(9, "", 1003)]}) == [9]
+    asked_first: list[dict[str, Any]] = [queue, {"job_id": 10}, {"jobs": [queued(10, "", 1003)]}, {}]
+    assert look(ListJobs(mine=True, name_suffixes=("fit",)), *asked_first) == [9]
+    # Its number is known from here on.
+    assert look(ListJobs(mine=True, name_suffixes=("fit",)), queue) == [9]
+    assert look(ListJobs(mine=True, ids=(JobId(7),)), {"jobs": [queued(7, "", 1001)]}) == []
+
+
+def test_the_job_that_tells_ones_number_starts_later_and_is_cancelled() -> None:
+    calls = steps(ListJobs(mine=True), Site(version=45, user="bob", home="/home/bob"))
+    next(calls)
+    submitted = calls.send(RestAnswer(200, {"jobs": [queued(7, "", 1001)]}))
+    assert submitted.body is not None
+    assert (submitted.path, submitted.body["job"]["begin_time"]) == ("slurm/job/submit", "now+1hour")
+    assert calls.send(RestAnswer(200, {"job_id": 10})).path == "slurm/job/10"
+    cancelled = calls.send(RestAnswer(200, {"jobs": [queued(10, "", 1003)]}))
+    assert cancelled.body is not None
+    assert (cancelled.method, cancelled.body["jobs"]) == ("DELETE", ["10"])
+
+
+def test_without_a_number_no_job_of_that_name_is_taken_for_ones_own() -> None:
+    calls = steps(ListJobs(mine=True), Site(version=45, user="bob", home="/home/bob"))
+    next(calls)
+    calls.send(RestAnswer(200, {"jobs": [queued(7, "", 1001)]}))
+    refusal = {"error_number": 2012, "error": "No partition specified or system default partition"}
+    with pytest.raises(Unsupported, match=r"cannot tell whose jobs these are.*No partition specified"):
+        calls.send(RestAnswer(500, {"errors": [refusal]}))
 
 
 @pytest.mark.parametrize(

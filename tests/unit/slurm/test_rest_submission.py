@@ -67,10 +67,68 @@ def test_a_job_of_another_user_with_the_same_name_is_not_adopted() -> None:
     assert slurmrestd.run(SubmitOnce(jobs=(job,)), "bob") == (Submitted(JobId(99)),)
 
 
-def test_a_job_whose_user_nobody_can_name_may_be_ones_own() -> None:
+def test_a_job_in_accounting_whose_user_nobody_can_name_is_ones_own_by_its_id_alone() -> None:
     [job] = new_jobs()
     slurmrestd = Slurmrestd(job.name or "", **{"": 43})
-    assert slurmrestd.run(SubmitOnce(jobs=(job,)), "bob") == (Submitted(JobId(43), adopted=True),)
+    assert slurmrestd.run(SubmitOnce(jobs=(job,)), "bob") == (Submitted(JobId(99)),)
+    assert [one.id for one in slurmrestd.run(Accounting(ids=(JobId(43),), mine=True), "bob")] == [JobId(43)]
+
+
+class NamelessQueue:
+    """A queue with jobs of users whom slurmrestd does not know; it is bob (1003) who asks."""
+
+    def __init__(self, name: str, users: dict[int, int]) -> None:
+        self.jobs = {number: self._job(number, name, user) for number, user in users.items()}
+        self.submitted: list[str] = []
+        self.cancelled: list[str] = []
+
+    def _job(self, number: int, name: str, user: int) -> dict[str, Any]:
+        return {
+            "job_id": number, "array_job_id": None, "array_task_string": "", "het_job_id": None,
+            "job_state": ["PENDING"], "name": name, "user_name": "", "user_id": user,
+        }  # fmt: skip
+
+    def __call__(self, call: RestCall) -> RestAnswer:
+        if call.path == "slurm/job/submit":
+            assert call.body is not None
+            name, number = call.body["job"]["name"], 99 + len(self.submitted)
+            self.submitted.append(name)
+            self.jobs[number] = self._job(number, name, 1003)
+            return RestAnswer(200, {"job_id": number})
+        if call.method == "DELETE":
+            assert call.body is not None
+            self.cancelled += call.body["jobs"]
+            return RestAnswer(200, {})
+        one = call.path.removeprefix("slurm/job/")
+        wanted = [self.jobs[int(one)]] if one.isdigit() else list(self.jobs.values())
+        return RestAnswer(200, {"jobs": wanted if call.path.startswith("slurm/") else []})
+
+
+def test_a_job_of_a_nameless_user_is_adopted_if_it_has_ones_own_number() -> None:
+    [job] = new_jobs()
+    # A colleague saw its key in squeue; of bob's own one the answer was lost.
+    slurmrestd = NamelessQueue(job.name or "", {41: 1001, 42: 1003})
+    assert run(SubmitOnce(jobs=(job,)), slurmrestd, "bob") == (Submitted(JobId(42), adopted=True),)
+    assert (slurmrestd.submitted, slurmrestd.cancelled) == (["soperator.whose"], ["99"])
+
+
+def test_a_job_of_another_nameless_user_is_not_adopted() -> None:
+    [job] = new_jobs()
+    slurmrestd = NamelessQueue(job.name or "", {41: 1001})
+    assert run(SubmitOnce(jobs=(job,)), slurmrestd, "bob") == (Submitted(JobId(100)),)
+    assert slurmrestd.cancelled == ["99"]
+
+
+def test_the_job_of_a_nameless_user_tells_its_own_number() -> None:
+    [job] = new_jobs()
+    slurmrestd = NamelessQueue(job.name or "", {})
+    assert run(SubmitOnce(jobs=(job,)), slurmrestd, "bob") == (Submitted(JobId(99)),)
+    assert (slurmrestd.submitted, slurmrestd.cancelled) == ([job.name], [])
+
+
+def test_without_a_user_in_the_token_nothing_is_submitted_once() -> None:
+    with pytest.raises(Unsupported, match="names no user"):
+        run(SubmitOnce(jobs=new_jobs()), NamelessQueue("", {}), "")
 
 
 def test_ones_own_jobs_in_accounting_are_those_of_the_user_of_the_token() -> None:
