@@ -16,6 +16,7 @@ from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectRefused,
     Unreachable,
+    without_login,
 )
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ class PrometheusHook(BaseHook):
                 f"Prometheus did not answer within {_PATIENCE:g} s", "see whether it is overloaded"
             ) from error
         except httpx.HTTPError as error:
-            # Without a login that is part of the address.
-            place = client.base_url.copy_with(userinfo=b"")
+            place = without_login(str(client.base_url))
             raise Unreachable(f"Prometheus at {place} does not answer ({error})", _CHECK) from error
 
     async def _client(self) -> httpx.AsyncClient:

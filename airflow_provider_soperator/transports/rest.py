@@ -31,6 +31,7 @@ from airflow_provider_soperator.transports.transport_errors import (
     TransportError,
     rest_error,
     unexpected_answer,
+    without_login,
 )
 
 T = TypeVar("T")
@@ -107,7 +108,7 @@ class RestTransport:
             self._version = version
             return version
         raise ConnectFailed(
-            f"{self._url} has no slurmrestd of a supported version (v0.0.{min(self._versions)} to "
+            f"{without_login(self._url)} has no slurmrestd of a supported version (v0.0.{min(self._versions)} to "
             f"v0.0.{max(self._versions)}), or not at this path",
             "see the address and its path; Slurm 24.05 to 26.05 are supported",
         )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -239,6 +240,15 @@ def status_message(status: bytes) -> str:
         return status.decode(errors="replace")
 
 
+def without_login(url: str) -> str:
+    """An address without the login that may be part of it.
+
+    >>> without_login("http://ada:hunter2@rest:6820/slurm")
+    'http://rest:6820/slurm'
+    """
+    return re.sub(r"//[^/]*@", "//", url)
+
+
 _RESTARTS = "see whether slurmrestd runs; it restarts whenever the cluster's configuration changes"
 
 
@@ -249,6 +259,7 @@ def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
     if isinstance(error, TransportError):
         return error
     chain, words = list(_causes(error)), str(error) or type(error).__name__
+    url = without_login(url)
     address = httpx.URL(url).copy_with(raw_path=b"/") if not isinstance(error, httpx.InvalidURL) else url
     tls = next((one for one in chain if isinstance(one, ssl.SSLError)), None)
     if isinstance(tls, ssl.SSLCertVerificationError):
@@ -283,7 +294,7 @@ def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
 def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> TransportError:
     """The error of an answer that is not slurmrestd's JSON."""
     said = " ".join(data[:200].decode(errors="replace").split())
-    what = f"{url} answered {call} with HTTP {status}" + (f" ({said})" if said else "")
+    what = f"{without_login(url)} answered {call} with HTTP {status}" + (f" ({said})" if said else "")
     if status in (429, 503):
         return ConnectRefused(what, _RESTARTS if status == 503 else "a proxy lets fewer requests through at a time")
     if status >= 500:
