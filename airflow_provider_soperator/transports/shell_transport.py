@@ -73,5 +73,8 @@ class ShellTransport(Generic[C]):
             return
         self._current = None
         connection, shells = current
-        await shells.close()
-        await self._hang_up(connection)
+        try:
+            await shells.close()
+        finally:
+            # Also if the task that closes them is cancelled.
+            await self._hang_up(connection)
