@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from airflow_provider_soperator.slurm.dependencies import Unmet
 from airflow_provider_soperator.slurm.errors import MOVED_ON, SlurmError
@@ -30,6 +30,7 @@ from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.requests.submission import Withdraw
 from airflow_provider_soperator.slurm.states import JobFlag
 from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 K = TypeVar("K")
 
@@ -242,7 +243,7 @@ def unfinished(jobs: Mapping[JobId, SubmissionKey]) -> Steps[tuple[JobId, ...]]:
 
     A slurmctld that was killed forgets its last jobs, and gives their numbers to others, of other keys or users.
     """
-    listed: tuple[Job, ...] = (yield ListJobs(mine=True, ids=tuple(jobs))) if jobs else ()
+    listed = (yield from _own(ids=tuple(jobs))) if jobs else ()
     keys = Keys(jobs.values())
     there: dict[JobId, list[Job]] = {}
     for job in listed:
@@ -282,14 +283,23 @@ def withdraw(keys: tuple[SubmissionKey, ...], names: tuple[str, ...] = ()) -> St
 def with_keys(keys: Collection[SubmissionKey]) -> Steps[dict[SubmissionKey, dict[JobId, None]]]:
     """The jobs with these keys that have not ended, in the order of their ids."""
     wanted = Keys(keys)
-    # Anybody can give a job any name.
-    listed: tuple[Job, ...] = (yield ListJobs(mine=True, name_suffixes=wanted.suffixes)) if keys else ()
+    listed = (yield from _own(name_suffixes=wanted.suffixes)) if keys else ()
     found: dict[SubmissionKey, dict[JobId, None]] = {}
     for job in sorted(listed, key=lambda job: job.id):
         if not job.state.is_finished:
             for key, own in wanted.of(job.name, job.id):
                 found.setdefault(key, {})[own] = None
     return found
+
+
+def _own(**conditions: Any) -> Steps[tuple[Job, ...]]:
+    """The user's own jobs in the queue: a number may be another's by now, and anybody can give a job any name."""
+    try:
+        return (yield ListJobs(mine=True, **conditions))  # type: ignore[no-any-return]
+    except NotSupported:
+        # The token names no user, or nothing tells its number. No result is read from these jobs: they are to be
+        # cancelled or changed, which Slurm lets no user but operators do to others.
+        return (yield ListJobs(**conditions))  # type: ignore[no-any-return]
 
 
 def cancel_many(jobs: Iterable[JobId], *, waiting: bool = False) -> Steps[None]:

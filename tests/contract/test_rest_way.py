@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from typing import ClassVar
 
 import jwt
 import pytest
@@ -17,7 +18,8 @@ import pytest
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, ListNodes, MintToken, Ping, Submit
-from airflow_provider_soperator.slurm.requests.submission import HELD, SubmitOnce
+from airflow_provider_soperator.slurm.requests.submission import HELD, SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.rest.calls import RestAnswer, RestCall
 from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.transports import rest
 from airflow_provider_soperator.transports.local import LocalTransport
@@ -187,6 +189,45 @@ def test_tokens_are_fetched_over_another_way(cluster: Cluster) -> None:
     [found] = way.ask(ListJobs(ids=(job,), mine=True))
     assert (found.user, found.workdir) == ("alice", "/home/alice")
     way.close()
+
+
+# Users whom its host does not know
+
+
+class Nameless(RestTransport):
+    """The slurmrestd of a host that knows no user of the cluster; the names of the jobs that it is given."""
+
+    submitted: ClassVar[list[str]] = []
+
+    async def _exchange(self, call: RestCall, version: int) -> RestAnswer:
+        if call.path == "slurm/job/submit":
+            assert call.body is not None
+            self.submitted.append(call.body["job"]["name"])
+        answer = await super()._exchange(call, version)
+        for job in answer.data.get("jobs", ()):
+            job["user_name"] = ""
+        return answer
+
+
+@pytest.mark.each_slurm
+def test_a_job_of_ones_own_is_told_from_one_of_the_same_name(reach: Reach, cluster: Cluster) -> None:
+    Nameless.submitted.clear()
+    job, other = new_jobs(2, hold=True)
+    of_root = reach().ask(Submit(job))
+
+    def submit(one: BatchJob) -> Submitted:
+        """As a new process of alice's."""
+        way = AsyncWay(lambda: Nameless(url_of(cluster), minted(cluster, "alice")))
+        [submitted] = way.ask(SubmitOnce(jobs=(one,)))
+        way.close()
+        return submitted
+
+    first, again, apart = submit(job), submit(job), submit(other)
+    assert (first.adopted, again.adopted, apart.adopted) == (False, True, False)
+    assert first.id == again.id != of_root
+    # Only where a job may be one's own is another one needed, which is never run.
+    assert Nameless.submitted == ["soperator.whose", job.name, "soperator.whose", other.name]
+    assert reach().ask(ListJobs(names=("soperator.whose",), states=("PENDING", "RUNNING"))) == ()
 
 
 # What slurmrestd cannot do
