@@ -39,6 +39,8 @@ _NOT_IN_COMPONENTS = ("array", "array_limit", "export", "hold", "begin", "deadli
 _BOOLEANS = (job_description.YES_NO, job_description.ONE_ZERO)
 #: Fields that are true or false, and the texts for that.
 _FLAGS = sorted({one.field for one in job_description.OPTIONS if one.constant is not None or one.kind in _BOOLEANS})
+#: Fields of words and texts.
+_TEXTS = frozenset({"args", "command", "env", "extra_args"})
 _TRUTH = {"true": True, "false": False, "none": None}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -142,6 +144,10 @@ def job_of(said: Mapping[str, Any]) -> BatchJob:
     for name in (*_FLAGS, "exclusive"):
         if isinstance(value := fields.get(name), str):
             fields[name] = _TRUTH.get(value.lower(), value)
+    # Natively they render to numbers, which also are natural to write.
+    fields |= {name: option_values.as_texts(fields[name]) for name in _TEXTS & fields.keys()}
+    if type(array := fields.get("array")) is int:
+        fields["array"] = str(array)
     known = [field.name for field in dataclasses.fields(BatchJob)]
     if unknown := [name for name in fields if name not in known]:
         otherwise = "there are those of SbatchOperator"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -165,6 +165,19 @@ class Signal:
 def as_words(value: Any) -> list[str]:
     """A list, which may be given as one text with commas."""
     return value.split(",") if isinstance(value, str) else [str(part) for part in value]
+
+
+def as_texts(value: Any) -> Any:
+    """Numbers as texts, also those in a list or a dict.
+
+    >>> as_texts({"SEED": 1, "RATE": 0.1}), as_texts(["seq", 3])
+    ({'SEED': '1', 'RATE': '0.1'}, ['seq', '3'])
+    """
+    if isinstance(value, Mapping):
+        return {name: as_texts(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_texts(one) for one in value]
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
 # Fields of slurmrestd that do not have the option's own value, from its text.

@@ -70,6 +70,15 @@ def test_what_a_template_has_rendered_to_text_means_the_same(said: dict[str, Any
     assert job_of({"command": "true", **said}).argv() == words
 
 
+def test_numbers_that_airflow_has_rendered_natively_are_the_texts_that_were_given() -> None:
+    said = {"args": ["--seed", 1, 0.5], "env": {"OMP_NUM_THREADS": 8}, "array": 5, "extra_args": ["--of-a-plugin", 2]}
+    texts = {"args": ["--seed", "1", "0.5"], "env": {"OMP_NUM_THREADS": "8"}, "array": "5"}
+    job = job_of({"remote_script": "/x", **said})
+    assert job == BatchJob(remote_script="/x", extra_args=["--of-a-plugin", "2"], **texts)
+    assert job.problems() == []
+    assert job_of({"command": ["seq", 3]}) == BatchJob(command=["seq", "3"])
+
+
 def test_a_file_names_its_job() -> None:
     job = BatchJob(script_file=ScriptFile("jobs/train.sh", "#!/bin/sh\ntrue\n"))
     assert job.argv() == ["--job-name=train.sh"]
