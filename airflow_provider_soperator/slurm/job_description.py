@@ -109,8 +109,9 @@ def _minutes(written: str) -> Json:
     return {"set": True, "number": option_values.in_minutes(written)}
 
 
-TEXT = ValueKind(str, str)
-LIST = ValueKind(lambda value: ",".join(option_values.as_words(value)), str)
+TEXT = ValueKind(option_values.plain_text, str)
+LIST = ValueKind(option_values.list_text, str)
+PAIRS = ValueKind(lambda value: option_values.list_text(value, "="), str)
 NUMBER = ValueKind(lambda value: str(_number(value)), _number, int)
 COUNT = ValueKind(lambda value: str(_count(value)), _count, int)
 POSITIVE = ValueKind(lambda value: str(_positive(value)), _positive, int)
@@ -276,7 +277,7 @@ class JobDescription:
     gpu_freq: str | None = option(TEXT, rest=lambda written: {"tres_freq": f"gpu:{written}"})
     gres: Words | None = option(LIST, rest=option_values.gres)
     gres_flags: Words | None = option(LIST, rest=option_values.gres_flags)
-    tres_per_task: Words | None = option(LIST, rest="tres_per_task")
+    tres_per_task: Words | None = option(PAIRS, rest="tres_per_task")
     tres_bind: str | None = option(TEXT, rest="tres_bind")
     licenses: Words | None = option(LIST, "L", "licenses")
     bb: str | None = option(TEXT, rest="burst_buffer")
@@ -303,7 +304,7 @@ class JobDescription:
     no_kill: str | None = option(TEXT, "k", lambda said: {"kill_on_node_fail": said.lower() in ("no", "off")}, bare="")
     signal: Signal | str | None = option(SIGNAL, rest=option_values.signal)
     mail_type: Words | None = option(LIST, rest=option_values.mail)
-    mail_user: str | None = option(TEXT, rest="mail_user")
+    mail_user: Words | None = option(LIST, rest="mail_user")
     profile: Words | None = option(LIST, rest=option_values.profile)
     acctg_freq: str | None = option(TEXT, rest="account_gather_frequency")
 
@@ -314,7 +315,7 @@ class JobDescription:
     open_mode: str | None = option(OPEN_MODE, rest=lambda written: {"open_mode": [written.upper()]})
     chdir: str | None = option(TEXT, "D", "current_working_directory")
     #: Variables that the job gets from the submitting side, as for --export: ALL, NONE, NIL or names.
-    export: Words | None = option(LIST, rest=lambda written: {})  # slurmrestd has only the environment itself
+    export: Words | None = option(PAIRS, rest=lambda written: {})  # slurmrestd has only the environment itself
     #: The job's own variables, independent of `export`.
     env: Mapping[str, str] = field(default_factory=dict)
 

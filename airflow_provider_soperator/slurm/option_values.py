@@ -7,11 +7,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from os import PathLike
 from typing import Any
 
 #: Slurm's words for "no limit".
 UNLIMITED = frozenset({"unlimited", "infinite", "-1"})
 
+#: What an option takes for a text.
+_TEXTS = (str, int, float, PathLike)
 _MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 _MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?:(?P<unit>[KMGT])(?P<binary>i)?B?)?", re.IGNORECASE)
 _DURATION = re.compile(
@@ -27,6 +30,8 @@ def in_megabytes(amount: int | str) -> int:
     >>> in_megabytes("16G"), in_megabytes("1.5GiB"), in_megabytes(512)
     (16384, 1536, 512)
     """
+    if isinstance(amount, bool):
+        raise ValueError(f"takes no bool, got {amount}")
     if isinstance(amount, int):
         if amount < 0:
             raise ValueError(f"must be >= 0, got {amount}")
@@ -54,6 +59,8 @@ def in_seconds(amount: timedelta | int | str) -> int:
     >>> in_seconds("1-12"), in_seconds("90"), in_seconds("90:30"), in_seconds(timedelta(hours=2))
     (129600, 5400, 5430, 7200)
     """
+    if isinstance(amount, bool):
+        raise ValueError(f"takes no bool, got {amount}")
     if isinstance(amount, timedelta):
         whole = math.ceil(amount.total_seconds())
     elif isinstance(amount, int):
@@ -164,7 +171,27 @@ class Signal:
 
 def as_words(value: Any) -> list[str]:
     """A list, which may be given as one text with commas."""
-    return value.split(",") if isinstance(value, str) else [str(part) for part in value]
+    return str(value).split(",") if isinstance(value, _TEXTS) else [str(part) for part in value]
+
+
+def plain_text(value: Any) -> str:
+    """A text, a path, or a number, which Airflow makes of a text where templates render natively."""
+    if isinstance(value, bool) or not isinstance(value, _TEXTS):
+        raise ValueError(f"takes a text, got {value!r}")
+    return str(value)
+
+
+def list_text(value: Any, joint: str = ":") -> str:
+    """A list as an option's value; ``joint`` is between name and value, where an item has both.
+
+    >>> list_text({"gpu": 8})
+    Traceback (most recent call last):
+    ValueError: takes a list, got {'gpu': 8}: write 'gpu:8'
+    """
+    if isinstance(value, Mapping):
+        form = ",".join(f"{name}{joint}{one}" for name, one in value.items())
+        raise ValueError(f"takes a list, got {value!r}: write {form!r}")
+    return ",".join(map(plain_text, [value] if isinstance(value, _TEXTS) else value))
 
 
 def as_texts(value: Any) -> Any:

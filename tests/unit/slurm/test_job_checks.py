@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ GOOD: list[dict[str, Any]] = [
     {"comment": "quotes ' \" and $(things) `too` # 💥 \t"},
     {"env": {"A": 'lines\nand "quotes" $(x)', "B": "x" * 100_000, "LD_LIBRARY_PATH": "/x"}},
     {"requeue": False, "exclusive": False, "hold": False},
+    {"name": 2026, "partition": 2026, "cpu_freq": 1.5, "chdir": Path("/x"), "mail_user": ["me", "you"]},
     {"extra_args": ["--bbf=/x", "--of-a-plugin", "its value"]},
     {"het": [BatchJob(nodes=2, name="second")]},
     {"gpus_per_task": 1, "ntasks": 8},
@@ -93,6 +95,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"array": 5}, "array: 5 is neither a text such as '0-9' nor a list of indices"),
     ({"mem": 1.5}, "mem: takes no float, got 1.5"),
     ({"time_limit": 1.5}, "time_limit: takes no float, got 1.5"),
+    ({"gres": {"gpu": 8}}, "gres: takes a list, got {'gpu': 8}: write 'gpu:8'"),
+    ({"container_mounts": {"/data": "/mnt", "/a": "/b"}}, "write '/data:/mnt,/a:/b'"),
+    ({"tres_per_task": {"cpu": 2}}, "write 'cpu=2'"),
+    ({"partition": ["main", None]}, "partition: takes a text, got None"),
+    ({"constraint": ["h100", "ib"]}, "constraint: takes a text, got ['h100', 'ib']"),
+    ({"output": {"a": "b"}}, "output: takes a text, got {'a': 'b'}"),
+    ({"account": True}, "account: takes a text, got True"),
+    ({"mem": True}, "mem: takes no bool, got True"),
+    ({"tmp": True}, "tmp: takes no bool, got True"),
+    ({"time_limit": True, "time_min": 1}, "time_limit: takes no bool, got True"),
+    ({"time_limit": 1, "time_min": True}, "time_min: takes no bool, got True"),
     ({"dependency": 123}, "dependency: takes no int, got 123"),
     ({"array": "1-5", "array_limit": 0}, "array: '0' must be the number of elements"),
     ({"array": "1-5%2", "array_limit": 2}, "array: '2%2' must be the number of elements"),
