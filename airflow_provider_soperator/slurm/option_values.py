@@ -99,8 +99,8 @@ def duration_text(amount: timedelta | int | str) -> str:
 def moment_text(when: datetime | timedelta | str) -> str:
     """A time as an option's value: a date, a time from now, or Slurm's own notation ("16:00", "teatime").
 
-    A date with a time zone becomes seconds since the epoch, independent of the cluster's zone; a date without one is in
-    the cluster's local time.
+    A date with a time zone, also in a text, becomes seconds since the epoch, independent of the cluster's zone; a date
+    without one is in the cluster's local time.
 
     >>> moment_text(timedelta(minutes=10)), moment_text(datetime(2030, 1, 2, 3, 4, 5))
     ('now+600seconds', '2030-01-02T03:04:05')
@@ -109,7 +109,12 @@ def moment_text(when: datetime | timedelta | str) -> str:
     'uts1893553445'
     """
     if isinstance(when, str):
-        return when
+        try:
+            parsed = datetime.fromisoformat(when.strip().replace("Z", "+00:00"))
+        except ValueError:
+            return when
+        # Slurm takes no zone.
+        return moment_text(parsed) if parsed.tzinfo else when
     if isinstance(when, timedelta):
         return f"now+{in_seconds(when)}seconds"
     if when.tzinfo is not None:

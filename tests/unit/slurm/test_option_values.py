@@ -71,3 +71,15 @@ def test_moments() -> None:
     assert option_values.moment_text(datetime(2030, 1, 1, 1)) == "2030-01-01T01:00:00"
     assert option_values.moment_text("teatime") == "teatime"
     assert option_values.moment_text(timedelta(hours=1)) == "now+3600seconds"
+
+
+@pytest.mark.parametrize(
+    "text", ["2030-01-01 01:00:00+01:00", "2030-01-01T00:00:00Z", "2029-12-31 23:59:59.500000+00:00"]
+)
+def test_a_date_that_a_template_has_rendered_to_text_keeps_its_zone(text: str) -> None:
+    assert option_values.moment_text(text) == "uts1893456000"
+
+
+@pytest.mark.parametrize("text", ["16:00", "now+1hour", "2030-01-01T00:00:00", "010130", "2030-01-01"])
+def test_slurms_own_notation_of_a_moment_is_left_as_it_is(text: str) -> None:
+    assert option_values.moment_text(text) == text
