@@ -111,6 +111,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
             raise call.CallError("array: all its elements would make the same call; map the task instead (expand)")
 
     def _pack(self, context: Context, key: SubmissionKey) -> None:
+        from airflow_provider_soperator.work.sbatch import given
+
         # Of a mapped task, or from a template.
         self._check_array()
         launch = call.Launch(
@@ -120,7 +122,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
             venv_cache_path=self.venv_cache_path,
             ranks=self.ranks,
             srun_args=self.srun_args,
-            container={name: value for name, value in self.job.items() if name in call.CONTAINER and value is not None},
+            container={name: value for name, value in given(self.job).items() if name in call.CONTAINER},
         )
         self.job = {"ntasks": self.ranks} | {name: self.job[name] for name in self.job if name not in call.CONTAINER}
         args, kwargs = call.plain([*self.op_args]), call.plain({**self._from_context(context), **self.op_kwargs})

@@ -48,9 +48,21 @@ Push = Callable[[str, str, type[BaseXCom]], Awaitable[None]]
 REPORT = "job"
 
 
+#: Options for which such a text means something, or which must not be left out unseen.
+_KEPT = frozenset({"array", "dependency", "export", "extra", "no_kill", "profile"})
+
+
+def given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are set. What an empty field of a form renders to, "" or "None", leaves its option out."""
+    unset = (None, "", "None")
+    return {
+        name: value for name, value in fields.items() if value not in unset or (value is not None and name in _KEPT)
+    }
+
+
 def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
     """The job of a task, named after it; ``InvalidJob`` if Slurm would refuse it."""
-    job = job_of({"script": script, **{name: value for name, value in fields.items() if value is not None}})
+    job = job_of({"script": script, **given(fields)})
     job.check()
     job = sbatch_arguments.with_lines(job)
     # Names in the script's own lines win over those made here.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, expand_filename
 from airflow_provider_soperator.work.sbatch import job_for
@@ -51,3 +52,17 @@ def test_names_in_further_words_win_too() -> None:
     job = job_for(task(20), None, {"command": "true", "extra_args": words})
     assert job.problems() == []
     assert (job.name, job.output, list(job.extra_args)) == ("x", "x.out", ["--of-a-plugin"])
+
+
+@pytest.mark.parametrize("nothing", ["", "None", None])
+def test_an_empty_field_of_a_form_leaves_its_option_out(nothing: str | None) -> None:
+    fields = {"command": "true", "partition": nothing, "mem": nothing, "time_limit": nothing, "hold": nothing}
+    assert job_for(task(20), None, fields) == job_for(task(20), None, {"command": "true"})
+
+
+@pytest.mark.parametrize("needed", ["array", "dependency"])
+def test_what_makes_it_another_job_is_not_left_out_unseen(needed: str) -> None:
+    for nothing in ("", "None"):
+        with pytest.raises(InvalidJob, match=needed):
+            job_for(task(20), None, {"command": "true", needed: nothing})
+    assert job_for(task(20), None, {"command": "true", "profile": "None", "no_kill": ""}).no_kill == ""
