@@ -134,6 +134,15 @@ def is_template(said: object) -> bool:
     return hasattr(said, "iter_references") or (isinstance(said, str) and ("{{" in said or "{%" in said))
 
 
+def listed(said: Iterable[str]) -> list[str]:
+    """A list; one text is one item of it.
+
+    >>> listed("RUNNING"), listed(("RUNNING", "COMPLETED"))
+    (['RUNNING'], ['RUNNING', 'COMPLETED'])
+    """
+    return [said] if isinstance(said, str) else list(said)
+
+
 def check_interval(name: str, said: object) -> None:
     """Refuse, when the DAG is parsed, what a poll would fail on after its job has been submitted."""
     if isinstance(said, bool) or not isinstance(said, (int, float)) or said <= 0:

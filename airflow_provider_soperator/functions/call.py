@@ -25,8 +25,9 @@ from typing import Any, ClassVar
 
 from airflow_provider_soperator.functions import remote
 from airflow_provider_soperator.functions.source_form import NoSourceForm, cached, modules_of, read_by, source_form
-from airflow_provider_soperator.slurm import job_description
+from airflow_provider_soperator.slurm import job_description, option_values
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.values import listed
 
 #: Slurm's limit for a batch script in bytes (SchedulerParameters=max_script_size), less its other contents.
 MOST_TO_SEND = (4 << 20) - (64 << 10)
@@ -123,7 +124,8 @@ class Launch:
             return []
         size = [f"--ntasks={self.ranks}"] if self.ranks else ["--nodes=1", "--ntasks=1"]
         # Ranks wait for each other: without the option, the others would wait forever for one that has failed.
-        words = ["srun", *size, "--kill-on-bad-exit=1", *self._container(), *map(shlex.quote, self.srun_args)]
+        own = map(shlex.quote, option_values.as_texts(listed(self.srun_args)))
+        words = ["srun", *size, "--kill-on-bad-exit=1", *self._container(), *own]
         # srun resolves a command on its own node, where it may have another path than in the container.
         return [*words, "env"] if self.container else words
 
@@ -131,7 +133,7 @@ class Launch:
         if not self.container:
             return []
         fields = dict(self.container)
-        mounts = [*(fields.pop("container_mounts", None) or ())]
+        mounts = option_values.as_words(fields.pop("container_mounts", None) or ())
         if self.requirements and self.venv_cache_path:
             mounts.append(f"{self.venv_cache_path}:{self.venv_cache_path}")
         words = BatchJob(command="true", **fields).argv()

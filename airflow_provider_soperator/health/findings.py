@@ -15,6 +15,7 @@ from airflow_provider_soperator.slurm.node_conditions import explain, is_ours
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.conditions import Condition
 from airflow_provider_soperator.soperator.workloads import Host, Pod
+from airflow_provider_soperator.values import listed
 
 
 class FindingKind(str, Enum):
@@ -48,7 +49,7 @@ class FindingKind(str, Enum):
 
 def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
     """Kinds by their names; ``ValueError`` for an unknown name, with the nearest one."""
-    names = [said] if isinstance(said, str) else list(said)
+    names = listed(said)
     if unknown := [name for name in names if name not in [*FindingKind]]:
         remedy = name_remedy(unknown[0], [kind.value for kind in FindingKind])
         raise ValueError(f"unknown kind {', '.join(unknown)} of findings: {remedy}")

@@ -11,7 +11,15 @@ from airflow_provider_soperator.operators.reservations import CreateReservationO
 from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
 from airflow_provider_soperator.slurm.node_conditions import check_reason
-from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of, number_or_share
+from airflow_provider_soperator.values import (
+    NAMESPACE,
+    check_choice,
+    is_on,
+    is_template,
+    listed,
+    moment_of,
+    number_or_share,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -98,7 +106,7 @@ class _PowerNodesOperator(_MoveNodesOperator):
             check_count(count)
         self.count = count
         self.partition = partition
-        self.features = [features] if isinstance(features, str) else list(features)
+        self.features = listed(features)
 
     def _chosen(self) -> dict[str, Any]:
         if self.count is None:

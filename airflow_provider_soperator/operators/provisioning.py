@@ -19,7 +19,7 @@ from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMist
 from airflow_provider_soperator.provisioning.object_limits import check_objects
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
-from airflow_provider_soperator.values import is_on
+from airflow_provider_soperator.values import is_on, listed
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -232,7 +232,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 job_of({"script": "#!/bin/sh\n", **smoke_job}).check()
             except (TypeError, ValueError) as error:
                 raise SpecMistake(f"smoke_job cannot be submitted: {error}") from None
-        self.allow_destroy = [allow_destroy] if isinstance(allow_destroy, str) else list(allow_destroy)
+        self.allow_destroy = listed(allow_destroy)
         self.ready_timeout, self.smoke_job = ready_timeout, smoke_job
         self.if_exists, self.max_backup_age = if_exists, max_backup_age
 

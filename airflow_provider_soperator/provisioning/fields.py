@@ -15,7 +15,7 @@ from operator import or_
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.values import is_template
+from airflow_provider_soperator.values import is_template, listed
 
 T = TypeVar("T")
 
@@ -66,6 +66,12 @@ def given(**values: Any) -> dict[str, Any]:
     """
     kept = {name: (given(**one) or None) if isinstance(one, dict) and one else one for name, one in values.items()}
     return {name: one for name, one in kept.items() if one is not None}
+
+
+def take_texts(one: object, *names: str) -> None:
+    """Take a text for its only item in these lists of a description."""
+    for name in names:
+        object.__setattr__(one, name, tuple(listed(getattr(one, name))))
 
 
 def read(kind: type[T], said: Any, where: str) -> T:

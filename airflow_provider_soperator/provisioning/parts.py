@@ -17,6 +17,7 @@ from airflow_provider_soperator.provisioning.fields import (
     check_one_of,
     check_path,
     preset_of,
+    take_texts,
 )
 from airflow_provider_soperator.values import is_template
 
@@ -153,6 +154,7 @@ class NodeSet:
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
+        take_texts(self, "blocks", "features")
         check_name("node set", self.name, _LONGEST)
         where = f"node set {self.name}"
         check_least(f"{where}: size", self.size, 1)
@@ -251,6 +253,7 @@ class PartitionSpec:
     topology: str = field(default="flat", kw_only=True)
 
     def __post_init__(self) -> None:
+        take_texts(self, "nodesets")
         if not is_template(self.name) and (not self.name or self.name.split() != [self.name]):
             raise SpecMistake(f"{self.name!r} is not a name of a partition: use one word")
         if _GIVEN.search(self.config):

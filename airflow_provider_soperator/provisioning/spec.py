@@ -18,6 +18,7 @@ from airflow_provider_soperator.provisioning.fields import (
     check_name,
     check_one_of,
     is_since,
+    take_texts,
 )
 from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, PartitionSpec, ServiceNodes, Submount
 from airflow_provider_soperator.soperator.clusters import AT_WORK
@@ -80,6 +81,7 @@ class ClusterSpec:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        take_texts(self, "login_keys")
         check_name("cluster", self.name, 32)
         if not is_template(self.operator_version) and not _VERSION.fullmatch(self.operator_version):
             said = self.operator_version

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_soperator.sensors.watch import WatchSensor
-from airflow_provider_soperator.values import NAMESPACE
+from airflow_provider_soperator.values import NAMESPACE, listed
 from airflow_provider_soperator.work.protocols import Watch
 
 
@@ -43,7 +43,7 @@ class ClusterReadySensor(WatchSensor):
     ) -> None:
         super().__init__(**kwargs)
         self.cluster = cluster
-        self.nodesets = [nodesets] if isinstance(nodesets, str) else list(nodesets)
+        self.nodesets = listed(nodesets)
         self.operator_version = operator_version
         self.slurm_conn_id = slurm_conn_id
         self.namespace, self.kubernetes_conn_id = namespace, kubernetes_conn_id

@@ -10,6 +10,7 @@ from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.states import JobBase, JobState
+from airflow_provider_soperator.values import listed
 from airflow_provider_soperator.work.protocols import Watch
 
 
@@ -37,12 +38,12 @@ class SlurmJobSensor(WatchSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        unknown = [state for state in target_states if JobState.parse(state).base is None]
+        self.target_states = tuple(listed(target_states))
+        unknown = [state for state in self.target_states if JobState.parse(state).base is None]
         if unknown:
             remedy = name_remedy(unknown[0].upper(), [state.value for state in JobBase])
             raise ValueError(f"target_states: Slurm has no {', '.join(unknown)}: {remedy}")
         self.job_id = job_id
-        self.target_states = tuple(target_states)
         self.slurm_conn_id = slurm_conn_id
 
     def watch(self) -> Watch[Any]:

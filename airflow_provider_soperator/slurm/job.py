@@ -169,6 +169,9 @@ def _body(job: JobDescription) -> Iterator[str]:
     if job.script_file is not None:
         yield from _script("script_file", job.script_file.text)
         yield from _plain("script_file", job.script_file.name)
+    if isinstance(job.args, str):
+        yield f"args: must be a list of words, got {job.args!r}"
+        return
     words = [job.command] if isinstance(job.command, str) else list(job.command or ())
     # A DAG file is not type-checked.
     if odd := [word for word in (*words, *job.args) if not isinstance(word, str)]:

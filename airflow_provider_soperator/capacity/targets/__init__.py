@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.values import listed
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
@@ -64,7 +65,7 @@ class SlurmNodesTarget:
             hostlist.check(self.nodes)
         except hostlist.HostlistError as error:
             raise CapacityMistake(f"{self.name}: {error}") from None
-        object.__setattr__(self, "node_groups", tuple(self.node_groups))
+        object.__setattr__(self, "node_groups", tuple(listed(self.node_groups)))
 
     @asynccontextmanager
     async def open(self, context: SessionContext, clients: Clients, log: Logger) -> AsyncIterator[Session]:

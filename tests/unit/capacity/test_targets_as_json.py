@@ -36,6 +36,11 @@ def test_what_is_read_is_what_was_written(target: Target) -> None:
     assert kinds.validate_python(json.loads(kinds.dump_json(target))) == target
 
 
+def test_one_node_group_may_be_one_text() -> None:
+    one = SlurmNodesTarget(name="training", nodes="worker-0", node_groups="mk8snodegroup-a")  # type: ignore[arg-type]
+    assert one.node_groups == ("mk8snodegroup-a",)
+
+
 @pytest.mark.parametrize("target", [Derived(name="training", nodes="worker-0"), {"name": "training"}])
 def test_what_others_could_not_read_is_refused(target: Any) -> None:
     words = "is not a target: use KubernetesScaleTarget, NebiusNodeGroupTarget, SlurmNodesTarget"

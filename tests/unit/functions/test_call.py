@@ -214,11 +214,18 @@ def test_ranks_are_started_by_srun() -> None:
         *("python3", "-u", "CALL"),
     ]
     assert exec_line(Launch(srun_args=["--mpi=pmix"]))[1:3] == ["--nodes=1", "--ntasks=1"]
+    assert exec_line(Launch(srun_args="--mpi=pmix"))[4] == "--mpi=pmix"
+    # As a template that renders natively makes it.
+    assert exec_line(Launch(srun_args=["--nodes", 2]))[4:6] == ["--nodes", "2"]  # type: ignore[list-item]
 
 
 def test_a_container_has_the_folder_of_the_call_beside_the_users_mounts() -> None:
     image = {"container_image": "nvcr.io#nvidia/pytorch:25.09-py3", "container_writable": True}
-    for mounts, said in ((None, ""), (["/data:/data:ro", "/my code:/code"], "/data:/data:ro,/my code:/code,")):
+    for mounts, said in (
+        (None, ""),
+        ("/data:/data", "/data:/data,"),
+        (["/data:/data:ro", "/my code:/code"], "/data:/data:ro,/my code:/code,"),
+    ):
         words = exec_line(Launch(python="/usr/bin/python3.12", container={**image, "container_mounts": mounts}))
         assert words[:4] == ["srun", "--nodes=1", "--ntasks=1", "--kill-on-bad-exit=1"]
         assert words[4:6] == ["--container-image=nvcr.io#nvidia/pytorch:25.09-py3", "--container-writable"]

@@ -66,6 +66,10 @@ def test_a_state_that_no_job_is_in() -> None:
         SlurmJobSensor(task_id="a", job_id="7", target_states=["runing"])
 
 
+def test_a_state_may_be_one_text() -> None:
+    assert SlurmJobSensor(task_id="a", job_id="7", target_states="RUNNING").target_states == ("RUNNING",)
+
+
 def parsed(*, folder: Path | None = None, **options: Any) -> None:
     """As Airflow's DAG processor does it."""
     with DAG("d", schedule=None, template_searchpath=str(folder or "/")) as dag:

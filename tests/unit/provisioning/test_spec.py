@@ -172,3 +172,11 @@ def test_plain_data_and_back() -> None:
 def test_files_that_are_refused(said: Any, words: str) -> None:
     with pytest.raises(SpecMistake, match=words):
         ClusterSpec.read(said)
+
+
+def test_one_text_is_the_only_item_of_a_list() -> None:
+    node_set = workers(blocks="capacityblockgroup-e00a", features="ib")
+    spec = cluster(login_keys=public_key(), nodesets=(node_set,), partitions=(PartitionSpec("gpu", "worker"),))  # type: ignore[arg-type]
+    assert spec.login_keys == (public_key(),)
+    assert (node_set.blocks, node_set.features) == (("capacityblockgroup-e00a",), ("ib",))
+    assert spec.partitions[0].nodesets == ("worker",)
