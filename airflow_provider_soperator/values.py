@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -193,7 +194,8 @@ def check_arguments(
 
 
 def script_text(script: Any) -> Any:
-    """Keep the text of a script, which has several lines, from being taken for the name of a file."""
+    """Keep the text of a script, which has several lines, from being taken for the name of a file; a path is one."""
+    script = os.fspath(script) if isinstance(script, os.PathLike) else script
     return no_file(script) if isinstance(script, str) and "\n" in script else script
 
 

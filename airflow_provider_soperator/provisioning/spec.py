@@ -83,7 +83,7 @@ class ClusterSpec:
     def __post_init__(self) -> None:
         take_texts(self, "login_keys")
         check_name("cluster", self.name, 32)
-        if not is_template(self.operator_version) and not _VERSION.fullmatch(self.operator_version):
+        if not is_template(self.operator_version) and not _VERSION.fullmatch(str(self.operator_version)):
             said = self.operator_version
             raise SpecMistake(f"operator_version must be a release of Soperator, such as 4.1.7, got {said!r}")
         for key in self.login_keys:

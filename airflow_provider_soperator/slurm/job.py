@@ -328,7 +328,7 @@ def _dependency(value: Any) -> Iterator[str]:
 
 
 def _signal(value: option_values.Signal | str) -> Iterator[str]:
-    yield from (option_values.Signal.parse(value) if isinstance(value, str) else value).problems()
+    yield from option_values.Signal.of(value).problems()
 
 
 def _time(value: Any) -> Iterator[str]:

@@ -122,7 +122,7 @@ MEMORY = ValueKind(
 DURATION = ValueKind(option_values.duration_text, str, _minutes)
 MOMENT = ValueKind(option_values.moment_text, str)
 DEPENDENCY = ValueKind(dependencies.dependency_text, str)
-SIGNAL = ValueKind(lambda value: str(Signal.parse(value) if isinstance(value, str) else value), Signal.parse)
+SIGNAL = ValueKind(lambda value: str(Signal.of(value)), Signal.parse)
 PRIORITY = ValueKind(
     lambda value: str(_priority(value)),
     _priority,

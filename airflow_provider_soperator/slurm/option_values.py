@@ -164,6 +164,10 @@ class Signal:
         flags = found["flags"] or ""
         return cls(int(name) if name.isdecimal() else name, int(found["seconds"] or 60), "B" in flags, "R" in flags)
 
+    @classmethod
+    def of(cls, value: Signal | str) -> Signal:
+        return value if isinstance(value, Signal) else cls.parse(plain_text(value))
+
     def problems(self) -> list[str]:
         name = str(self.name).upper().removeprefix("SIG")
         found = []

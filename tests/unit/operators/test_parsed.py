@@ -66,6 +66,11 @@ def test_a_state_that_no_job_is_in() -> None:
         SlurmJobSensor(task_id="a", job_id="7", target_states=["runing"])
 
 
+def test_a_script_may_be_a_path(tmp_path: Path) -> None:
+    (tmp_path / "fit.sbatch").write_text("#!/bin/sh\ntrue\n")
+    parsed(script=Path("fit.sbatch"), folder=tmp_path)
+
+
 def test_a_state_may_be_one_text() -> None:
     assert SlurmJobSensor(task_id="a", job_id="7", target_states="RUNNING").target_states == ("RUNNING",)
 

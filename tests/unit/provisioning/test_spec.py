@@ -18,6 +18,7 @@ from tests.unit.provisioning.clusters import cluster, public_key, workers
         ({"name": "Research"}, "'Research' is not a name of a cluster"),
         ({"name": "r" * 33}, "must have at most 32 characters, got 33"),
         ({"operator_version": "4.1"}, "must be a release of Soperator"),
+        ({"operator_version": 4.1}, "must be a release of Soperator, such as 4.1.7, got 4.1"),
         ({"login_keys": ()}, "no user could log in"),
         ({"login_keys": ("-----BEGIN OPENSSH PRIVATE KEY-----",)}, "login_keys contains a private key"),
         ({"login_keys": ("me@example",)}, "'me@example' is not a public key"),
