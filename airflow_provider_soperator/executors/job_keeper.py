@@ -113,9 +113,10 @@ class JobKeeper:
             some = legs[start : start + _READ]
             pieces = await client.ask(ReadPieces(tuple(Piece(f"{folder.tasks}/{leg}", 0, _MOST) for leg in some)))
             for leg, piece in zip(some, pieces, strict=True):
-                with suppress(KeyError, ValueError):
+                # What runs as the user of the jobs can write there.
+                with suppress(AttributeError, KeyError, TypeError, ValueError):
                     said = json.loads(piece.data)
-                    key, task = SubmissionKey(said["key"]), QueuedTask(leg, "", "", "", workload=said["workload"])
+                    key, task = SubmissionKey(said["key"]), QueuedTask(leg, "", "", "", workload={**said["workload"]})
                     before = jobs[key].tasks if key in jobs else ()
                     job = BatchJob(command="true", name=said["name"])
                     jobs[key] = TaskJob(job, key, (*before, task), said["tasks"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -39,8 +39,6 @@ _NOT_IN_COMPONENTS = ("array", "array_limit", "export", "hold", "begin", "deadli
 _BOOLEANS = (job_description.YES_NO, job_description.ONE_ZERO)
 #: Fields that are true or false, and the texts for that.
 _FLAGS = sorted({one.field for one in job_description.OPTIONS if one.constant is not None or one.kind in _BOOLEANS})
-#: Fields of words and texts.
-_TEXTS = frozenset({"args", "command", "env", "extra_args"})
 _TRUTH = {"true": True, "false": False, "none": None}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -145,7 +143,8 @@ def job_of(said: Mapping[str, Any]) -> BatchJob:
         if isinstance(value := fields.get(name), str):
             fields[name] = _TRUTH.get(value.lower(), value)
     # Natively they render to numbers, which also are natural to write.
-    fields |= {name: option_values.as_texts(fields[name]) for name in _TEXTS & fields.keys()}
+    for name in {"args", "command", "env", "extra_args"} & fields.keys():
+        fields[name] = option_values.as_texts(fields[name])
     if type(array := fields.get("array")) is int:
         fields["array"] = str(array)
     known = [field.name for field in dataclasses.fields(BatchJob)]
@@ -327,10 +326,6 @@ def _dependency(value: Any) -> Iterator[str]:
         yield str(problem)
 
 
-def _signal(value: option_values.Signal | str) -> Iterator[str]:
-    yield from option_values.Signal.of(value).problems()
-
-
 def _time(value: Any) -> Iterator[str]:
     if not option_values.is_unlimited(value) and option_values.in_seconds(value) == 0:
         yield "0 would mean no limit; use UNLIMITED for that"
@@ -349,11 +344,11 @@ def _nodes(value: int | str) -> Iterator[str]:
         yield f"{text!r} runs backwards"
 
 
-_SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
+_SPECIAL: Mapping[str, Callable[[Any], Iterable[str]]] = {
     "array": _array,
     "dependency": _dependency,
     "nodes": _nodes,
-    "signal": _signal,
+    "signal": lambda value: option_values.Signal.of(value).problems(),
     "time_limit": _time,
     "time_min": _time,
     **dict.fromkeys(sbatch_arguments.GPU_COUNTS, _gpus),

@@ -269,9 +269,12 @@ def test_jobs_of_another_scheduler_are_adopted_even_if_they_have_ended(slurm: Cl
         # This file was written, and its job not submitted.
         lost = {"name": "fit.train.manual", "key": "q6befiawjvkz", "tasks": 1, "workload": {"log_path": ""}}
         slurm.files[f"{ROOT}/tasks/lost"] = json.dumps(lost).encode()
+        # And these are of somebody who tries what comes of it.
+        odd = {"listed": [], "bare": lost | {"workload": "x"}, "nameless": lost | {"key": None}}
+        slurm.files |= {f"{ROOT}/tasks/{name}": json.dumps(said).encode() for name, said in odd.items()}
         ended = next(job for job in slurm.jobs() if job.element == 1)
         slurm.end(ended, "NODE_FAIL")
-        assert await second.keeper.adopt(["leg-0", "leg-1", "x", "lost", "unknown"]) == {"leg-0", "leg-1", "x"}
+        assert await second.keeper.adopt(["leg-0", "leg-1", "x", "lost", "unknown", *odd]) == {"leg-0", "leg-1", "x"}
         failed = await second.until("leg-1", NewsKind.FAILED)
         assert failed.log_path == "leg-1.log"
         for job in [job.id for job in slurm.queue if job.id != ended]:
