@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -148,6 +148,26 @@ def check_interval(name: str, said: object) -> None:
     """Refuse, when the DAG is parsed, what a poll would fail on after its job has been submitted."""
     if isinstance(said, bool) or not isinstance(said, (int, float)) or said <= 0:
         raise ValueError(f"{name} must be a number of seconds > 0, got {said!r}")
+
+
+def check_durations(or_none: bool = False, **said: object) -> None:
+    """Refuse, when the DAG is parsed, what a task would fail on after much of its work has been done."""
+    for name, one in said.items():
+        if not isinstance(one, timedelta) and not (or_none and one is None):
+            raise ValueError(f"{name} must be a timedelta, such as timedelta(hours=2), got {one!r}")
+
+
+def duration_of(name: str, said: object) -> timedelta:
+    """A duration that may also be given as seconds; ``ValueError`` for another value.
+
+    >>> duration_of("min_duration", 90)
+    datetime.timedelta(seconds=90)
+    """
+    if isinstance(said, timedelta):
+        return said
+    if isinstance(said, bool) or not isinstance(said, (int, float)):
+        raise ValueError(f"{name} must be a timedelta or a number of seconds, got {said!r}")
+    return timedelta(seconds=said)
 
 
 def number_or_share(name: str, said: int | str, of: int) -> int:

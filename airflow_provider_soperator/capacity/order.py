@@ -20,7 +20,7 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
-from airflow_provider_soperator.values import Plain
+from airflow_provider_soperator.values import Plain, check_durations
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
@@ -147,10 +147,25 @@ class Timeouts:
     ready: timedelta = timedelta(minutes=45)
     out_of_reach: timedelta = timedelta(hours=1)
 
+    def __post_init__(self) -> None:
+        check_durations(or_none=True, release=self.release)
+        check_durations(free=self.free, ready=self.ready, out_of_reach=self.out_of_reach)
+
 
 def patience(timeouts: Timeouts, *, has_window: bool) -> timedelta | None:
     """How long the next unit to be released is waited for; None: as long as the window lasts."""
     return timeouts.release or (None if has_window else _RELEASE)
+
+
+def refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_window: bool) -> None:
+    """Refuse to end jobs at a time at which the shift is over by then."""
+    limit = patience(timeouts or Timeouts(), has_window=has_window)
+    if limit is not None and after >= limit:
+        raise CapacityMistake(
+            f"jobs are ended {after} after nodes begin to leave (transfer + force_after, or grace), but a shift "
+            f"waits only {limit} for a node",
+            f"make force_after shorter, or grace, or timeouts.release longer than {after}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.operators.work import WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import SpecMistake
-from airflow_provider_soperator.values import NAMESPACE
+from airflow_provider_soperator.values import NAMESPACE, check_durations
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -43,6 +43,7 @@ class BackupJailOperator(WorkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_durations(or_none=True, max_backup_age=max_backup_age)
         self.max_backup_age, self.schedule = max_backup_age, schedule
         self.namespace, self.kubernetes_conn_id = namespace, kubernetes_conn_id
 

@@ -19,7 +19,7 @@ from airflow_provider_soperator.capacity.allocation import refuse_unknown_target
 from airflow_provider_soperator.capacity.targets import refuse_common, refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
-from airflow_provider_soperator.values import check_interval, is_on
+from airflow_provider_soperator.values import check_durations, check_interval, is_on
 from airflow_provider_soperator.work.protocols import count, emit
 
 if TYPE_CHECKING:
@@ -201,10 +201,15 @@ class ShiftCapacityOperator(WaitingOperator):
         poll_interval: float = 10.0,
         **kwargs: Any,
     ) -> None:
+        from airflow_provider_soperator.capacity.order import Timeouts, refuse_force_too_late
+
         super().__init__(**kwargs)
         if desired is None and schedule is None:
             raise CapacityMistake("desired and schedule are both missing", "give one of them")
         _check_mode(mode)
+        check_durations(transfer=transfer, force_after=force_after, grace=grace)
+        if not isinstance(timeouts or Timeouts(), Timeouts):
+            raise CapacityMistake(f"timeouts is {timeouts!r}", "write Timeouts(ready=timedelta(hours=1)) or the like")
         if force_after and mode != "force":
             raise CapacityMistake(f"force_after needs mode='force', got {mode!r}")
         if if_running not in ("wait", "fail"):
@@ -216,7 +221,7 @@ class ShiftCapacityOperator(WaitingOperator):
             raise CapacityMistake(f"unknown signal {signal!r}", 'name one, such as "TERM" or "USR1"')
         if mode == "force":
             after, has_window = max(transfer + force_after, grace), bool(schedule) and rollback == "none"
-            _refuse_force_too_late(after, timeouts, has_window=has_window)
+            refuse_force_too_late(after, timeouts, has_window=has_window)
         self.targets = tuple(targets)
         _refuse_impossible(self.targets, schedule, transfer)
         if isinstance(desired, Mapping):
@@ -414,16 +419,3 @@ def _refuse_impossible(targets: Sequence[Target], schedule: CapacitySchedule | N
         )
     if schedule.limit is not None:
         schedule.refuse_over_commitment({target.name: target.gpus_per_unit for target in targets}, schedule.limit)
-
-
-def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_window: bool) -> None:
-    """Refuse to end jobs at a time at which the shift is over by then."""
-    from airflow_provider_soperator.capacity.order import Timeouts, patience
-
-    limit = patience(timeouts or Timeouts(), has_window=has_window)
-    if limit is not None and after >= limit:
-        raise CapacityMistake(
-            f"jobs are ended {after} after nodes begin to leave (transfer + force_after, or grace), but a shift "
-            f"waits only {limit} for a node",
-            f"make force_after shorter, or grace, or timeouts.release longer than {after}",
-        )

@@ -20,7 +20,7 @@ from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 from airflow_provider_soperator.operators.steering import ACTIONS, SteerShiftOperator
 from airflow_provider_soperator.timetables.capacity import ReconciledCapacityTimetable
 from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
-from airflow_provider_soperator.values import check_choice
+from airflow_provider_soperator.values import check_choice, check_durations
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -118,6 +118,7 @@ def capacity_dag(
     :param shift_args: further parameters of ``ShiftCapacityOperator``
     """
     check_choice("on_no_answer", on_no_answer, ("go", "stay", "fail"))
+    check_durations(or_none=True, response_timeout=response_timeout)
     names = {target.name for target in targets}
     if taken := names & {*_FIELDS}:
         raise CapacityMistake(f"the form has a field {' and '.join(sorted(taken))} of its own", "rename the target")

@@ -14,6 +14,7 @@ from airflow_provider_soperator.slurm.node_conditions import check_reason
 from airflow_provider_soperator.values import (
     NAMESPACE,
     check_choice,
+    check_durations,
     is_on,
     is_template,
     listed,
@@ -274,6 +275,7 @@ class ReplaceNodesOperator(_NodesOperator):
         if not is_template(max_parallel):
             number_or_share("max_parallel", max_parallel, 1)
         check_choice("mode", mode, ("asap", "requeue", "force"))
+        check_durations(grace=grace, response_timeout=response_timeout)
         if not is_template(since):
             moment_of("since", since)
         self.reason, self.since = reason, since

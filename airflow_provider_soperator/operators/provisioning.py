@@ -19,7 +19,7 @@ from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMist
 from airflow_provider_soperator.provisioning.object_limits import check_objects
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
-from airflow_provider_soperator.values import is_on, listed
+from airflow_provider_soperator.values import check_durations, is_on, listed
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -222,6 +222,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         max_backup_age: timedelta | None = timedelta(days=1),
         **kwargs: Any,
     ) -> None:
+        check_durations(or_none=True, ready_timeout=ready_timeout, max_backup_age=max_backup_age)
         # The work is the waiting.
         super().__init__(timeout=ready_timeout or timedelta(0), **kwargs)
         if if_exists not in ("update", "fail"):

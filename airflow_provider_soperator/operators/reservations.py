@@ -19,7 +19,7 @@ from airflow_provider_soperator.slurm.requests import (
     ListReservations,
 )
 from airflow_provider_soperator.slurm.requests.nodes import HANDOVER_FLAGS
-from airflow_provider_soperator.values import moment_of
+from airflow_provider_soperator.values import check_durations, moment_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -88,6 +88,7 @@ class CreateReservationOperator(StrictOperator):
             raise ValueError("give either end or duration, and not both")
         if not users and not accounts:
             raise ValueError("users and accounts are both empty: give one of them")
+        check_durations(or_none=True, duration=duration)
         check_nodes(nodes)
         if count is not None:
             check_count(count)

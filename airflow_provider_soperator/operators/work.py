@@ -14,7 +14,7 @@ from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.values import check_arguments, check_interval
+from airflow_provider_soperator.values import check_arguments, check_durations, check_interval
 from airflow_provider_soperator.work.protocols import End, EndsAnywhere, Work, is_last_try, result_of
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class WorkOperator(WaitingOperator):
         super().__init__(**kwargs)
         self.timeout = timeout
         self.deferrable = deferrable
+        check_durations(timeout=timeout)
         check_interval("poll_interval", poll_interval)
         self.poll_interval = poll_interval
 

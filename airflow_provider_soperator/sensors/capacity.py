@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited
 from airflow_provider_soperator.sensors.watch import WatchSensor
+from airflow_provider_soperator.values import check_durations
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.work.watches import BlockWatch
@@ -41,6 +42,7 @@ class CapacityBlockSensor(WatchSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_durations(or_none=True, stable_for=stable_for)
         self.awaited = BlockAwaited(min_free_gpus=min_free_gpus, target_state=target_state, stable_for=stable_for)
         self.block, self.nebius_conn_id = block, nebius_conn_id
 

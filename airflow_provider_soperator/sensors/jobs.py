@@ -10,7 +10,7 @@ from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.states import JobBase, JobState
-from airflow_provider_soperator.values import listed
+from airflow_provider_soperator.values import duration_of, listed
 from airflow_provider_soperator.work.protocols import Watch
 
 
@@ -89,7 +89,7 @@ class SlurmQueueSensor(WatchSensor):
         QueueFilter.of(job_filter or {})
         self.job_filter = dict(job_filter or {})
         self.max_jobs, self.min_jobs = max_jobs, min_jobs
-        self.min_duration = min_duration if isinstance(min_duration, timedelta) else timedelta(seconds=min_duration)
+        self.min_duration = duration_of("min_duration", min_duration)
         self.slurm_conn_id = slurm_conn_id
 
     def watch(self) -> Watch[Any]:

@@ -32,16 +32,11 @@ from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, RunSeen
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.triggers.base import POLL_INTERVAL, EventTrigger, SlurmEventTrigger
-from airflow_provider_soperator.values import NAMESPACE
+from airflow_provider_soperator.values import NAMESPACE, duration_of
 from airflow_provider_soperator.work.checks import CheckClients, check_clients
 
 #: Older ends are not reported, not even from memory: a DAG paused for a month must not run for all of them.
 _FURTHEST = timedelta(days=1)
-
-
-def _seconds(duration: timedelta | float) -> float:
-    """Seconds of a duration, for serialization."""
-    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
 def _conditions(trigger: SlurmEventTrigger) -> dict[str, Any]:
@@ -86,7 +81,7 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
         if not_ends := [state for state in self.states if not JobState.parse(state).is_finished]:
             raise ValueError(f"states: no job ends as {', '.join(not_ends)}")
         self.states = list(self.states)
-        self.look_back = look_back = _seconds(self.look_back)
+        self.look_back = look_back = duration_of("look_back", self.look_back).total_seconds()
         self._trouble = ""
         since = datetime.now(timezone.utc) - timedelta(seconds=look_back)
         self._finished = FinishedJobs(QueueFilter(**_conditions(self)), since)
@@ -145,7 +140,7 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.min_duration = min_duration = _seconds(self.min_duration)
+        self.min_duration = min_duration = duration_of("min_duration", self.min_duration).total_seconds()
         self.states = list(self.states)
         self._jobs = QueueFilter(states=tuple(self.states), reason=self.reason, **_conditions(self))
         self._episode = Lasting(timedelta(seconds=min_duration))
@@ -201,7 +196,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.kinds = [kind.value for kind in kinds_of(self.kinds)]
-        self.min_duration = _seconds(self.min_duration)
+        self.min_duration = duration_of("min_duration", self.min_duration).total_seconds()
         self.series = dict(self.series or {})
         self.node_labels, self.checks = list(named(self.node_labels)), list(named(self.checks))
         self._watched = HealthQuery(
@@ -231,7 +226,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         return self._episodes.told
 
     def remember(self, memory: Any) -> None:
-        self._episodes = Episodes(_seconds(self.min_duration), memory)
+        self._episodes = Episodes(duration_of("min_duration", self.min_duration).total_seconds(), memory)
 
 
 @dataclass(eq=False, repr=False)
@@ -259,7 +254,7 @@ class ClusterUnavailableTrigger(EventTrigger):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.min_duration = _seconds(self.min_duration)
+        self.min_duration = duration_of("min_duration", self.min_duration).total_seconds()
         self._first_seen: datetime | None = None
 
     def open(self) -> AbstractAsyncContextManager[ClusterObjects]:
@@ -274,7 +269,9 @@ class ClusterUnavailableTrigger(EventTrigger):
             return []
         self._first_seen = self._first_seen or now
         since = cluster.away_since or self._first_seen
-        if self._is_told or now - since < timedelta(seconds=_seconds(self.min_duration)):
+        if self._is_told or now - since < timedelta(
+            seconds=duration_of("min_duration", self.min_duration).total_seconds()
+        ):
             return []
         self._is_told = True
         missing = {one.type: one.message or one.reason for one in cluster.missing}
@@ -311,7 +308,7 @@ class ActiveCheckFailedTrigger(EventTrigger):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.look_back = look_back = _seconds(self.look_back)
+        self.look_back = look_back = duration_of("look_back", self.look_back).total_seconds()
         #: Runs that ended before this time are dealt with.
         self._since = datetime.now(timezone.utc) - timedelta(seconds=look_back)
         #: Runs that are dealt with, of those that Kubernetes still has. Their Jobs stay for a while after their end.

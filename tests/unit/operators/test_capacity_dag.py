@@ -83,6 +83,8 @@ def test_a_target_may_not_be_called_like_a_field_of_the_form() -> None:
         capacity_dag("shifts", SCHEDULE, [target], "block")
     with pytest.raises(ValueError, match="on_no_answer must be one of 'go', 'stay', 'fail', got 'wait'"):
         made(on_no_answer="wait")
+    with pytest.raises(ValueError, match="response_timeout must be a timedelta"):
+        made(approve=True, response_timeout="30m")
 
 
 def test_unknown_keys_of_a_conf_are_refused() -> None:

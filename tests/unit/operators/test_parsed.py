@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +12,25 @@ import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, XComArg, task
 
+from airflow_provider_soperator.capacity.order import Timeouts
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
-from airflow_provider_soperator.operators.nodes import DrainNodesOperator
+from airflow_provider_soperator.operators.backup import BackupJailOperator
+from airflow_provider_soperator.operators.nodes import DrainNodesOperator, ReplaceNodesOperator
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
+from airflow_provider_soperator.operators.provisioning import ProvisionClusterOperator
+from airflow_provider_soperator.operators.reservations import CreateReservationOperator
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.operators.stats import SlurmStatsOperator
+from airflow_provider_soperator.provisioning.spec import Recipe
+from airflow_provider_soperator.sensors.capacity import CapacityBlockSensor
 from airflow_provider_soperator.sensors.jobs import SlurmJobSensor, SlurmQueueSensor
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
+from airflow_provider_soperator.triggers.events import SlurmJobFinishedTrigger
 from tests.unit.operators.dags import job, refused
+from tests.unit.provisioning.clusters import cluster
+
+RECIPE: dict[str, Any] = {"task_id": "a", "spec": cluster(), "source": Recipe("/opt/recipe")}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +61,25 @@ def test_a_parameter_that_there_is_not(unknown: dict[str, Any], says: str) -> No
 def test_a_parameter_that_another_operator_has_not(operator: Any, needed: dict[str, str]) -> None:
     with pytest.raises(TypeError, match="has no parameter 'slurm_con_id': did you mean 'slurm_conn_id'"):
         operator(task_id="a", slurm_con_id="x", **needed)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: DrainNodesOperator(task_id="a", nodes="a", reason="b", timeout="2h"), "timeout"),
+        (lambda: ReplaceNodesOperator(task_id="a", nodes="a", grace=300), "grace"),
+        (lambda: BackupJailOperator(task_id="a", max_backup_age="4h"), "max_backup_age"),
+        (lambda: ProvisionClusterOperator(**RECIPE, ready_timeout="2h"), "ready_timeout"),
+        (lambda: CreateReservationOperator(task_id="a", name="b", count=1, users=["c"], duration="2h"), "duration"),
+        (lambda: CapacityBlockSensor(task_id="a", block="b", stable_for="2h"), "stable_for"),
+        (lambda: SlurmQueueSensor(task_id="a", max_jobs=0, min_duration="5m"), "min_duration"),
+        (lambda: SlurmJobFinishedTrigger(look_back="1h"), "look_back"),
+        (lambda: Timeouts(ready=600), "ready"),
+    ],
+)
+def test_a_duration_that_is_none(make: Callable[[], object], name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be a timedelta"):
+        make()
 
 
 @pytest.mark.parametrize("interval", ["10s", 0, None])

@@ -48,6 +48,7 @@ def shift(**options: Any) -> ShiftCapacityOperator:
         ({"desired": {"trainig": 4}}, "unknown target trainig: did you mean 'training'?"),
         ({"desired": {"nights": 4}}, "unknown target nights: the targets are training, inference"),
         ({"if_running": "queue"}, "if_running must be 'wait' or 'fail', got 'queue'"),
+        ({"timeouts": {"ready": "1h"}}, "timeouts is {'ready': '1h'}: write Timeouts"),
         ({"mode": "force", "signal": "TREM"}, "unknown signal 'TREM'"),
         ({"mode": "force", "force_after": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
         ({"mode": "force", "grace": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
@@ -60,6 +61,11 @@ def shift(**options: Any) -> ShiftCapacityOperator:
 def test_mistakes_are_found_when_the_dag_is_parsed(options: dict[str, Any], said: str) -> None:
     with pytest.raises(CapacityMistake, match=said):
         shift(**options)
+
+
+def test_a_duration_of_a_shift_that_is_none_is_found_when_the_dag_is_parsed() -> None:
+    with pytest.raises(ValueError, match="transfer must be a timedelta, such as"):
+        shift(transfer="20m")
 
 
 def test_a_shift_begins_early_enough_for_a_machine_to_arrive_if_it_has_a_lead() -> None:
