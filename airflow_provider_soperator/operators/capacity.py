@@ -223,7 +223,7 @@ class ShiftCapacityOperator(WaitingOperator):
             after, has_window = max(transfer + force_after, grace), bool(schedule) and rollback == "none"
             refuse_force_too_late(after, timeouts, has_window=has_window)
         self.targets = tuple(targets)
-        _refuse_impossible(self.targets, schedule, transfer)
+        refuse_impossible(self.targets, schedule, transfer)
         if isinstance(desired, Mapping):
             refuse_unknown_targets(desired, [target.name for target in self.targets])
         self.block, self.nebius_conn_id = block, nebius_conn_id
@@ -404,7 +404,9 @@ class ShiftCapacityOperator(WaitingOperator):
             raise AirflowSkipException(str(error)) from None
 
 
-def _refuse_impossible(targets: Sequence[Target], schedule: CapacitySchedule | None, transfer: timedelta) -> None:
+def refuse_impossible(
+    targets: Sequence[Target], schedule: CapacitySchedule | None, transfer: timedelta = timedelta(0)
+) -> None:
     """Refuse what could never be carried out as soon as the DAG is read."""
     refuse_strangers(targets)
     refuse_common(targets)

@@ -16,7 +16,7 @@ from airflow_provider_soperator.capacity.allocation import one_of, units_text
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
-from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
+from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator, refuse_impossible
 from airflow_provider_soperator.operators.steering import ACTIONS, SteerShiftOperator
 from airflow_provider_soperator.timetables.capacity import ReconciledCapacityTimetable
 from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
@@ -122,6 +122,7 @@ def capacity_dag(
     names = {target.name for target in targets}
     if taken := names & {*_FIELDS}:
         raise CapacityMistake(f"the form has a field {' and '.join(sorted(taken))} of its own", "rename the target")
+    refuse_impossible(targets, schedule)
     params = {target.name: _amount(target, schedule) for target in targets}
     params |= _FIELDS | dag_options.get("params", {})
     overrides, demanded = f"{dag_id}_overrides", f"{dag_id}_demand"

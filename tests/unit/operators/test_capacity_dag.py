@@ -87,6 +87,14 @@ def test_a_target_may_not_be_called_like_a_field_of_the_form() -> None:
         made(approve=True, response_timeout="30m")
 
 
+def test_a_window_names_a_target_that_there_is_not() -> None:
+    schedule = CapacitySchedule(timezone="UTC", windows=[Window("daily 00:00 - 24:00", {"train": 8, "inference": 0})])
+    with pytest.raises(
+        CapacityMistake, match="is of train, inference, and the targets are training, inference: name t"
+    ):
+        capacity_dag("shifts", schedule, [TRAINING, INFERENCE], "block")
+
+
 def test_unknown_keys_of_a_conf_are_refused() -> None:
     check = made(params={"team": "ml"}).get_task("steer")._pre_execute_hook
     check({"dag_run": SimpleNamespace(conf={"training": "6", "team": "a"})})
