@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.operators.backup import refuse_without_backup
 from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
-from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
+from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake, check_part
 from airflow_provider_soperator.provisioning.object_limits import check_objects
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
@@ -132,6 +132,7 @@ class _ProvisioningOperator(ClusterOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_part("connections", connections, Connections)
         self.connections = connections or Connections()
         self.plan_only, self.approved_plan = plan_only, approved_plan
         # A missing plan of another task is not an approval.
@@ -227,7 +228,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         super().__init__(timeout=ready_timeout or timedelta(0), **kwargs)
         if if_exists not in ("update", "fail"):
             raise SpecMistake(f"if_exists is {if_exists!r}, but can be 'update' or 'fail'")
-        if isinstance(smoke_job, Mapping):
+        if not isinstance(smoke_job, bool | None):
             # It runs in the very end: what is wrong with it is to be seen before.
             try:
                 job_of({"script": "#!/bin/sh\n", **smoke_job}).check()

@@ -183,6 +183,23 @@ def check_one_of(what: str, said: object, known: Sequence[str]) -> None:
         raise SpecMistake(f"{what} must be one of {', '.join(known)}, got {said!r}" + (remedy and f": {remedy}"))
 
 
+def check_part(what: str, said: object, kind: type) -> None:
+    """Raise ``SpecMistake`` for a value of another kind."""
+    if said is not None and not isinstance(said, kind) and not is_template(said):
+        first = fields(kind)[0].name
+        raise SpecMistake(f"{what} is {said!r}: write {kind.__name__}({first}=…)")
+
+
+def check_parts(described: object) -> None:
+    """Raise ``SpecMistake`` for a field that is to have a part of the cluster, or a list of them, and has not."""
+    for name, hint in get_type_hints(type(described)).items():
+        said = getattr(described, name)
+        for kind in (hint, *get_args(hint)):
+            for one in said if isinstance(said, (list, tuple)) else [said]:
+                if is_dataclass(kind):
+                    check_part(name, one, kind)  # type: ignore[arg-type]
+
+
 def check_key(key: str) -> None:
     """Raise ``SpecMistake`` unless it is a public key for sshd: a type, and data that repeats the type."""
     if is_template(key):

@@ -15,6 +15,7 @@ from airflow_provider_soperator.provisioning.fields import (
     check_least,
     check_name,
     check_one_of,
+    check_parts,
     check_path,
     preset_of,
     take_texts,
@@ -77,6 +78,7 @@ class Submount:
 
     def __post_init__(self) -> None:
         check_name("submount", self.name, _LONGEST)
+        check_parts(self)
         check_path(f"the submount {self.name}", self.mount_path)
 
 
@@ -108,6 +110,7 @@ class ServiceNodes:
     boot_disk: Disk = Disk(size_gib=256)
 
     def __post_init__(self) -> None:
+        check_parts(self)
         for name in ("size", "min_size", "max_size"):
             if getattr(self, name) is not None:
                 check_least(name, getattr(self, name), 1)
@@ -156,6 +159,7 @@ class NodeSet:
     def __post_init__(self) -> None:
         take_texts(self, "blocks", "features")
         check_name("node set", self.name, _LONGEST)
+        check_parts(self)
         where = f"node set {self.name}"
         check_least(f"{where}: size", self.size, 1)
         self._check_machines(where)

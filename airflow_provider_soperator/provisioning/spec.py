@@ -17,6 +17,7 @@ from airflow_provider_soperator.provisioning.fields import (
     check_key,
     check_name,
     check_one_of,
+    check_parts,
     is_since,
     take_texts,
 )
@@ -83,6 +84,7 @@ class ClusterSpec:
     def __post_init__(self) -> None:
         take_texts(self, "login_keys")
         check_name("cluster", self.name, 32)
+        check_parts(self)
         if not is_template(self.operator_version) and not _VERSION.fullmatch(str(self.operator_version)):
             said = self.operator_version
             raise SpecMistake(f"operator_version must be a release of Soperator, such as 4.1.7, got {said!r}")
@@ -244,6 +246,9 @@ class KubernetesObjects:
     namespace: str = NAMESPACE
     installation: Installation = field(default_factory=Installation)
     force: bool = False
+
+    def __post_init__(self) -> None:
+        check_parts(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,12 @@ RECIPE = Recipe("/opt/recipe")
         (ProvisionClusterOperator, {"if_exists": "replace"}, "can be 'update' or 'fail'"),
         (ProvisionClusterOperator, {"smoke_job": {"nodes": -1}}, "smoke_job cannot be submitted: .*nodes"),
         (ProvisionClusterOperator, {"smoke_job": {"gpu_per_node": 8}}, "smoke_job cannot be submitted: .*gpu_per_node"),
+        (
+            ProvisionClusterOperator,
+            {"smoke_job": "#!/bin/sh"},
+            "smoke_job cannot be submitted: 'str' object is not a m",
+        ),
+        (ProvisionClusterOperator, {"connections": {"slurm": "x"}}, "connections is {'slurm': 'x'}: write Connections"),
         (DestroyClusterOperator, {"confirm": "", "remove_connections": True}, "name its connection as airflow_conn_id"),
     ],
 )

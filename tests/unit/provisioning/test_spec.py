@@ -38,6 +38,9 @@ from tests.unit.provisioning.clusters import cluster, public_key, workers
             r"node set worker: initial needs Soperator 4\.0, and this is 3\.0\.8; omit it",
         ),
         ({"nodesets": (workers(auto_resume=False),)}, r"auto_resume needs Soperator 5\.0, and this is 4\.1\.7"),
+        ({"jail": 2048}, r"jail is 2048: write Filesystem\(size_gib=…\)"),
+        ({"controller": "cpu-d3"}, "controller is 'cpu-d3': write ServiceNodes"),
+        ({"partitions": ("gpu",)}, r"partitions is 'gpu': write PartitionSpec\(name=…\)"),
         ({"partitions": (PartitionSpec("a"), PartitionSpec("a"))}, "partitions must be unique, got a twice"),
     ],
 )
@@ -57,6 +60,7 @@ def test_a_cluster_that_is_refused(changed: dict[str, Any], said: str) -> None:
         ({"preset": "16vcpu-64gb"}, "the platform gpu-h100-sxm has no preset 16vcpu-64gb"),
         ({"fabric": "fabric-3", "preset": "1gpu-16vcpu-200gb"}, "only one with all 8 GPUs can"),
         ({"fabric": "fabric-3", "gpu_cluster": "computegpucluster-e00"}, "set fabric or gpu_cluster, not both"),
+        ({"boot_disk": 512}, "boot_disk is 512: write Disk"),
         ({"min_size": 3}, "min_size must be <= its size 2, got 3"),
         ({"min_size": 1, "autoscaling": False}, "min_size has no effect without autoscaling"),
         ({"initial": 1}, "initial is for ephemeral nodes"),
@@ -82,6 +86,7 @@ def test_a_node_set_that_is_refused(changed: dict[str, Any], said: str) -> None:
         (lambda: Filesystem(size_gib=1, id="computefilesystem-e00"), "and not both"),
         (lambda: Submount("data", "data", Filesystem(size_gib=1)), "must be mounted at an absolute path"),
         (lambda: Submount("data", "/home/", Filesystem(size_gib=1)), "is for home directories"),
+        (lambda: Submount("data", "/data", 2048), "filesystem is 2048: write Filesystem"),  # type: ignore[arg-type]
         (lambda: LocalNvme(devices=0, device_gb=3840), "devices of local_nvme must be >= 1, got 0"),
         (lambda: PartitionSpec("a b"), "is not a name of a partition"),
         (lambda: PartitionSpec("a", config="PartitionName=a Nodes=ALL"), "config must not set PartitionName or Nodes"),
