@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import re
 import sys
@@ -22,13 +23,12 @@ from airflow_provider_soperator.pipelines.chains.reading import script_of, task_
 from airflow_provider_soperator.pipelines.stages import option
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
+from airflow_provider_soperator.slurm.job import BatchJob, literal_problems
 from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowRights, WhoAmI
 from airflow_provider_soperator.values import COMMENT, has_template, is_template, path_pairs
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
-
-    from airflow_provider_soperator.slurm.job import BatchJob
 
 #: The payload of a function's call, which says nothing to people.
 _PAYLOAD = re.compile(r"(<<'END'\n)(.*?)(?=^END$)", re.DOTALL | re.MULTILINE)
@@ -139,7 +139,8 @@ def lint(args: Namespace) -> None:
         for dag in bag.dags.values():
             tasks += [(dag, task) for task in in_order(dag) if _has_job(task)]
             on_nodes += [(dag, task) for task in dag.tasks if "SlurmExecutor" in (task.executor or first)]
-    rows += [row for dag, task in tasks for row in _rows(dag, task, _files(dag, task))]
+    for look in (_files, _literals):
+        rows += [row for dag, task in tasks for row in _rows(dag, task, look(dag, task))]
     rows += [row for dag, task in on_nodes for row in _rows(dag, task, _rejected(task))]
     default = SlurmHook.default_conn_name
     there = [(dag, it) for dag, it in tasks if (option(it, "slurm_conn_id") or default) == args.conn_id]
@@ -175,6 +176,29 @@ def _files(dag: DAG, task: Any) -> Iterator[str]:
         local = one.removesuffix(COMMENT) if isinstance(one, str) else one
         if not has_template(local) and not Path(dag.folder, local).exists():
             yield f"upload={local!r}: there is no such file or folder beside the DAG ({dag.folder})"
+
+
+def _literals(_: DAG, task: Any) -> Iterator[str]:
+    """What no template hides of a mapped task, whose instances Airflow makes only in a run."""
+    over = getattr(getattr(task, "expand_input", None), "value", None)
+    if over is None:
+        return
+    names = {field.name for field in dataclasses.fields(BatchJob)} - {"script_file", "extra_args"} | {"sbatch_args"}
+    each = list(over) if isinstance(over, (list, tuple)) else []
+    if isinstance(over, Mapping):
+        each = [{name: one} for name, of in over.items() if isinstance(of, (list, tuple)) for one in of]
+    each = [one for one in each if isinstance(one, Mapping)]
+    # Of what another task names anything may be mapped.
+    mapped = {*over} if isinstance(over, Mapping) else {name for one in each for name in one} if each else names
+    shared = {name: option(task, name) for name in names}
+    found: dict[str, None] = {}
+    for one in [{}, *each]:
+        said = {name: value for name, value in {**shared, **one}.items() if name in names}
+        # The text of a function's job, or of a file, is not known here.
+        hidden = {"script", *(mapped - {*one}), *(name for name, value in said.items() if has_template(value))}
+        job = {name.replace("sbatch_args", "extra_args"): value for name, value in said.items() if name not in hidden}
+        found |= dict.fromkeys(literal_problems(job, hidden))
+    yield from found
 
 
 def _rejected(task: Any) -> Iterator[str]:

@@ -94,10 +94,17 @@ with DAG("upload", schedule=None):
     SbatchOperator(task_id="of_a_form", command="a", upload="{{{{ params.files }}}}")
     SbatchOperator(task_id="beside", command="a", upload={{"run.sh": "bin/"}})
     SbatchOperator.partial(task_id="mapped", upload={{"run.sh": "bin/"}}).expand(command=["a", "b"])
+    SbatchOperator.partial(task_id="file", script="run.sh", array_limit=2).expand(array=["0-3", files], mem=["1G"])
+    SbatchOperator.partial(task_id="of_file", array_limit=2).expand_kwargs([{{"script": "run.sh", "array": "0-3"}}])
+    SbatchOperator.partial(task_id="of_kwargs", mem="{{{{ params.mem }}}}").expand_kwargs(
+        [{{"command": "a", "gpus": "{{{{ params.gpus }}}}"}}, {{"remote_script": "/b", "args": ["c"]}}]
+    )
+    SbatchOperator.partial(task_id="of_others").expand_kwargs(task(lambda: [], task_id="others")())
+    task.sbatch(gpus=1)(lambda name, env: name).partial(env=1).expand(name=[1, 2])
 """)
     (folder / "run.sh").touch()
     clean = called(capsys, "lint", str(folder))
-    assert (clean.out, clean.err, clean.status) == ("", "11 tasks with jobs checked: 0 problems\n", 0)
+    assert (clean.out, clean.err, clean.status) == ("", "16 tasks with jobs checked: 0 problems\n", 0)
     assert called(capsys, "lint", str(folder), "--json").rows == []
 
 
@@ -111,6 +118,13 @@ with DAG("upload", schedule=None):
             "upload='in.csv': there is no such file",
         ),
         ("SbatchOperator.partial(task_id='a', upload=[1]).expand(command=['a'])", "a: Upload must say from where"),
+        (
+            "SbatchOperator.partial(task_id='a', command='a', gpus='8x').expand(env=[{'A': '1'}])",
+            "a: gpus: '8x' is not",
+        ),
+        ("SbatchOperator.partial(task_id='a', command='a').expand(time_limit=['1h', 'soon'])", "a: time_limit: 'soon'"),
+        ("SbatchOperator.partial(task_id='a', command='a').expand_kwargs([{'mem': 'much'}])", "a: mem: 'much' is not"),
+        ("task.sbatch(mem='much')(lambda x: x).expand(x=[1])", "<lambda>: mem: 'much' is not"),
         ("SbatchOperator(task_id='a', comand='a')", "line 5: SbatchOperator a has no parameter 'comand': did you mean"),
         ("SbatchOperator(task_id='a', command='a', on_finish={'PREEMTED': 'retry'})", "jobs do not end as 'PREEMTED'"),
         ("1 / 0", "line 5: division by zero"),
