@@ -53,7 +53,7 @@ def plan(args: Namespace) -> None:
         what = f"task {args.task}" if args.task else f"DAG {dag.dag_id}"
         raise LookupError(f"{what} submits no job itself: name another task, of SbatchOperator or @task.sbatch")
     show(args, rows, "\n".join(f"# {', '.join(row['tasks'])}{row['after']}\n{row['shell']}" for row in rows))
-    sys.exit(any(row["shell"].startswith(_UNTOLD) for row in rows))
+    sys.exit(any(row["shell"].startswith((_UNTOLD, _REFUSED)) for row in rows))
 
 
 def _conf(text: str) -> Mapping[str, Any]:
@@ -64,7 +64,7 @@ def _conf(text: str) -> Mapping[str, Any]:
 
 
 #: The beginning of what stands in the place of jobs that cannot be told.
-_UNTOLD = "# not known without a run: "
+_UNTOLD, _REFUSED = "# not known without a run: ", "# cannot be submitted: "
 #: What an error names that comes of results of other tasks; Airflow itself asks for those of mapped ones.
 _OF_RESULTS = (Unknown.__name__, "SUPERVISOR_COMMS")
 
@@ -82,6 +82,8 @@ def _blocks(dag: DAG, conf: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _block(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) -> dict[str, Any]:
+    from airflow.sdk.exceptions import AirflowFailException
+
     from airflow_provider_soperator.pipelines.chains.writing import as_shell
 
     after = sorted(task.upstream_task_ids)
@@ -91,7 +93,8 @@ def _block(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) 
     except Exception as error:
         is_of_results = any(name in str(error) for name in _OF_RESULTS)
         whole = "a field is the result of another task" if is_of_results else told(error)
-        return {**row, "shell": f"{_UNTOLD}{whole}\n"}
+        is_mistake = isinstance(error, (ValueError, AirflowFailException)) and Unknown.BEGINNING not in whole
+        return {**row, "shell": f"{_REFUSED if is_mistake and not is_of_results else _UNTOLD}{whole}\n"}
     return {**row, "shell": as_shell(jobs).partition("\n\n")[2] if jobs else "# nothing: it is mapped over nothing\n"}
 
 

@@ -100,6 +100,8 @@ def cause_of(trace: str) -> str:
 class Unknown(str):
     """What only a run will know: the result of another task, whatever is asked of it."""
 
+    BEGINNING = "<result of "
+
     def __getitem__(self, name: object) -> Unknown:
         return self
 
@@ -164,7 +166,7 @@ def _instance_class() -> Any:
         """A task instance that knows no results of others, and keeps its own to itself."""
 
         def xcom_pull(self, task_ids: Any = None, *args: Any, **kwargs: Any) -> Any:
-            return Unknown(f"<result of {task_ids}>")
+            return Unknown(f"{Unknown.BEGINNING}{task_ids}>")
 
         def xcom_push(self, key: str, value: Any) -> None:
             pass

@@ -86,6 +86,21 @@ with DAG("mapped", schedule=None):
     assert called(capsys, "plan", str(tmp_path / "mapped.py"), "other").status == 0
 
 
+def test_a_job_that_could_never_be_submitted_is_told_from_one_that_only_a_run_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wrong.py").write_text(f"""{HEAD}
+with DAG("wrong", schedule=None, params={{"gpus": "many"}}):
+    SbatchOperator(task_id="mistake", command="a", gpus="{{{{ params.gpus }}}}")
+    SbatchOperator(task_id="result", command="a", gpus="{{{{ ti.xcom_pull('mistake') }}}}")
+""")
+    whole = called(capsys, "plan", str(tmp_path / "wrong.py"), "--json")
+    shells = {row["tasks"][0]: row["shell"] for row in whole.rows}
+    assert shells["mistake"].startswith("# cannot be submitted: gpus: 'many' is not a number of GPUs")
+    assert shells["result"].startswith("# not known without a run: gpus: '<result of mistake>' is not a number of GPUs")
+    assert whole.status == 1
+
+
 def test_a_clean_folder_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "upload.py").write_text(f"""{HEAD}
 with DAG("upload", schedule=None):
