@@ -8,8 +8,10 @@ import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from pprint import pformat
 from typing import TYPE_CHECKING, Any
@@ -48,7 +50,9 @@ def plan(args: Namespace) -> None:
     dag, conf = the_dag(args.dag), _conf(args.conf or "{}")
     if args.task and not dag.has_task(args.task):
         raise LookupError(f"DAG {dag.dag_id} has no task {args.task}: {name_remedy(args.task, dag.task_ids)}")
-    rows = [row for row in _blocks(dag, conf) if args.task in (None, *row["tasks"])]
+    # The tasks of one run.
+    context_of = partial(rehearsed, dag, conf=conf, now=datetime.now(timezone.utc))
+    rows = [row for row in _blocks(dag, context_of) if args.task in (None, *row["tasks"])]
     if not rows:
         what = f"task {args.task}" if args.task else f"DAG {dag.dag_id}"
         raise LookupError(f"{what} submits no job itself: name another task, of SbatchOperator or @task.sbatch")
@@ -69,19 +73,19 @@ _UNTOLD, _REFUSED = "# not known without a run: ", "# cannot be submitted: "
 _OF_RESULTS = (Unknown.__name__, "SUPERVISOR_COMMS")
 
 
-def _blocks(dag: DAG, conf: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _blocks(dag: DAG, context_of: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
     """What is submitted together: the stages of a pipeline, or the job of a task alone."""
     from airflow_provider_soperator.pipelines.group import pipeline_of
     from airflow_provider_soperator.pipelines.submit import SubmitAheadOperator
 
     for task in in_order(dag):
         if isinstance(task, SubmitAheadOperator):
-            yield _block(dag, task, task.segment.stages, conf)
+            yield _block(dag, task, task.segment.stages, context_of)
         elif _has_job(task) and not pipeline_of(task):
-            yield _block(dag, task, [task.task_id], conf)
+            yield _block(dag, task, [task.task_id], context_of)
 
 
-def _block(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) -> dict[str, Any]:
+def _block(dag: DAG, task: Any, stages: Sequence[str], context_of: Callable[[Any], Any]) -> dict[str, Any]:
     from airflow.sdk.exceptions import AirflowFailException
 
     from airflow_provider_soperator.pipelines.chains.writing import as_shell
@@ -89,7 +93,7 @@ def _block(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) 
     after = sorted(task.upstream_task_ids)
     row = {"tasks": list(stages), "after": f", after {', '.join(after)}" if after else ""}
     try:
-        jobs = _jobs(dag, task, stages, conf)
+        jobs = _jobs(dag, task, stages, context_of(task))
     except Exception as error:
         is_of_results = any(name in str(error) for name in _OF_RESULTS)
         whole = "a field is the result of another task" if is_of_results else told(error)
@@ -98,11 +102,11 @@ def _block(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) 
     return {**row, "shell": as_shell(jobs).partition("\n\n")[2] if jobs else "# nothing: it is mapped over nothing\n"}
 
 
-def _jobs(dag: DAG, task: Any, stages: Sequence[str], conf: Mapping[str, Any]) -> dict[str, BatchJob]:
+def _jobs(dag: DAG, task: Any, stages: Sequence[str], context: Any) -> dict[str, BatchJob]:
     from airflow_provider_soperator.pipelines import plan as plans
     from airflow_provider_soperator.pipelines.submit import RenderedStages, SubmitAheadOperator
 
-    rendered = RenderedStages(dag, stages, rehearsed(dag, task, conf), uploads=False)
+    rendered = RenderedStages(dag, stages, context, uploads=False)
     if isinstance(task, SubmitAheadOperator):
         inside = {*stages}
 

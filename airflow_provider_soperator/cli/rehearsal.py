@@ -112,13 +112,13 @@ class Unknown(str):
         return iter([self])
 
 
-def rehearsed(dag: DAG, task: Any, conf: Mapping[str, Any] | None = None) -> Any:
-    """The context of a task."""
+def rehearsed(dag: DAG, task: Any, conf: Mapping[str, Any] | None = None, now: datetime | None = None) -> Any:
+    """The context of a task in a run that is started then."""
     from airflow.api_fastapi.execution_api.datamodels.taskinstance import DagRun, TIRunContext
     from airflow.utils.state import DagRunState
     from airflow.utils.types import DagRunType
 
-    now = datetime.now(timezone.utc)
+    now = now or datetime.now(timezone.utc)
     since, until = now, now
     # Timetables of the SDK cannot be asked.
     if infer := getattr(dag.timetable, "infer_manual_data_interval", None):

@@ -71,6 +71,16 @@ def test_a_plan_of_one_task(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         assert called(capsys, "plan", file, "last", "--conf", conf).status == f"--conf is no object in JSON: {conf}."
 
 
+def test_the_tasks_of_a_plan_are_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs.py").write_text(f"""{HEAD}
+with DAG("runs", schedule=None):
+    for name in "ab":
+        SbatchOperator(task_id=name, command="touch {{{{ run_id }}}}")
+""")
+    shells = [row["shell"] for row in called(capsys, "plan", str(tmp_path / "runs.py"), "--json").rows]
+    assert len({shell.partition("touch manual__")[2].partition("'")[0] for shell in shells}) == 1
+
+
 def test_what_only_a_run_knows_hides_no_other_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mapped.py").write_text(f"""{HEAD}
 with DAG("mapped", schedule=None):
