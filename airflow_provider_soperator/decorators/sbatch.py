@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.operators.sbatch import Policy, SbatchOperator
+from airflow_provider_soperator.slurm.job import literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.values import has_template
 
@@ -56,7 +57,9 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
             raise ValueError("requirements make an environment of their own: give its interpreter (python) and no venv")
         if kwargs.pop("result", None) is not None:
             raise ValueError("result is for SbatchOperator: this task returns what its function returns")
-
+        for name in ("script", "command", "remote_script", "args"):
+            if kwargs.pop(name, None) is not None:
+                raise ValueError(f"{name} is for SbatchOperator: this task runs its function")
         # The result may come from default_args.
         super().__init__(on_finish={remote.UNFIT: "fail", **(on_finish or {})}, result=None, **kwargs)
         self.python = python
@@ -99,6 +102,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         try:
             if not has_template(self.job.get("array")):
                 self._check_array()
+            if not has_template(self.ranks) and (found := literal_problems({"ntasks": self.ranks}, ["script"])):
+                raise call.CallError(found[0].replace("ntasks", "ranks"))
             # A file elsewhere may be there only where the task runs.
             if not has_template(self.requirements) and not str(self.requirements).startswith("/"):
                 self._requirements()
@@ -214,8 +219,8 @@ def sbatch_task(
             return {"loss": loss}
 
     The interpreter may have any version from Python 3.8 on. With ``container_image`` the function runs in a container
-    of pyxis. Other parameters are those of ``SbatchOperator``, except its bodies, ``result`` and ``array``;
-    docs/task-sbatch.md has the details.
+    of pyxis. Other parameters are those of ``SbatchOperator``, except its bodies, ``args``, ``result`` and
+    ``array``; docs/task-sbatch.md has the details.
 
     :param python_callable: the function
     :param multiple_outputs: push each entry of a returned dict as an XCom of its own

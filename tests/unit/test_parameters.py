@@ -173,7 +173,8 @@ def listing() -> str:
                     *(table(of) if parameters(of) else ["No parameters."]),
                 ]
     lines += ["", "## The decorator", "", "### @task.sbatch", ""]
-    lines += ["Those of `SbatchOperator`, except `script`, `command`, `remote_script`, `args` and `array`, and:", ""]
+    own_of_jobs = "`script`, `command`, `remote_script`, `args`, `result` and `array`"
+    lines += [f"Those of `SbatchOperator`, except {own_of_jobs}, and:", ""]
     said = texts(sbatch_task)
     own = {**own_parameters(sbatch_task), **own_parameters(_SbatchDecoratedOperator.__init__)}
     lines += rows({"parameter": "`{}`".format, "default": lambda name: default(own[name]), "": said.__getitem__}, own)

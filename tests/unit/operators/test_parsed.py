@@ -161,6 +161,8 @@ def test_one_text_is_no_list_of_words() -> None:
     ("options", "says"),
     [
         ({"array": "0-3"}, "fit: array: all its elements would make the same call; map the task instead (expand)"),
+        ({"ranks": 0}, "fit: ranks: "),
+        ({"ranks": "many"}, "fit: ranks: "),
         ({"requirements": "none.txt"}, "fit: requirements='none.txt' must be a list, or a file beside the DAG"),
     ],
 )
@@ -170,6 +172,12 @@ def test_what_no_function_can_have(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidJob) as error:
         dag.resolve_template_files()
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("own", [{"script": "#!/bin/sh\n"}, {"command": "true"}, {"args": ("a",)}])
+def test_a_function_is_all_that_its_job_runs(own: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(own))} is for SbatchOperator: this task runs its function"):
+        sbatch_task(lambda: 1, task_id="fit", **own)()
 
 
 @pytest.mark.parametrize("files", ["out.json", ["out.json"]])
