@@ -248,7 +248,9 @@ class _Run:
             case "named", [name, value]:
                 self._name(name, value)
             case "exit", [status] if status != "0":
-                remedy = "if it lacks an argument or a variable, say what it is, variables={'1': ...}"
+                remedy = (
+                    "if it lacks an argument or a variable, say what it is, variables={'1': ...} (--variable 1=...)"
+                )
                 self.failed = self._error(f"the script ends here with exit {status}", remedy)
             case "over", [place]:
                 self._line = int(place)

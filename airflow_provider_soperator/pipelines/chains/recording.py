@@ -306,10 +306,11 @@ def not_understood(name: str) -> str:
 
 
 def _unset(name: str) -> str:
+    told = f"say what it is, variables={{{name!r}: ...}}, or --variable {name}=... on the command line"
     if name.isdecimal():
         none = ", or that there is none, variables={'@': ''}"
-        return f"${name} is an argument of the script: say what it is, variables={{{name!r}: ...}}{none}"
-    return f"${name} is not set in the script: set it there, or say what it is, variables={{{name!r}: ...}}"
+        return f"${name} is an argument of the script: {told}{none}"
+    return f"${name} is not set in the script: set it there, or {told}"
 
 
 def _without_away(text: str, away: list[str]) -> str:

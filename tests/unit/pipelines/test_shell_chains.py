@@ -360,7 +360,11 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("if [[ a -nt b ]]; then sbatch a.sh; fi", 1, "whether this runs is known only on the cluster"),
         ("P=cpu\ncommand -v nvidia-smi > /dev/null && P=gpu\nsbatch -p $P a.sh", 2, "whether this runs is known only"),
         ("[ -f x ] && sbatch a.sh", 1, "whether this runs is known only on the cluster"),
-        ("sbatch $1", 1, r"\$1 is an argument of the script: .*variables={'1': ...}"),
+        (
+            "sbatch $1",
+            1,
+            r"\$1 is an argument of the script: .*variables={'1': ...}, or --variable 1=... on the command",
+        ),
         ("sbatch -o $HOME/x a.sh", 1, r"\$HOME is not set in the script"),
         ("X=$(date)\n\nsbatch a.sh $X", 3, r"what date says \(line 1\) is known only on the cluster"),
         ("X=$(echo $NONE | tr ' ' ,)\n\nsbatch a.sh $X", 3, r"\$NONE is not set"),
