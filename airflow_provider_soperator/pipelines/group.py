@@ -308,7 +308,11 @@ class _Kind:
     def __init__(self, kind: str) -> None:
         self.__name__ = kind
 
-    def __call__(self, *, minutes: int = 0) -> SlurmEdge:
+    def __call__(self, *said: object, minutes: int = 0) -> SlurmEdge:
+        if said:
+            raise PipelineError(
+                f"{self.__name__}({said[0]!r}) is no edge: write {self.__name__}(), or after(minutes=5)"
+            )
         return SlurmEdge(Link("", self.__name__, minutes))
 
     def update_relative(self, other: Any, *_: Any, **__: Any) -> None:

@@ -169,6 +169,11 @@ def test_an_early_edge_to_a_stage_whose_result_is_needed() -> None:
         parts >> after() >> fit(parts)
 
 
+def test_minutes_after_the_beginning_have_their_name() -> None:
+    with refused("after('5m') is no edge: write after(), or after(minutes=5)"):
+        after("5m")
+
+
 def test_an_early_stage_that_is_to_wait_for_more() -> None:
     with refused("cannot be submitted with it", "wait for p.e: have p.a follow p.e, and not p.b"), SbatchPipeline("p"):
         a, b = job("a"), job("b")
