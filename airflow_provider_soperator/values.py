@@ -24,6 +24,12 @@ NAMESPACE = "soperator"
 SCRIPTS = (".sh", ".sbatch")
 #: Of Jinja's; a text that ends with it names no such file.
 COMMENT = "{# #}"
+#: Parameters by names that they have elsewhere, none of which is like them.
+_ELSEWHERE = {
+    **dict.fromkeys(("conn_id", "ssh_conn_id"), "slurm_conn_id"),
+    **dict.fromkeys(("walltime", "max_time"), "time_limit"),
+    "environment": "env",
+}
 #: Texts that mean no.
 _NO = frozenset({"", "0", "false", "no", "none", "off"})
 #: What the triggerer has for templates: the run of the DAG and its parameters, variables and connections. Asked for
@@ -205,10 +211,15 @@ def check_arguments(
 ) -> None:
     """Raise ``TypeError`` for arguments that an operator has not, with the nearest name or the caller's remedy."""
     known = _parameters(operator)
+
+    def near(name: str) -> str:
+        meant = _ELSEWHERE.get(name)
+        return f"did you mean {meant!r}?" if meant in known else remedy(name)
+
     # Airflow's own begin with an underscore.
     unknown = [name for name in given if name not in known and not name.startswith("_")]
     if unknown:
-        wrong = (f"{name!r}: {remedy(name) or name_remedy(name, known, 'see its docstring')}" for name in unknown)
+        wrong = (f"{name!r}: {near(name) or name_remedy(name, known, 'see its docstring')}" for name in unknown)
         name = getattr(operator, "custom_operator_name", operator.__name__)
         raise TypeError(f"{name} {task_id} has no parameter {'; '.join(wrong)}")
 

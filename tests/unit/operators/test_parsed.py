@@ -44,6 +44,11 @@ RECIPE: dict[str, Any] = {"task_id": "a", "spec": cluster(), "source": Recipe("/
         ({"wrap": "hostname"}, "--wrap cannot be used: use command"),
         ({"propagate": "NONE"}, "pass --propagate in sbatch_args"),
         ({"stream_log": True}, "did you mean 'stream_logs'?"),
+        (
+            {"conn_id": "a", "walltime": 1},
+            "'conn_id': did you mean 'slurm_conn_id'?; 'walltime': did you mean 'time_limit",
+        ),
+        ({"environment": {}}, "did you mean 'env'?"),
         ({"retry": 3}, "did you mean 'retries'?"),
         ({"qwerty": 3}, "'qwerty': see its docstring"),
     ],
