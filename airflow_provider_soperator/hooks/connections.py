@@ -46,6 +46,8 @@ class ConnectionForm:
     fields: tuple[Field, ...]
     #: Labels of the fields that all connections have, and which of them are hidden.
     behaviour: Mapping[str, Any]
+    #: What is set elsewhere: the beginnings of its names, and where.
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
         """The entry of ``connection-types`` in the provider's description."""
@@ -77,6 +79,9 @@ def filled(
         raise ConnectionMistake(f"{connection.conn_id} is of type {connection.conn_type}: name a {form.conn_type} one")
     ours = {field.name: field for field in form.fields}
     for name in extra.keys() - {*ours, *others}:
+        for beginning, where in form.elsewhere.items():
+            if name.lower().removeprefix("ssh_").removeprefix("host_").startswith(beginning):
+                raise ConnectionMistake(f"unknown extra field {name}: {where}")
         # Users keep notes of their own in an extra, but hardly under a name so close to a field's.
         if near := nearest(name, ours, likeness=0.75):
             raise ConnectionMistake(f"unknown extra field {name}: did you mean {near!r}?")

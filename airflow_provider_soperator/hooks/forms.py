@@ -123,6 +123,7 @@ SOPERATOR = ConnectionForm(
         "relabeling": {"host": "Login node or slurmrestd", "login": "User"},
         "placeholders": {"host": "login.example.com", "login": "root", "port": "22"},
     },
+    elsewhere=dict.fromkeys(("proxy", "jump"), "for SSH set ProxyCommand in ~/.ssh/config of Airflow's user"),
 )
 
 #: Fields of the SSH provider, in a connection that is used for SSH as well.

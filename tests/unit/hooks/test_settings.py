@@ -107,6 +107,15 @@ def test_a_flag_may_be_a_text() -> None:
         ({"host": "login", "key_file": "/k", "private_key": "k"}, "key_file and private_key are both set"),
         ({"host": "login", "keyfile": "/k"}, "unknown extra field keyfile: did you mean 'key_file'?"),
         ({"host": "login", "namespaces": "x"}, "did you mean 'namespace'?"),
+        (
+            {"host": "login", "proxy_jump": "bastion"},
+            "unknown extra field proxy_jump: for SSH set ProxyCommand in ~",
+        ),
+        (
+            {"host": "login", "ssh_proxy_cmd": "ssh bastion"},
+            "unknown extra field ssh_proxy_cmd: for SSH set ProxyCommand",
+        ),
+        ({"host": "login", "jump_host": "bastion"}, "unknown extra field jump_host: for SSH set ProxyCommand"),
         ({"ssh_connection_id": "x"}, "did you mean 'ssh_conn_id'?"),
         (
             {"host": "login", "job_link": "https://x/{job}"},
