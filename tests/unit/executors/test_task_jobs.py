@@ -73,8 +73,8 @@ def test_a_queue_that_is_not_configured_is_a_partition() -> None:
         ({"share": 0}, "share"),
         ({"pod_override": object()}, "pod_override: no such field; there are those of SbatchOperator"),
         ({"env": "A=1"}, "env: 'A=1' is no mapping"),
-        ({"signal": ["TERM"]}, "has no attribute"),
-        ({"comment": {"a": object()}}, "not JSON serializable"),
+        ({"signal": ["TERM"]}, "signal: takes a text, got ['TERM']"),
+        ({"comment": {"a": object()}}, "comment: takes a text"),
     ],
 )
 def test_what_cannot_be_asked_for_is_rejected_alone(asked: dict[str, Any], said: str) -> None:
