@@ -39,6 +39,11 @@ from airflow_provider_soperator.work.checks import CheckClients, check_clients
 _FURTHEST = timedelta(days=1)
 
 
+def _seconds(name: str, duration: timedelta | float) -> float:
+    """Seconds of a duration, for serialization."""
+    return duration_of(name, duration).total_seconds()
+
+
 def _conditions(trigger: SlurmEventTrigger) -> dict[str, Any]:
     """The conditions of a ``QueueFilter`` that a trigger has as arguments."""
     return {name: getattr(trigger, name) for name in ("name", "user", "account", "partition", "qos")}
@@ -81,7 +86,7 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
         if not_ends := [state for state in self.states if not JobState.parse(state).is_finished]:
             raise ValueError(f"states: no job ends as {', '.join(not_ends)}")
         self.states = list(self.states)
-        self.look_back = look_back = duration_of("look_back", self.look_back).total_seconds()
+        self.look_back = look_back = _seconds("look_back", self.look_back)
         self._trouble = ""
         since = datetime.now(timezone.utc) - timedelta(seconds=look_back)
         self._finished = FinishedJobs(QueueFilter(**_conditions(self)), since)
@@ -140,7 +145,7 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.min_duration = min_duration = duration_of("min_duration", self.min_duration).total_seconds()
+        self.min_duration = min_duration = _seconds("min_duration", self.min_duration)
         self.states = list(self.states)
         self._jobs = QueueFilter(states=tuple(self.states), reason=self.reason, **_conditions(self))
         self._episode = Lasting(timedelta(seconds=min_duration))
@@ -196,7 +201,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.kinds = [kind.value for kind in kinds_of(self.kinds)]
-        self.min_duration = duration_of("min_duration", self.min_duration).total_seconds()
+        self.min_duration = _seconds("min_duration", self.min_duration)
         self.series = dict(self.series or {})
         self.node_labels, self.checks = list(named(self.node_labels)), list(named(self.checks))
         self._watched = HealthQuery(
@@ -226,7 +231,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         return self._episodes.told
 
     def remember(self, memory: Any) -> None:
-        self._episodes = Episodes(duration_of("min_duration", self.min_duration).total_seconds(), memory)
+        self._episodes = Episodes(_seconds("min_duration", self.min_duration), memory)
 
 
 @dataclass(eq=False, repr=False)
@@ -254,7 +259,7 @@ class ClusterUnavailableTrigger(EventTrigger):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.min_duration = duration_of("min_duration", self.min_duration).total_seconds()
+        self.min_duration = _seconds("min_duration", self.min_duration)
         self._first_seen: datetime | None = None
 
     def open(self) -> AbstractAsyncContextManager[ClusterObjects]:
@@ -269,9 +274,7 @@ class ClusterUnavailableTrigger(EventTrigger):
             return []
         self._first_seen = self._first_seen or now
         since = cluster.away_since or self._first_seen
-        if self._is_told or now - since < timedelta(
-            seconds=duration_of("min_duration", self.min_duration).total_seconds()
-        ):
+        if self._is_told or now - since < duration_of("min_duration", self.min_duration):
             return []
         self._is_told = True
         missing = {one.type: one.message or one.reason for one in cluster.missing}
@@ -308,7 +311,7 @@ class ActiveCheckFailedTrigger(EventTrigger):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.look_back = look_back = duration_of("look_back", self.look_back).total_seconds()
+        self.look_back = look_back = _seconds("look_back", self.look_back)
         #: Runs that ended before this time are dealt with.
         self._since = datetime.now(timezone.utc) - timedelta(seconds=look_back)
         #: Runs that are dealt with, of those that Kubernetes still has. Their Jobs stay for a while after their end.
