@@ -56,7 +56,9 @@ BashOperator(task_id="rejected", bash_command="true", executor="SlurmExecutor", 
 
 
 def start(stack: Stack, slurm: Cluster) -> Run:
-    return stack.add_dag("executors", MIXED, head=HEAD).trigger()
+    # Those that go together must not wait for slots one by one.
+    stack.call("POST", "/pools", json={"name": "nodes", "slots": 20})
+    return stack.add_dag("executors", MIXED, head=HEAD, dag_options="default_args={'pool': 'nodes'}").trigger()
 
 
 def test_tasks_of_all_kinds_succeed_on_nodes_beside_others(run: Run) -> None:
