@@ -33,7 +33,7 @@ from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.kinds import NODE, POD
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.workloads import Pod, pods_on_hosts
-from airflow_provider_soperator.values import NAMESPACE, variable
+from airflow_provider_soperator.values import NAMESPACE, listed, variable
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
@@ -139,7 +139,7 @@ class HealthSources:
 
 def named(said: str | Sequence[str] | None) -> tuple[str, ...]:
     """Names that a user gives, or the only one."""
-    return (said,) if said and isinstance(said, str) else tuple(said or ())
+    return tuple(listed(said or ()))
 
 
 class ShiftClients:

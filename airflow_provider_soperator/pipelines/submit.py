@@ -46,7 +46,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests.submission import asked_for, readable_job_name
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of, read_keys, submitted_since
 from airflow_provider_soperator.transports.transport_errors import LastingError
-from airflow_provider_soperator.values import is_on
+from airflow_provider_soperator.values import is_on, listed
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -381,7 +381,7 @@ class _StageInstance:
         self.task: Any = None
 
     def xcom_pull(self, task_ids: str | Iterable[str] | None = None, **kwargs: Any) -> Any:
-        asked = [task_ids] if isinstance(task_ids, str) else list(task_ids or ())
+        asked = listed(task_ids or ())
         for task_id in asked:
             if task_id in self._inside:
                 raise AirflowFailException(

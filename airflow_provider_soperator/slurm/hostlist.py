@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from airflow_provider_soperator.values import is_template
+from airflow_provider_soperator.values import is_template, listed
 
 #: Twice the nodes that any Slurm has; a mistyped range must not fill the memory.
 MOST_NODES = 1 << 17
@@ -56,7 +56,7 @@ def _parse(given: str | Iterable[str]) -> Any:
     # Imported late: parsing a DAG file needs no hostlist.
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-    pieces = [given] if isinstance(given, str) else list(given)
+    pieces = listed(given)
     if pieces == [""]:
         pieces = []
     if sum(map(_checked, pieces)) > MOST_NODES:
@@ -125,7 +125,7 @@ def names_of(nodes: str | Sequence[str] | None) -> tuple[str, ...]:
     """The names, each once; ``ValueError`` if there is none, or if they cannot be read."""
     if nodes is None:
         return ()
-    said = [nodes] if isinstance(nodes, str) else list(nodes)
+    said = listed(nodes)
     names = tuple(_parse([one.strip() for one in said if one.strip()]))
     if not names:
         raise ValueError("nodes names no node")
