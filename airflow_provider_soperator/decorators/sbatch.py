@@ -11,7 +11,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.functions import call, remote
-from airflow_provider_soperator.operators.sbatch import Policy, SbatchOperator
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.job import literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.values import has_template
@@ -19,6 +19,7 @@ from airflow_provider_soperator.values import has_template
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
+    from airflow_provider_soperator.slurm.job_failures import Policy
     from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
     from airflow_provider_soperator.work.protocols import End
 

@@ -7,22 +7,20 @@ import inspect
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
-from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.links import known_links
 from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
 from airflow_provider_soperator.slurm import directives, job_description
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_failures import JobError, Retry, failure, retry
+from airflow_provider_soperator.slurm.job_failures import Policy, Retry, action_after, check_policy, failure, retry
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import check_elements, check_result, status_of
-from airflow_provider_soperator.slurm.states import JobBase, JobState
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
 from airflow_provider_soperator.values import (
     SCRIPTS,
@@ -48,11 +46,6 @@ __all__ = ["SbatchOperator", "retry"]
 #: Fields of a job that are parameters of the operator under other names.
 _OWN = {"script", "script_file", "extra_args"}
 _OPTIONS = tuple(field.name for field in dataclasses.fields(BatchJob) if field.name not in _OWN)
-#: What the end of a job means for its task.
-Action = Literal["retry", "fail", "skip", "succeed"]
-#: By a state of Slurm's, LOST, or an exit code.
-Policy = Mapping[str | int, Action | Retry]
-_LOST = "LOST"
 
 
 class SbatchOperator(WaitingOperator):
@@ -377,16 +370,6 @@ class SbatchOperator(WaitingOperator):
         )
 
 
-def check_policy(policy: Policy) -> None:
-    """Refuse, when the DAG is parsed, what would never apply."""
-    known = [*(str(state) for state in map(JobState, JobBase) if state.is_finished and not state.succeeded), _LOST]
-    for end, action in policy.items():
-        if isinstance(end, str) and end not in known:
-            raise ValueError(f"on_finish: jobs do not end as {end!r}: {name_remedy(end.upper(), known)}")
-        if not isinstance(action, Retry) and action not in get_args(Action):
-            raise ValueError(f"on_finish: {action!r} must be one of {', '.join(get_args(Action))}")
-
-
 def settle(status: JobStatus, policy: Policy, last: Sequence[str] = ()) -> None:
     """Raise what makes Airflow do as the policy says; where it says nothing, what can help by another try gets one."""
     if status.succeeded:
@@ -400,21 +383,6 @@ def settle(status: JobStatus, policy: Policy, last: Sequence[str] = ()) -> None:
         raise AirflowSkipException(str(error)) from error
     if action != "succeed":
         raise error
-
-
-def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
-    """What the end of a job means for its task. No element of an array hides that another has failed."""
-    parts = sorted(status.parts, key=lambda part: part.state != status.state)
-    ends = [status] if status.lost else [dataclasses.replace(status, parts=(part,)) for part in parts]
-    actions = [_action_after(error, policy) for end in ends if (error := failure(end))]
-    return next((one for one in actions if one not in ("skip", "succeed")), "skip" if "skip" in actions else "succeed")
-
-
-def _action_after(error: JobError, policy: Policy) -> Action | Retry:
-    part = error.part
-    state = part.state.base.value if part and part.state.base else _LOST
-    action = policy.get(state, "retry" if error.retry_helps else "fail")
-    return policy.get(part.exit_code.code, action) if part else action
 
 
 def _option_docs() -> str:

@@ -1,13 +1,15 @@
-"""Failures of jobs: an exception for each kind, with a remedy and whether a retry can help, and changes for a retry."""
+"""Failures of jobs: an exception for each kind, with a remedy and whether a retry can help, changes for a retry, and
+what an end means for a task.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import hostlist
@@ -15,7 +17,7 @@ from airflow_provider_soperator.slurm.job_description import FIELDS, InvalidJob
 from airflow_provider_soperator.slurm.job_records import Job, JobRecord, JobStatus, count_by_state, resource
 from airflow_provider_soperator.slurm.notations import parse_bytes
 from airflow_provider_soperator.slurm.option_values import in_megabytes, in_seconds, is_unlimited
-from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.slurm.states import JobBase, JobState
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job import BatchJob
@@ -279,3 +281,37 @@ def _more_time(asked: BatchJob, had: Job | None, factor: float) -> dict[str, Any
     if limit is None and had and isinstance(had.time_limit, timedelta):
         limit = had.time_limit
     return {} if limit is None else {"time_limit": limit * factor}
+
+
+#: What the end of a job means for its task.
+Action = Literal["retry", "fail", "skip", "succeed"]
+#: By a state of Slurm's, LOST, or an exit code.
+Policy = Mapping[str | int, Action | Retry]
+_LOST = "LOST"
+
+
+def check_policy(policy: Policy) -> None:
+    """Raise ``ValueError`` for what would never apply."""
+    known = [*(str(state) for state in map(JobState, JobBase) if state.is_finished and not state.succeeded), _LOST]
+    if not isinstance(policy, Mapping):
+        raise ValueError(f'on_finish must be a dict such as {{"PREEMPTED": "retry"}}, got {policy!r}')
+    for end, action in policy.items():
+        if isinstance(end, str) and end not in known:
+            raise ValueError(f"on_finish: jobs do not end as {end!r}: {name_remedy(end.upper(), known)}")
+        if not isinstance(action, Retry) and action not in get_args(Action):
+            raise ValueError(f"on_finish: {action!r} must be one of {', '.join(get_args(Action))}")
+
+
+def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
+    """What the end of a job means for its task. No element of an array hides that another has failed."""
+    parts = sorted(status.parts, key=lambda part: part.state != status.state)
+    ends = [status] if status.lost else [replace(status, parts=(part,)) for part in parts]
+    actions = [_action_after(error, policy) for end in ends if (error := failure(end))]
+    return next((one for one in actions if one not in ("skip", "succeed")), "skip" if "skip" in actions else "succeed")
+
+
+def _action_after(error: JobError, policy: Policy) -> Action | Retry:
+    part = error.part
+    state = part.state.base.value if part and part.state.base else _LOST
+    action = policy.get(state, "retry" if error.retry_helps else "fail")
+    return policy.get(part.exit_code.code, action) if part else action

@@ -190,7 +190,7 @@ WORDS: dict[str, Callable[[Node], bool]] = {
 _OF_SLURM = {"powered down": "off", "powering up": "booting", "powering down": "going off", "allocated": "busy"}
 
 
-def word(said: str) -> str:
+def word(said: object) -> str:
     """The state of this name; ``ValueError`` with a close match if there is none.
 
     >>> word("Going-off"), word("POWERED_DOWN")
@@ -198,8 +198,11 @@ def word(said: str) -> str:
     >>> word("drianed")
     Traceback (most recent call last):
     ValueError: 'drianed' is not a node state: did you mean 'drained'?
+    >>> word(["drained"])
+    Traceback (most recent call last):
+    ValueError: ['drained'] is not a node state: did you mean 'drained'?
     """
-    plain = " ".join(said.lower().replace("_", " ").replace("-", " ").split())
+    plain = " ".join(str(said).lower().replace("_", " ").replace("-", " ").split())
     meant = _OF_SLURM.get(plain, plain)
     if meant in WORDS:
         return meant

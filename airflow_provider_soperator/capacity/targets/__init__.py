@@ -36,7 +36,7 @@ class SlurmNodesTarget:
     Nodes on which least work is lost go first: idle ones.
 
     :param name: name of the target in schedules and forms
-    :param nodes: names of the nodes, as Slurm writes them; those that do not exist stay away
+    :param nodes: names of the nodes, as a list or as Slurm writes them; those that do not exist stay away
     :param gpus_per_unit: GPUs of one node
     :param slurm_conn_id: Airflow connection to Slurm
     :param order: busy nodes go by the ``"end"`` of their jobs, or by the ``"work"`` that would be lost
@@ -61,8 +61,9 @@ class SlurmNodesTarget:
         _refuse_less(self, gpus_per_unit=1)
         if self.order not in ("end", "work"):
             raise CapacityMistake(f"{self.name}: order must be 'end' or 'work', got {self.order!r}")
+        object.__setattr__(self, "nodes", nodes := ",".join(listed(self.nodes)))
         try:
-            hostlist.check(self.nodes)
+            hostlist.check(nodes)
         except hostlist.HostlistError as error:
             raise CapacityMistake(f"{self.name}: {error}") from None
         object.__setattr__(self, "node_groups", tuple(listed(self.node_groups)))

@@ -41,6 +41,11 @@ def test_one_node_group_may_be_one_text() -> None:
     assert one.node_groups == ("mk8snodegroup-a",)
 
 
+def test_nodes_may_be_a_list() -> None:
+    one = SlurmNodesTarget(name="training", nodes=["worker-0", "gpu-[0-3]"])  # type: ignore[arg-type]
+    assert one == SlurmNodesTarget(name="training", nodes="worker-0,gpu-[0-3]")
+
+
 @pytest.mark.parametrize("target", [Derived(name="training", nodes="worker-0"), {"name": "training"}])
 def test_what_others_could_not_read_is_refused(target: Any) -> None:
     words = "is not a target: use KubernetesScaleTarget, NebiusNodeGroupTarget, SlurmNodesTarget"

@@ -13,8 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks import slurm as hooks
-from airflow_provider_soperator.operators.sbatch import Policy, SbatchOperator, retry, settle
-from airflow_provider_soperator.slurm.job_failures import JobOutOfMemory
+from airflow_provider_soperator.operators.sbatch import SbatchOperator, retry, settle
+from airflow_provider_soperator.slurm.job_failures import JobOutOfMemory, Policy
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import Unreachable

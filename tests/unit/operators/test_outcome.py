@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_soperator.operators.sbatch import Policy, check_policy, settle
-from airflow_provider_soperator.slurm.job_failures import JobError, JobFailed, JobNodeFailed
+from airflow_provider_soperator.operators.sbatch import settle
+from airflow_provider_soperator.slurm.job_failures import JobError, JobFailed, JobNodeFailed, Policy, check_policy
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.notations import ExitCode
@@ -104,8 +106,9 @@ def test_no_element_of_an_array_hides_that_another_has_failed(
         ({"RUNNING": "retry"}, "jobs do not end as 'RUNNING'"),
         ({"COMPLETED": "skip"}, "jobs do not end as 'COMPLETED'"),
         ({"TIMEOUT": "restart"}, "'restart' must be one of"),
+        ("retry", "on_finish must be a dict such as .*, got 'retry'"),
     ],
 )
-def test_a_policy_that_would_never_apply_is_refused(policy: Policy, said: str) -> None:
+def test_a_policy_that_would_never_apply_is_refused(policy: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         check_policy(policy)
