@@ -331,7 +331,8 @@ def _asks_for_more(text: str) -> bool:
     except TemplateSyntaxError:
         # The worker says what is wrong with it.
         return True
-    if meta.find_undeclared_variables(tree) - _VALUES - _TASK_INSTANCE:
+    # The triggerer finds no files beside the DAG.
+    if meta.find_undeclared_variables(tree) - _VALUES - _TASK_INSTANCE or [*meta.find_referenced_templates(tree)]:
         return True
     names = [name for name in tree.find_all(nodes.Name) if name.name in _TASK_INSTANCE]
     harmless = [

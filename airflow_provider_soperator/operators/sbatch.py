@@ -45,6 +45,8 @@ __all__ = ["SbatchOperator", "retry"]
 
 #: Fields of a job that are parameters of the operator under other names.
 _OWN = {"script", "script_file", "extra_args"}
+#: What an Airflow worker calls of a class before the job is submitted.
+_AT_THE_START = ("execute", "prepare", "render_template_fields", "_make", "_trigger")
 _OPTIONS = tuple(field.name for field in dataclasses.fields(BatchJob) if field.name not in _OWN)
 
 
@@ -181,7 +183,7 @@ class SbatchOperator(WaitingOperator):
             self.start_from_trigger = True
             self.start_trigger_args = StartTriggerArgs(
                 trigger_cls="airflow_provider_soperator.triggers.sbatch.SbatchStartTrigger",
-                trigger_kwargs={**self._asked(), **self.endings(is_last_try=not self.retries)},
+                trigger_kwargs={**self._asked(), **self.endings()},
                 next_method="execute_complete",
             )
 
@@ -339,7 +341,10 @@ class SbatchOperator(WaitingOperator):
 
     def _needs_a_worker_at_the_start(self) -> str:
         """What in the task works in an Airflow worker only; empty for nothing."""
-        dag = self.get_dag()
+        from jinja2 import StrictUndefined
+        from jinja2.nativetypes import NativeEnvironment
+
+        dag, env = self.get_dag(), self.get_template_env()
         found = {
             "upload": self.upload,
             "download": self.download,
@@ -349,11 +354,16 @@ class SbatchOperator(WaitingOperator):
             "max_active_tis_per_dag": self.max_active_tis_per_dag,
             "max_active_tis_per_dagrun": self.max_active_tis_per_dagrun,
             "on_execute_callback": self.on_execute_callback,
-            "pre_execute": self._pre_execute_hook,
+            "pre_execute": self._pre_execute_hook or type(self).pre_execute is not BaseOperator.pre_execute,
+            "its class": any(getattr(type(self), name) is not getattr(SbatchOperator, name) for name in _AT_THE_START),
             "results of other tasks": any(XComArg.iter_xcom_references([self.script, self.job, self.result])),
             "templates": needs_a_worker([self.slurm_conn_id, self.script, self.job, self.result]),
             # The triggerer has the DAG as it is stored, without functions.
             "macros or filters of the DAG": dag and (dag.user_defined_macros or dag.user_defined_filters),
+            # Nor what it changes in Jinja.
+            "Jinja of the DAG": (dag and dag.jinja_environment_kwargs)
+            or isinstance(env, NativeEnvironment)
+            or env.undefined is not StrictUndefined,
         }
         return ", ".join(name for name, is_there in found.items() if is_there)
 

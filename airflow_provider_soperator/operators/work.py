@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.values import check_arguments, check_durations, check_interval
-from airflow_provider_soperator.work.protocols import End, EndsAnywhere, Work, is_last_try, result_of
+from airflow_provider_soperator.work.protocols import End, EndsAnywhere, Work, result_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -106,7 +106,7 @@ class WaitingOperator(EndsAnywhere, StrictOperator):
     def wait_for(self, trigger: KillableTrigger, context: Context) -> Any:
         """Go on with ``execute_complete`` after the trigger's event, unless the triggerer ends the task."""
         if self.deferrable:
-            for name, value in self.endings(is_last_try=is_last_try(context)).items():
+            for name, value in self.endings(context["ti"]).items():
                 setattr(trigger, name, value)
             self.defer(trigger=trigger, method_name="execute_complete")
         trigger.task_instance = context["ti"]  # type: ignore[assignment]

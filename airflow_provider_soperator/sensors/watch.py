@@ -17,7 +17,6 @@ from airflow_provider_soperator.work.protocols import (
     Watch,
     WorkFailed,
     exception_of,
-    is_last_try,
     result_of,
 )
 
@@ -58,7 +57,7 @@ class WatchSensor(EndsAnywhere, BaseSensorOperator):
             return super().execute(context)
         from airflow_provider_soperator.triggers.work import WatchTrigger
 
-        trigger = WatchTrigger(self._watch.write(), **self.endings(is_last_try=is_last_try(context)))
+        trigger = WatchTrigger(self._watch.write(), **self.endings(context["ti"]))
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def needs_a_worker_after(self, end: End) -> bool:

@@ -220,8 +220,13 @@ class SbatchStartTrigger(SbatchTrigger):
         super().__post_init__()
         self.made = NO_WORKER
 
-    # Rendered here, as no Airflow worker has done it; arguments from a worker must not be rendered again.
-    render_template_fields = BaseTrigger.render_template_fields
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        """Render them here, as no Airflow worker has done it, and as strictly: a name that is not there is an error."""
+        from jinja2 import StrictUndefined
+
+        jinja_env = jinja_env or self.get_template_env()
+        jinja_env.undefined = StrictUndefined
+        BaseTrigger.render_template_fields(self, context, jinja_env)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         ti: Any = self.task_instance

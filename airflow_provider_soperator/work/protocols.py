@@ -210,13 +210,21 @@ End = Literal["success", "failed"]
 class EndsAnywhere:
     """A task that ends in the triggerer, unless something is left to do for an Airflow worker."""
 
-    def endings(self, *, is_last_try: bool) -> dict[str, bool]:
+    def endings(self, ti: Any = None) -> dict[str, bool]:
         """Arguments of a trigger: whether the triggerer ends the task after a success, and after a failure.
 
         Airflow may make a retry of any failure there: only an exception in a worker can say that none helps.
+
+        :param ti: this try of the task; without it, the first one
         """
+        task: Any = self
+        is_last_try = ti.try_number > ti.max_tries if ti else not task.retries
+        # The number of tasks that are mapped over a result goes with an XCom from a worker only.
+        is_mapped_over = (
+            not getattr(ti, "is_mapped", False) and task.has_dag() and any(True for _ in task.iter_mapped_dependants())
+        )
         return {
-            "end_from_trigger": not self.needs_a_worker_after("success"),
+            "end_from_trigger": not (is_mapped_over or self.needs_a_worker_after("success")),
             "fail_from_trigger": is_last_try and not self.needs_a_worker_after("failed"),
         }
 
@@ -230,21 +238,17 @@ class EndsAnywhere:
             return True
         if end == "failed":
             # A sensor that fails softly is skipped.
-            return bool(task.on_failure_callback or getattr(task, "email", None) or getattr(task, "soft_fail", False))
+            names = ("on_failure_callback", "email", "soft_fail", "never_fail")
+            return any(getattr(task, name, None) for name in names) or bool(task.has_dag() and task.dag.fail_fast)
         return bool(
             task.outlets
+            or getattr(task, "returns_dag_result", False)
             or task.on_success_callback
             or task._post_execute_hook
             or type(task).post_execute is not BaseOperator.post_execute
             or task.multiple_outputs
             or not task.do_xcom_push
         )
-
-
-def is_last_try(context: Mapping[str, Any]) -> bool:
-    """True if it is known that Airflow makes no other try of a task after a failure of this one."""
-    ti = context.get("ti")
-    return ti is not None and bool(ti.try_number > ti.max_tries)
 
 
 #: What the name of each of this provider's metrics begins with.

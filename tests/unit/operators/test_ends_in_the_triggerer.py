@@ -13,6 +13,7 @@ from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+from jinja2 import UndefinedError
 
 from airflow_provider_soperator.operators.nodes import DrainNodesOperator
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
@@ -91,6 +92,7 @@ NODES = {"nodes": "worker-0", "reason": "hot"}
         (DrainNodesOperator, NODES, (True, True)),
         (SlurmQueueSensor, {"max_jobs": 0}, (True, True)),
         (SlurmQueueSensor, {"max_jobs": 0, "soft_fail": True}, (True, False)),
+        (SlurmQueueSensor, {"max_jobs": 0, "never_fail": True}, (True, False)),
         (SlurmJobSensor, {"job_id": 7}, (True, True)),
         (Followed, {"command": "true"}, (False, False)),
         (Drained, NODES, (False, True)),
@@ -101,6 +103,29 @@ def test_so_does_any_other_task_that_only_waits(
     kind: type[Any], options: dict[str, Any], expected: tuple[bool, bool]
 ) -> None:
     assert asked(kind(task_id="t", deferrable=True, **options)) == expected
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_worker_pushes_what_tasks_are_mapped_over(is_mapped: bool) -> None:
+    with DAG("d", schedule=None):
+        one, other = (SbatchOperator(task_id=name, command="true", deferrable=True) for name in ("one", "other"))
+        SbatchOperator.partial(task_id="of_each", command="true").expand(args=one.output)
+    # Of a mapped task Airflow counts the results themselves.
+    assert asked(one, TaskRun("one", retries=0, is_mapped=is_mapped)) == (is_mapped, True)
+    assert asked(other) == (True, True)
+
+
+def test_a_worker_pushes_the_result_of_the_dag() -> None:
+    with DAG("d", schedule=None) as dag:
+        one = deferred()
+        dag.add_result(one.output)
+    assert asked(one) == (False, True)
+
+
+def test_a_worker_ends_the_first_failure_that_is_to_end_the_run() -> None:
+    with DAG("d", schedule=None, fail_fast=True):
+        one = deferred()
+    assert asked(one) == (True, False)
 
 
 def test_a_failure_that_a_retry_may_follow_ends_in_a_worker() -> None:
@@ -197,8 +222,9 @@ def test_airflow_is_told_how_the_task_has_ended(
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_job_that_slurm_would_refuse_fails_where_it_may(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = SbatchOperator(task_id="fit", command="true", nodes="none", start_from_trigger=True)
-    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings(is_last_try=fails))
+    retries = 0 if fails else 1
+    operator = SbatchOperator(task_id="fit", command="true", nodes="none", start_from_trigger=True, retries=retries)
+    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings())
     trigger.task_instance = TaskRun("fit").begin_in_the_triggerer()
 
     async def run() -> Any:
@@ -208,9 +234,21 @@ def test_a_job_that_slurm_would_refuse_fails_where_it_may(fails: bool, monkeypat
     assert type(end) is (TaskFailedEvent if fails else TriggerEvent)
 
 
+def test_what_is_rendered_in_the_triggerer_is_rendered_as_strictly() -> None:
+    operator = SbatchOperator(
+        task_id="fit", script="#!/bin/sh\nrm -r /scratch/{{ params.dri }}\n", start_from_trigger=True
+    )
+    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings())
+    trigger.template_fields = ("script",)
+    with pytest.raises(UndefinedError, match="no attribute 'dri'"):
+        trigger.render_template_fields({"params": {"dir": "a"}})
+    trigger.render_template_fields({"params": {"dri": "a"}})
+    assert trigger.script == "#!/bin/sh\nrm -r /scratch/a"
+
+
 def test_what_no_worker_came_before_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = SbatchOperator(task_id="fit", command="true", start_from_trigger=True)
-    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings(is_last_try=False))
+    operator = SbatchOperator(task_id="fit", command="true", start_from_trigger=True, retries=1)
+    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings())
     trigger.task_instance = TaskRun("fit").begin_in_the_triggerer()
 
     async def seconds() -> float:
@@ -222,8 +260,8 @@ def test_what_no_worker_came_before_waits_for_none(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_later_try_that_is_handed_to_a_worker_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = SbatchOperator(task_id="fit", command="true", start_from_trigger=True)
-    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings(is_last_try=False))
+    operator = SbatchOperator(task_id="fit", command="true", start_from_trigger=True, retries=1)
+    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings())
     run, killed = TaskRun("fit"), list[bool]()
     run.begin_in_the_triggerer()
     trigger.task_instance = run.begin_in_the_triggerer()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, XComArg, task
+from jinja2 import Undefined
 
 from airflow_provider_soperator.capacity.order import Timeouts
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
@@ -278,6 +279,43 @@ def test_what_needs_an_airflow_worker_at_the_start_is_named() -> None:
     dag.resolve_template_files()
     assert none._needs_a_worker_at_the_start() == ""
     assert none.start_from_trigger
+
+
+class Gated(SbatchOperator):
+    """A user's own class."""
+
+    def execute(self, context: Any) -> Any: ...
+
+
+class Checked(SbatchOperator):
+    """A user's own class."""
+
+    def pre_execute(self, context: Any) -> None: ...
+
+
+OTHER_WORDS = {"variable_start_string": "[[", "variable_end_string": "]]"}
+
+
+@pytest.mark.parametrize(
+    ("dag", "kind", "options", "named"),
+    [
+        ({"jinja_environment_kwargs": OTHER_WORDS}, SbatchOperator, {}, "Jinja of the DAG"),
+        ({"render_template_as_native_obj": True}, SbatchOperator, {}, "Jinja of the DAG"),
+        ({"template_undefined": Undefined}, SbatchOperator, {}, "Jinja of the DAG"),
+        ({}, SbatchOperator, {"render_template_as_native_obj": True}, "Jinja of the DAG"),
+        ({}, SbatchOperator, {"command": "{% include 'lib.sh' %}"}, "templates"),
+        ({}, SbatchOperator, {"command": "{% include params.lib %}"}, "templates"),
+        ({}, Gated, {}, "its class"),
+        ({}, Checked, {}, "pre_execute"),
+    ],
+)
+def test_the_triggerer_starts_only_what_it_renders_and_begins_as_a_worker(
+    dag: dict[str, Any], kind: type[SbatchOperator], options: dict[str, Any], named: str
+) -> None:
+    with DAG("d", schedule=None, **dag) as made:
+        one = kind(task_id="one", start_from_trigger=True, **{"command": "true"} | options)
+    made.resolve_template_files()
+    assert (one._needs_a_worker_at_the_start(), one.start_from_trigger) == (named, False)
 
 
 def test_a_plugin_that_listens_keeps_no_dag_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def read(trigger: Any) -> Keys:
 
 def begin_in_the_triggerer(run: TaskRun) -> Keys:
     operator = SbatchOperator(task_id=run.task_id, command="true", start_from_trigger=True)
-    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings(is_last_try=False))
+    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings())
     trigger.task_instance = run.begin_in_the_triggerer()
     trigger._begin()
     return read(trigger)
