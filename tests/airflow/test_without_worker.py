@@ -28,6 +28,10 @@ def plain(task_id, command="true", **options):
     return SbatchOperator(task_id=task_id, command=command, **free | options)
 
 @task
+def take(one):
+    print("took:", one)
+
+@task
 def show(report):
     print("what came:", type(report).__name__, report["state"])
 
@@ -56,6 +60,7 @@ plain("starts", end_from_trigger=False)
 # Of a job of less than a second there are no figures.
 plain("computed", "sleep 2; echo '[1, 2]'", result="json")
 plain("elements", "echo $SLURM_ARRAY_TASK_ID", array="0,2", result="json", start_from_trigger=False, deferrable=False)
+take.expand(one=plain("listed", "echo '[1, 2]'", result="json").output)
 plain("ends", start_from_trigger=False, deferrable=True)
 """
 
@@ -100,6 +105,13 @@ def test_what_a_job_has_computed_is_the_result_and_its_report_is_there_too(run: 
     run.wait("elements", "success")
     assert run.xcom("elements") == [0, 2]
     assert [part["state"] for part in run.xcom("elements", key="job")["parts"]] == ["COMPLETED"] * 2
+
+
+def test_tasks_are_mapped_over_what_a_job_has_computed(run: Run) -> None:
+    assert WORKER in log_of_success(run, "listed")
+    for index in range(2):
+        run.wait("take", "success", index=index)
+        run.wait_log("take", f"took: {index + 1}", index)
 
 
 def test_the_figures_of_accounting_are_in_log_and_report(run: Run) -> None:
