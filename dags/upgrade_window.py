@@ -128,7 +128,8 @@ def upgrade_window() -> None:
         def make_it() -> None:
             print("Nothing is changed: put an operator such as the following here")
             # newer = dataclasses.replace(spec, operator_version="5.0.0")
-            # ProvisionClusterOperator(task_id="make_it", spec=newer, source=recipe)
+            # ProvisionClusterOperator(task_id="make_it", spec=newer, source=recipe, ready_timeout=None)
+            # Its own wait would fail on the drained nodes; `verify` waits for the cluster.
 
         make_it()
 
