@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake, given
+from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.spec import Connections
 from airflow_provider_soperator.terraform.plan import DEPOSED
 
@@ -104,7 +104,9 @@ class Reached:
             address = {"host": self.login, "login": wanted.ssh_login}
             made.append({"connection_id": wanted.ssh, "conn_type": "ssh", **address, "extra": dict(wanted.ssh_extra)})
         if wanted.slurm:
-            extra = given(ssh_conn_id=wanted.ssh, kubernetes_conn_id=wanted.kubernetes, namespace=namespace)
+            # Also one that is not wanted, in place of what the connection may have.
+            ways = {"ssh_conn_id": wanted.ssh, "kubernetes_conn_id": wanted.kubernetes}
+            extra = {**ways, "namespace": namespace, **wanted.slurm_extra}
             made.append({"connection_id": wanted.slurm, "conn_type": "soperator", "extra": extra})
         return made
 

@@ -257,7 +257,8 @@ class Connections:
 
     With ``airflow_conn_id``, a connection of type ``http`` to Airflow's own API server, they are written. Without it
     they have to exist once the cluster is made. Of a new login node only the address is known: give other extra fields
-    of the connections, such as ``key_file`` and ``host_key``, in ``ssh_extra`` and ``kubernetes_extra``.
+    of the connections, such as ``key_file`` and ``host_key``, in ``ssh_extra``, ``kubernetes_extra`` and
+    ``slurm_extra``.
     """
 
     slurm: str | None = None
@@ -267,6 +268,7 @@ class Connections:
     ssh_login: str = "root"
     ssh_extra: Mapping[str, Any] = field(default_factory=dict)
     kubernetes_extra: Mapping[str, Any] = field(default_factory=dict)
+    slurm_extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.airflow_conn_id and not self.ids:

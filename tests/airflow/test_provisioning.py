@@ -43,6 +43,8 @@ def test_a_plan_is_agreed_to_applied_and_tried(stack: Stack, slurm: Cluster, exa
 
 def test_connections_are_written_and_deleted(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps({"conn_type": "http", "host": stack.api.url}))
+    # As a task sees it, whose fields stay.
+    monkeypatch.setenv("AIRFLOW_CONN_WRITTEN", json.dumps({"conn_type": "ssh", "extra": {"key_file": "/old"}}))
     api = AirflowApiHook("airflow_api")
     api.check()
     body = {"connection_id": "written", "conn_type": "ssh", "host": "203.0.113.7", "login": "root", "extra": {}}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
+from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.spec import Connections
@@ -44,6 +48,30 @@ def test_slurm_goes_through_the_others() -> None:
             },
         },
     }
+
+
+def test_fields_that_someone_has_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"job_link": "https://portal/{job_id}", "ssh_conn_id": "old", "jwt_secret": "s", "namespace": "old"}
+    sent: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        said = json.loads(request.content)
+        sent.append(json.loads(said["extra"]))
+        return httpx.Response(409 if request.method == "POST" else 200)
+
+    def client() -> httpx.Client:
+        return httpx.Client(base_url="http://airflow", transport=httpx.MockTransport(answer))
+
+    api = AirflowApiHook("airflow_api")
+    monkeypatch.setattr(api, "_client", client)
+    monkeypatch.setattr(api, "get_connection", lambda conn_id: SimpleNamespace(extra_dejson=there))
+    wanted = Connections(slurm="research", kubernetes="k", airflow_conn_id="api", slurm_extra={"cluster": "physics"})
+    k8s, slurm = Reached(context="c").connections(wanted, "soperator")
+    assert not api.put_connection(slurm)
+    ours = {"kubernetes_conn_id": "k", "namespace": "soperator", "cluster": "physics"}
+    assert sent == [ours, {"job_link": "https://portal/{job_id}", "jwt_secret": "s", **ours}]
+    api.put_connection(k8s)
+    assert sent[2] == sent[3] == {"cluster_context": "c", "namespace": "soperator"}
 
 
 def test_a_context_on_one_machine_is_not_looked_for_in_a_kubeconfig_that_is_given() -> None:
