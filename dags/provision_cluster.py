@@ -21,6 +21,11 @@ from airflow_provider_soperator.operators.cluster import DestroyClusterOperator,
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.provisioning import ClusterSpec, Connections, Filesystem, NodeSet, Recipe, Submount
 
+# Not in the form: whoever asks for another size would set them back to its defaults.
+RELEASE = "4.1.7"
+#: Of those who may log in; this one is a placeholder without a private key.
+LOGIN_KEYS = ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA nobody@example",)
+
 # For a real cluster: Recipe("https://github.com/nebius/nebius-solutions-library.git", ref="soperator-v4.1.7-1",
 # subfolder="soperator/installations/example"), or the folder of a checked-out installation.
 recipe = Recipe(
@@ -36,7 +41,7 @@ recipe = Recipe(
 )
 spec = ClusterSpec(
     name="{{ params.name }}",
-    operator_version="{{ params.version }}",
+    operator_version=RELEASE,
     region="eu-north1",
     tenant="tenant-e00stub",
     project="project-e00stub",
@@ -57,7 +62,7 @@ spec = ClusterSpec(
         ),
         NodeSet("worker-cpu", 2, platform="cpu-d3", preset="16vcpu-64gb", min_size="all"),
     ),
-    login_keys=("{{ params.login_key }}",),
+    login_keys=LOGIN_KEYS,
     jail=Filesystem(size_gib=2048, type="NETWORK_SSD"),
     submounts=(Submount("data", "/data", Filesystem(size_gib=2048, type="NETWORK_SSD")),),
     accounting=True,
@@ -68,22 +73,13 @@ spec = ClusterSpec(
 connections = Connections(slurm="soperator_default", kubernetes="kubernetes_default")
 common = {"spec": spec, "source": recipe, "connections": connections}
 name = Param("research", type="string", title="Name", description="Terraform keeps a state for each name")
-form = {
-    "size": Param(8, type="integer", minimum=1, title="GPU nodes"),
-    "version": Param("4.1.7", type="string", title="Soperator"),
-    "login_key": Param(
-        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA nobody@example",
-        type="string",
-        title="Public key",
-        description="Key of the user who may log in; the default is a placeholder without a private key",
-    ),
-}
+size = Param(8, type="integer", minimum=1, title="GPU nodes")
 
 
 @dag(
     description=__doc__.splitlines()[0],
     schedule=None,
-    params={"name": name, **form},
+    params={"name": name, "size": size},
     # Two applies to one cluster would wait for each other.
     max_active_runs=1,
     # If an Airflow worker dies, the retry follows the apply, which continues without it.
@@ -121,7 +117,7 @@ def provision_cluster() -> None:
     params={
         "name": name,
         "confirm": Param("", type="string", title="Confirm", description="The name once more"),
-        **form,
+        "size": size,
     },
     max_active_runs=1,
     doc_md="Destroy a cluster that provision_cluster has made. Its file systems stay, for the next one.",

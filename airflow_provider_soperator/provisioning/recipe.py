@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,8 @@ _KUBERNETES, _NODE_GROUP = "nebius_mk8s_v1_cluster", "nebius_mk8s_v1_node_group"
 _HOLD_DATA = ("nebius_compute_v1_filesystem", "nebius_compute_v1_disk", "nebius_storage_v1_bucket")
 #: By releases of Helm, Soperator is installed: before the first of them is finished, no cluster can be in use.
 _RELEASE = "helm_release"
+#: The end of the name of the setting by which one of them has the release of Soperator.
+_SOPERATOR = "soperator_version"
 
 
 class RecipeProvisioner(Provisioner):
@@ -75,6 +78,7 @@ class RecipeProvisioner(Provisioner):
         recipe = workspace.recipe
         notes = UNLOCKED * (not recipe.is_locked) + NO_BUCKET * recipe.is_without_bucket
         notes += "".join(f"; {how}" for _, how in lost_nodes(plan))
+        notes += "".join(f"; Soperator {was} becomes {becomes}" for _, was, becomes in other_releases(plan))
         told = changes or {f"{OUTPUT}{name}": "update" for name in plan.outputs}
         of = digest(self._spec, workspace.recipe_digest) if told else ""
         return ProvisioningPlan(plan.summary + notes, told, exists, of)
@@ -128,6 +132,7 @@ class RecipeProvisioner(Provisioner):
     def guard(self, allowed: Sequence[str]) -> None:
         self._plan.refuse_destruction(allowed, unfinished=_RELEASE not in self._plan.standing)
         refuse_lost_nodes(self._plan, allowed)
+        refuse_older_release(self._plan, allowed)
 
     def apply(self, owner: str) -> str:
         if not self.is_begun_by(owner):
@@ -179,6 +184,30 @@ def refuse_lost_nodes(plan: TerraformPlan, allowed: Sequence[str]) -> None:
             raise SpecMistake(
                 f"rejected, nothing was changed: {how}; jobs on machines that go are killed: if none runs there, set "
                 f"allow_destroy=[{one.address!r}]"
+            )
+
+
+def other_releases(plan: TerraformPlan) -> Iterator[tuple[ResourceChange, str, str]]:
+    """The change by which Soperator is of another release, with that of before and that of then."""
+    for one in plan.changes:
+        was, becomes = (_soperator(said) for said in (one.before, one.after))
+        if one.type == _RELEASE and was and becomes and was != becomes:
+            yield one, was, becomes
+
+
+def _soperator(helm: Mapping[str, Any]) -> str:
+    said = (setting for setting in helm.get("set") or () if setting["name"].endswith(_SOPERATOR))
+    return next((str(setting.get("value") or "") for setting in said), "")
+
+
+def refuse_older_release(plan: TerraformPlan, allowed: Sequence[str]) -> None:
+    """Raise ``SpecMistake`` if Soperator goes back to an older release, and the address is not ``allowed``."""
+    for one, was, becomes in other_releases(plan):
+        old, new = ([*map(int, re.findall(r"\d+", said.partition("-")[0]))] for said in (was, becomes))
+        if new < old and not one.is_among(allowed):
+            raise SpecMistake(
+                f"rejected, nothing was changed: Soperator would go back from {was} to {becomes}: set operator_version "
+                f"to {was} or a newer one, or allow_destroy=[{one.address!r}]"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from tests.integration.terraforming import needs_terraform
 @pytest.fixture
 def example(stack: Stack, slurm: Cluster) -> Any:
     slurm.reset()
-    return stack.add_file(DAGS / "provision_cluster.py")
+    shutil.copytree(DAGS / "provision_cluster", stack.dags / "provision_cluster")
+    source = (DAGS / "provision_cluster.py").read_text()
+    return stack.add_source("provision_cluster", source.replace("4.1.7", RELEASES[slurm.settings.soperator]))
 
 
 @pytest.mark.terraform
 @pytest.mark.skipif(needs_terraform[0].args[0], reason="there is no terraform on PATH")
 def test_a_plan_is_agreed_to_applied_and_tried(stack: Stack, slurm: Cluster, example: Any) -> None:
-    run = example.trigger(name="research", size=4, version=RELEASES[slurm.settings.soperator])
+    run = example.trigger(name="research", size=4)
     asked = run.answer("agree", "Approve")
     assert asked["subject"] == "Cluster research: 6 to create"
     assert "- create module.k8s.terraform_data.this\n" in asked["body"]

@@ -1,4 +1,4 @@
-"""Nodes that an update of a node group loses."""
+"""Nodes that an update of a node group loses, and releases of Soperator that an update of Flux changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake
-from airflow_provider_soperator.provisioning.recipe import refuse_lost_nodes
+from airflow_provider_soperator.provisioning.recipe import other_releases, refuse_lost_nodes, refuse_older_release
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 
 ADDRESS = "module.k8s.nebius_mk8s_v1_node_group.worker_v2[0]"
@@ -82,3 +82,19 @@ def test_what_is_refused(before: dict[str, Any], after: dict[str, Any], said: st
 )
 def test_what_is_not(before: dict[str, Any], after: dict[str, Any]) -> None:
     refuse_lost_nodes(update(before, after), [])
+
+
+def of_release(release: str) -> dict[str, Any]:
+    name = "kustomization.spec.postBuild.substitute.soperator_version"
+    return {"set": [{"name": "kustomization.spec.prune", "value": "true"}, {"name": name, "value": release}]}
+
+
+def test_an_older_release_is_refused_and_a_newer_one_is_told() -> None:
+    back = update(of_release("5.0.0"), of_release("4.1.12"), "helm_release")
+    with pytest.raises(SpecMistake, match=r"Soperator would go back from 5\.0\.0 to 4\.1\.12: set operator_version"):
+        refuse_older_release(back, [])
+    refuse_older_release(back, [ADDRESS])
+    newer = update(of_release("4.1.7"), of_release("4.1.12-1"), "helm_release")
+    refuse_older_release(newer, [])
+    assert [pair for _, *pair in other_releases(newer)] == [["4.1.7", "4.1.12-1"]]
+    assert not [*other_releases(update({}, of_release("4.1.7"), "helm_release"))]
