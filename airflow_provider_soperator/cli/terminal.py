@@ -36,8 +36,9 @@ def command(run: Command) -> Command:
         except KeyboardInterrupt:
             sys.exit(130)
         except BrokenPipeError:
-            # `| head` has read enough.
+            # `| head` has read enough; whether all was well is not known, and a shell calls this 141.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(141)
         except Exception as error:
             if args.verbose:
                 raise
