@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import shlex
 import sys
 from argparse import Namespace
@@ -39,16 +40,19 @@ def connection(args: Namespace) -> None:
         if name not in known and name not in SSH_EXTRAS:
             raise ValueError(f"a connection has no field {name}: {name_remedy(name, known)}")
     secrets = {field.name for field in form.fields if field.is_secret} | {"password"}
+    conn_id = args.conn_id or hook.default_conn_name
+    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+    if not re.fullmatch(r"\w+", variable, re.ASCII):
+        remedy = "choose an id of letters, digits and _, or add it by `airflow connections add`"
+        raise ValueError(f"no shell takes a variable {variable}: {remedy}")
     if not given:
         given = _answers(args, known, secrets)
-    conn_id = args.conn_id or hook.default_conn_name
     own: dict[str, Any] = {name: given.pop(name) for name in _OWN if given.get(name)}
     if "port" in own:
         if not own["port"].isdecimal():
             raise ValueError(f"the port is {own['port']}: give a number")
         own["port"] = int(own["port"])
     said = json.dumps({"conn_type": form.conn_type, **own, "extra": {k: v for k, v in given.items() if v}})
-    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
     # What is in the environment comes before Airflow's database.
     os.environ[variable] = said
     works, message = (True, "") if args.no_test else hook(conn_id).test_connection()

@@ -46,6 +46,9 @@ def test_one_that_does_not_work_is_told(capsys: pytest.CaptureFixture[str]) -> N
 def test_fields_are_known_or_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did you mean 'host'?" in str(called(capsys, "connection", "hst=a").status)
     assert called(capsys, "connection", "port=abc").status == "The port is abc: give a number."
+    for bad in ("slurm-prod", "slurm.prod", "a b"):
+        said = called(capsys, "connection", "host=a", "--conn-id", bad, "--no-test")
+        assert (said.out, str(said.status).startswith("No shell takes a variable AIRFLOW_CONN_")) == ("", True)
     assert "No field is given" in str(called(capsys, "connection").status)
     answers = io.StringIO("kubernetes\nkubernetes_default\n\nmine\n")
     monkeypatch.setattr(answers, "isatty", lambda: True)
