@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
 import sys
@@ -31,10 +32,16 @@ def command(run: Command) -> Command:
         # Only so does Airflow look for connections in its database, as its own commands do.
         os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
         args.verbose = getattr(args, "verbose", False)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A terminal may be without bars and names; what goes to a file keeps all.
+            sys.stdout.reconfigure(errors="replace" if sys.stdout.isatty() else "backslashreplace")
         try:
             suppress_logs_and_warning(run)(args)
         except KeyboardInterrupt:
             sys.exit(130)
+        except EOFError:
+            # Ctrl-D, in place of an answer.
+            sys.exit("Nothing was changed.")
         except BrokenPipeError:
             # `| head` has read enough; whether all was well is not known, and a shell calls this 141.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

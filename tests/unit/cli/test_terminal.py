@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from argparse import Namespace
 
 import pytest
 
-from airflow_provider_soperator.cli.terminal import command
+from airflow_provider_soperator.cli.terminal import agreed, command
 
 
 def test_one_whose_output_nobody_reads_to_its_end_does_not_say_that_all_is_well(
@@ -26,3 +27,24 @@ def test_one_whose_output_nobody_reads_to_its_end_does_not_say_that_all_is_well(
         with pytest.raises(SystemExit) as end:
             wordy(Namespace())
     assert end.value.code == 141
+
+
+def test_an_end_of_input_in_place_of_an_answer_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = io.StringIO()
+    monkeypatch.setattr(nothing, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", nothing)
+    with pytest.raises(SystemExit) as end:
+        command(lambda args: agreed(args, "Release it?"))(Namespace(yes=False))
+    assert end.value.code == "Nothing was changed."
+
+
+@pytest.mark.parametrize(("is_terminal", "said"), [(True, b"? worker"), (False, rb"\u2588 worker")])
+def test_a_terminal_without_bars_shows_the_rest(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, said: bytes
+) -> None:
+    printed = io.BytesIO()
+    output = io.TextIOWrapper(printed, encoding="latin-1")
+    monkeypatch.setattr(output, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stdout", output)
+    command(lambda args: print("█ worker", flush=True))(Namespace())
+    assert printed.getvalue().strip() == said
