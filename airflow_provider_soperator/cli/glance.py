@@ -193,18 +193,22 @@ def leftovers(args: Namespace) -> None:
     if chosen:
         tell(f"To be released: {'; '.join(one.what for one in chosen)}")
         agreed(args, "Release it?")
-        asyncio.run(_release(args.conn_id, chosen))
+        sys.exit(not asyncio.run(_release(args.conn_id, chosen)))
     elif found:
         tell("Nothing is released: the owner of each is at work, or unknown. Name what is to go nevertheless.")
 
 
-async def _release(conn_id: str, chosen: Sequence[LeftOver]) -> None:
+async def _release(conn_id: str, chosen: Sequence[LeftOver]) -> bool:
+    """Whether all could be released."""
+    is_all = True
     async with SlurmHook(conn_id).async_client() as client:
         nodes = {node.name: node for node in await client.ask(ListNodes())}
         for one in chosen:
             # Since the plan was shown, a node may have been drained for another reason.
             if any(not is_ours(nodes[name], one.owner) for name in one.nodes if name in nodes):
                 tell(f"Not released, as it has changed: {one.what}")
+                is_all = False
             else:
                 await client.ask(one.release)
                 tell(f"Released: {one.what}")
+    return is_all

@@ -140,4 +140,5 @@ def test_what_has_changed_since_the_plan_is_left_alone(
     monkeypatch.setattr(glance, "agreed", change)
     said = called(capsys, "leftovers", "a", "--release")
     assert "Not released, as it has changed: drain of a" in said.err
+    assert said.status == 1
     assert Undrain(("a",)) not in cluster.changed
