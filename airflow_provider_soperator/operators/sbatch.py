@@ -245,6 +245,9 @@ class SbatchOperator(WaitingOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The job is over, or could not be run, or is to be started by a worker after all."""
         if "start" in event:
+            from airflow_provider_soperator.work.sbatch import forget_published
+
+            forget_published(context["ti"])
             return self.execute(context)
         member = self._member or self._as_member(context)
         with member.ending() if member else nullcontext():

@@ -17,6 +17,7 @@ from airflow.sdk.execution_time.xcom import XCom
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, NewestLine, Printed
 from airflow_provider_soperator.errors import ClusterError
+from airflow_provider_soperator.hooks.forms import LINKS
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met, region_of
 from airflow_provider_soperator.slurm import links, sbatch_arguments
@@ -373,3 +374,12 @@ class Published:
             await self._push_xcom(key, value, backend)
         except AirflowRuntimeError as error:
             self._log.info("The XCom %s could not be stored, which does the job no harm: %s", key, error)
+
+
+def forget_published(ti: Any) -> None:
+    """Delete the XComs of earlier tries, as Airflow does for a try that begins in a worker."""
+    where = {name: getattr(ti, name) for name in ("dag_id", "run_id", "task_id", "map_index")}
+    for key in (XCom.XCOM_RETURN_KEY, REPORT, "job_id", *map(links.xcom_key, LINKS)):
+        # Another backend may know only how to purge what is there.
+        if BaseXCom.get_one(key=key, **where) is not None:
+            XCom.delete(key=key, **where)

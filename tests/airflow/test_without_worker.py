@@ -50,6 +50,10 @@ plain(
     "grown", {FAILS_ONCE.format("grown", "grown")!r}, mem="20M", retries=1, retry_delay=timedelta(seconds=1),
     on_finish={{"FAILED": retry(mem="x2", exclude_nodes=True)}},
 )
+plain(
+    "emptied", "exit 1", mem="{{{{ '20M' if ti.try_number == 1 else 'much' }}}}", retries=1,
+    retry_delay=timedelta(seconds=1),
+)
 plain("failed", "exit 3", on_failure_callback=note)
 plain("noted", on_success_callback=note)
 plain("limited", execution_timeout=timedelta(minutes=5))
@@ -123,6 +127,13 @@ def test_the_figures_of_accounting_are_in_log_and_report(run: Run) -> None:
 def test_a_failed_job_is_tried_again_as_a_job_of_its_own(run: Run, slurm: Cluster) -> None:
     assert run.wait("retried", "success")["try_number"] == 2
     Jobs(slurm, run, "retried").wait("FAILED", "COMPLETED")
+
+
+def test_a_try_that_has_no_job_has_not_that_of_the_one_before_either(run: Run) -> None:
+    assert run.wait("emptied", "failed")["try_number"] == 2
+    found = run.api.call("GET", f"{run.path}/taskInstances/emptied/xcomEntries")["xcom_entries"]
+    # Airflow stores what buttons show, here nothing.
+    assert {entry["key"] for entry in found} <= {"_link_job_link", "_link_output_link", "_link_grafana_link"}
 
 
 def test_a_retry_has_what_it_was_to_change(run: Run, slurm: Cluster) -> None:

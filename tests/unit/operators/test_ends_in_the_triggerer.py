@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time.xcom import XCom
 from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from jinja2 import UndefinedError
@@ -280,3 +282,13 @@ def test_a_later_try_that_is_handed_to_a_worker_ends_nothing(monkeypatch: pytest
 
     [end] = run_without_waiting(events(), monkeypatch)
     assert (end.payload, killed) == ({"start": True}, [])
+
+
+def test_a_later_try_has_no_results_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"return_value": {"state": "COMPLETED"}, "job_id": "7", "_link_job_link": "https://portal/7", "mine": 1}
+    monkeypatch.setattr(BaseXCom, "get_one", lambda *, key, **where: there.get(key))
+    monkeypatch.setattr(XCom, "delete", lambda *, key, **where: there.pop(key))
+    operator = SbatchOperator(task_id="fit", command="true", start_from_trigger=True)
+    with pytest.raises(TaskDeferred):
+        operator.execute_complete(TaskRun("fit").begin(), {"start": True})
+    assert there == {"mine": 1}
