@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.logger import Logger
     from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects
 
-#: Annotation with the task that has applied the cluster last.
+#: Annotation with the task that has applied the cluster last, and what was wanted.
 _BEGUN_BY = "airflow-provider-soperator/begun-by"
 _ACTIONS = ("delete", "create", "update")
 #: Fields of a NodeSet of which its Pods have nothing: with others they start anew, and their jobs end.
@@ -78,7 +78,7 @@ class ObjectsProvisioner(Provisioner):
 
     def apply(self, owner: str) -> str:
         if not self._is_destroy:
-            self._wanted[0].body["metadata"].setdefault("annotations", {})[_BEGUN_BY] = owner
+            self._wanted[0].body["metadata"].setdefault("annotations", {})[_BEGUN_BY] = f"{owner} {self._digest}"
         asyncio.run(self._apply())
         return self._planned.summary
 
@@ -90,7 +90,13 @@ class ObjectsProvisioner(Provisioner):
         return Reached(login=asyncio.run(self._login()), login_comes=self._login_comes)
 
     def is_begun_by(self, owner: str) -> bool:
-        return self._begun_by == owner
+        # The cluster is applied first: where it differs again, this is nothing that was left.
+        is_left = f"{SLURM_CLUSTER.kind}/{self._spec.name}" not in self._planned.changes
+        return is_left and self._begun_by == f"{owner} {self._digest}"
+
+    @property
+    def _digest(self) -> str:
+        return digest(self._spec, self._source.installation)
 
     async def _plan(self) -> ProvisioningPlan:
         async with self._opened() as objects:
@@ -119,8 +125,7 @@ class ObjectsProvisioner(Provisioner):
         counted = Counter(changes.values())
         summary = ", ".join(f"{counted[action]} to {action}" for action in _ACTIONS if counted[action])
         summary += "".join(f"; {name} would {how}" for name, how in self._lost.items())
-        of = digest(self._spec, self._source.installation) if changes else ""
-        return ProvisioningPlan(summary or "nothing to do", changes, exists, of)
+        return ProvisioningPlan(summary or "nothing to do", changes, exists, self._digest if changes else "")
 
     def _refuse_another(self, label: str, there: Object) -> None:
         """Raise for a node set of another cluster, which would be taken from it, or destroyed."""

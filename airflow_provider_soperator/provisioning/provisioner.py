@@ -124,7 +124,7 @@ class Provisioner(ABC):
 
     @abstractmethod
     def is_begun_by(self, owner: str) -> bool:
-        """True if an earlier try of a task has begun to make or destroy the cluster."""
+        """True if the plan is what is left of what an earlier try of a task has begun."""
 
     @abstractmethod
     def apply(self, owner: str) -> str:

@@ -35,7 +35,8 @@ _FORMERLY = {"filesystem_jail": "filestore_jail", "filesystem_jail_submounts": "
 ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "slurm_login_ssh_root_public_keys")
 #: The published recipe has no outputs; its state has the address of the login nodes here.
 _LOGIN = "module.login_script.terraform_data.lb_service_ip"
-_NOTE = "begun-by"
+#: File with the task that has begun an apply, and what was wanted.
+_NOTE, _DONE = "begun-by", "\ndone"
 #: In what a person approves.
 NO_BUCKET = "; its state stays on this machine, and not in the bucket of the recipe's .envrc: set Recipe(backend=…)"
 UNLOCKED = "; its state has no lock against a second apply at the same time: set use_lockfile in the backend"
@@ -80,8 +81,7 @@ class RecipeProvisioner(Provisioner):
         notes += "".join(f"; {how}" for _, how in lost_nodes(plan))
         notes += "".join(f"; Soperator {was} becomes {becomes}" for _, was, becomes in other_releases(plan))
         told = changes or {f"{OUTPUT}{name}": "update" for name in plan.outputs}
-        of = digest(self._spec, workspace.recipe_digest) if told else ""
-        return ProvisioningPlan(plan.summary + notes, told, exists, of)
+        return ProvisioningPlan(plan.summary + notes, told, exists, self._digest if told else "")
 
     def _check_needs(self) -> None:
         """Raise if something is missing that Terraform would name only one by one, or late, or wait for forever."""
@@ -135,9 +135,11 @@ class RecipeProvisioner(Provisioner):
         refuse_older_release(self._plan, allowed)
 
     def apply(self, owner: str) -> str:
-        if not self.is_begun_by(owner):
-            (self._workspace.folder / _NOTE).write_text(f"{owner}\n{len(self._changes)}")
-        return str(self._workspace.apply(self._plan))
+        note, begun = self._workspace.folder / _NOTE, f"{owner}\n{self._digest}"
+        note.write_text(begun)
+        done = str(self._workspace.apply(self._plan))
+        note.write_text(begun + _DONE)
+        return done
 
     def interrupt(self) -> str:
         return self._workspace.interrupt()
@@ -162,9 +164,14 @@ class RecipeProvisioner(Provisioner):
 
     def is_begun_by(self, owner: str) -> bool:
         note = self._workspace.folder / _NOTE
-        said, _, changes = note.read_text().rpartition("\n") if note.exists() else ("", "", "")
-        # A try that has changed nothing may have been long ago.
-        return said == owner and len(self._changes) < int(changes)
+        said, begun = note.read_text() if note.exists() else "", f"{owner}\n{self._digest}"
+        # What changes after a success is nothing that was left of it.
+        return said == begun or (said == begun + _DONE and not self._changes)
+
+    @property
+    def _digest(self) -> str:
+        """Of what is wanted; what is left to change becomes less with each try."""
+        return digest(self._spec, self._workspace.recipe_digest)
 
 
 def lost_nodes(plan: TerraformPlan) -> Iterator[tuple[ResourceChange, str]]:

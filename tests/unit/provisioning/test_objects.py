@@ -500,3 +500,24 @@ def test_a_destroyed_cluster_leaves_other_node_sets_which_is_told(caplog: pytest
         "NodeSet/worker": "delete",
     }
     assert "Node sets that are not in the spec stay: other" in caplog.text
+
+
+def test_a_try_goes_on_with_what_an_earlier_one_has_begun_and_not_with_anything_else() -> None:
+    there, at_work = Namespace(), cluster(maintenance="none")
+
+    def is_begun(spec: ClusterSpec = at_work, owner: str = "dag/run/task") -> bool:
+        made = provisioner(spec, there, force=True)
+        made.plan()
+        return made.is_begun_by(owner)
+
+    assert not is_begun()
+    provision(at_work, there)
+    assert is_begun()
+    assert not is_begun(owner="dag/run/other")
+    # Node sets come after the cluster; a try may have died in between.
+    there.put("NodeSet", "worker", {"replicas": 1})
+    assert is_begun()
+    # The same task, cleared, with another description; or where the cluster was changed in the meantime.
+    assert not is_begun(cluster(maintenance="downscale"))
+    there.put("SlurmCluster", "research", {"maintenance": "downscale"})
+    assert not is_begun()

@@ -19,7 +19,7 @@ from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme,
 from airflow_provider_soperator.provisioning.provisioner import Reached
 from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvisioner, variables
 from airflow_provider_soperator.provisioning.spec import Connections
-from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED
+from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED, TERRAFORM_FAILED
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 from airflow_provider_soperator.terraform.runs import Terraform
 from airflow_provider_soperator.terraform.sources import Source
@@ -209,21 +209,36 @@ def test_a_state_of_another_cluster_is_left_alone() -> None:
     planned(change(kind, "create", after="soperator-other"), name="other")
 
 
-def test_a_try_has_begun_once_it_has_changed_something(tmp_path: Path) -> None:
+def test_a_try_goes_on_with_what_an_earlier_one_has_begun_and_not_with_anything_else(tmp_path: Path) -> None:
     changes = change("a", "delete"), change("b", "delete")
 
-    def of_try(*left: dict[str, Any]) -> RecipeProvisioner:
-        provisioner, _ = planned(*left)
+    def of_try(*left: dict[str, Any], **changed: Any) -> RecipeProvisioner:
+        provisioner, _ = planned(*left, **changed)
         provisioner._workspace.folder = tmp_path
         return provisioner
 
+    def fail(provisioner: RecipeProvisioner) -> None:
+        provisioner._workspace.apply.side_effect = TERRAFORM_FAILED.error("no answer")  # type: ignore[attr-defined]
+        with fails(TERRAFORM_FAILED):
+            provisioner.apply("destroy dag/run/task")
+
     assert not of_try(*changes).is_begun_by("destroy dag/run/task")
-    of_try(*changes).apply("destroy dag/run/task")
-    assert not of_try(*changes).is_begun_by("destroy dag/run/task")
+    fail(of_try(*changes))
+    # Its first step may have failed, or be half done.
+    assert of_try(*changes).is_begun_by("destroy dag/run/task")
     assert not of_try(changes[0]).is_begun_by("dag/run/task")
     # Also after a try that has changed nothing more.
-    of_try(changes[0]).apply("destroy dag/run/task")
+    fail(of_try(changes[0]))
     assert of_try(changes[0]).is_begun_by("destroy dag/run/task")
+    # Another description or another recipe is something else.
+    assert not of_try(changes[0], maintenance="downscale").is_begun_by("destroy dag/run/task")
+    assert not of_try(changes[0], digest="2").is_begun_by("destroy dag/run/task")
+    of_try(*changes).apply("destroy dag/run/task")
+    # After a success nothing is left of it.
+    assert not of_try(*changes).is_begun_by("destroy dag/run/task")
+    assert not of_try(changes[0]).is_begun_by("destroy dag/run/task")
+    # A try that only waits for the cluster has nothing left to do.
+    assert of_try().is_begun_by("destroy dag/run/task")
 
 
 def test_what_a_replacement_has_left_is_not_what_is_there() -> None:
