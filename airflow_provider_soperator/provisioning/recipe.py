@@ -73,7 +73,10 @@ class RecipeProvisioner(Provisioner):
             plan = self._planned_end(values, plan, keep_data)
         self._plan = plan
         changes = self._changes = {one.label: one.action for one in plan.news if one.action not in ("no-op", "read")}
-        exists = any(one.action not in ("create", "read") for one in plan.changes)
+        there = plan.standing.difference(_HOLD_DATA)
+        # With data stays what it depends on, such as the check of the variables.
+        is_kept = there != plan.standing
+        exists = any(one.type in there and not (is_kept and one.holds_nothing) for one in plan.changes)
         if plan.is_empty:
             return ProvisioningPlan(plan.summary, changes, exists)
         recipe = workspace.recipe

@@ -241,6 +241,16 @@ def test_a_try_goes_on_with_what_an_earlier_one_has_begun_and_not_with_anything_
     assert of_try().is_begun_by("destroy dag/run/task")
 
 
+def test_what_a_destroyed_cluster_or_a_failed_creation_has_left_is_no_cluster() -> None:
+    jail, step = change("nebius_compute_v1_filesystem", "no-op"), change("terraform_data", "no-op")
+    group = "nebius_mk8s_v1_node_group"
+    half = change(group, "delete", "create", reason="replace_because_tainted")
+    for left in ([half], [jail, step], [jail, half]):
+        assert not planned(*left, change("a", "create"))[0].plan().exists
+    for there in ([step], [jail, change(group, "no-op")], [change(group, "delete", "create")]):
+        assert planned(*there)[0].plan().exists
+
+
 def test_what_a_replacement_has_left_is_not_what_is_there() -> None:
     left = {**change("a", "delete"), "deposed": "1f"}
     provisioner, _ = planned(change("a", "update"), left)
