@@ -31,6 +31,8 @@ _NAMES = {
 }
 #: Names in older recipes of variables that have kept their form.
 _FORMERLY = {"filesystem_jail": "filestore_jail", "filesystem_jail_submounts": "filestore_jail_submounts"}
+#: What types of the newest recipe require; the values are those of its example.
+_DEFAULTS = {"node_local_image_disk": {"enabled": False}, "node_local_jail_submounts": list[Any](), "topology": "flat"}
 #: Variables that identify a recipe for Soperator clusters.
 ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "slurm_login_ssh_root_public_keys")
 #: The published recipe has no outputs; its state has the address of the login nodes here.
@@ -65,7 +67,7 @@ class RecipeProvisioner(Provisioner):
     def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
         workspace = self._workspace
         workspace.init(self._check_needs)
-        values = variables(self._spec, workspace.recipe.variables)
+        values = variables(self._spec, workspace.recipe.fields)
         # Without a refresh it is quick; that of the destruction follows.
         plan = workspace.plan(values, refresh=not destroy)
         self._refuse_another(plan)
@@ -89,7 +91,7 @@ class RecipeProvisioner(Provisioner):
     def _check_needs(self) -> None:
         """Raise if something is missing that Terraform would name only one by one, or late, or wait for forever."""
         recipe = self._workspace.recipe
-        values, env = variables(self._spec, recipe.variables), self._workspace.terraform.env
+        values, env = variables(self._spec, recipe.fields), self._workspace.terraform.env
         needs = RecipeNeeds(recipe, values, env, self._unused_programs)
         missing, doubts = list(needs.missing()), list(needs.doubts())
         if missing:
@@ -271,11 +273,12 @@ def size(group: Mapping[str, Any]) -> int | None:
     return None if said is None else int(said)
 
 
-def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
+def variables(spec: ClusterSpec, known: Mapping[str, Any] | None = None) -> Variables:
     """Variables for the fields that are set; the recipe has defaults for the rest.
 
-    ``known`` are the variables of the recipe, if they could be read.
+    ``known`` are the variables of the recipe with their fields, if they could be read.
     """
+    known = known or {}
     if known and (missing := [name for name in ITS_OWN if name not in known]):
         raise SpecMistake(
             f"this recipe is not for Soperator clusters, or very old: it has no variable {missing[0]}; use the folder "
@@ -290,13 +293,16 @@ def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
         vpc_subnet_id=spec.subnet,
         production=spec.production,
         k8s_version=spec.k8s_version,
-        slurm_nodeset_workers=[_workers(one) for one in spec.nodesets],
+        slurm_nodeset_workers=[_had(_workers(one), known.get("slurm_nodeset_workers")) for one in spec.nodesets],
         slurm_nodeset_system=_service(spec.system),
         slurm_nodeset_controller=_service(spec.controller, size=1),
         slurm_nodeset_login=_service(spec.login, size=1),
         slurm_nodeset_accounting=_service(spec.accounting_nodes),
         slurm_nodeset_nfs=_service(spec.nfs, size=1),
-        slurm_nodesets_partitions=[_partition(one) for one in spec.partitions] or None,
+        slurm_nodesets_partitions=[
+            _had(_partition(one), known.get("slurm_nodesets_partitions")) for one in spec.partitions
+        ]
+        or None,
         filesystem_jail=_filesystem(spec.jail),
         filesystem_jail_submounts=[
             {"name": one.name, "mount_path": one.mount_path, **(_filesystem(one.filesystem) or {})}
@@ -319,8 +325,7 @@ def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
 
 
 def _workers(one: NodeSet) -> Variables:
-    # The type of the variable requires these; the values are those of the recipe's example.
-    always = {"node_local_image_disk": {"enabled": False}, "node_local_jail_submounts": []}
+    always = {name: _DEFAULTS[name] for name in ("node_local_image_disk", "node_local_jail_submounts")}
     if one.platform == RACKED:
         always["nvlink"] = {"enabled": True}
     rendered = given(
@@ -344,6 +349,15 @@ def _workers(one: NodeSet) -> Variables:
         # The recipe's word for it.
         rendered["autoscaling"] = {"enabled": True, "min_size": None}
     return {**always, **_merged(rendered, one.extra, f"node set {one.name}")}
+
+
+def _had(part: Variables, fields: Collection[str] | None) -> Variables:
+    """A part without the defaults for which an older recipe has no field."""
+    return {
+        name: value
+        for name, value in part.items()
+        if fields is None or name in fields or (name, value) not in _DEFAULTS.items()
+    }
 
 
 def _service(one: ServiceNodes | None, **default: int) -> Variables | None:

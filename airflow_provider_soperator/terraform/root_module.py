@@ -22,6 +22,7 @@ from airflow_provider_soperator.values import texts_in
 #: What is to be replaced in an example's values, such as "computefilesystem-<YOUR-FILESTORE-ID>".
 _PLACEHOLDER = re.compile(r"<[A-Z][A-Z0-9 _-]*>")
 _ENDS = (".tf", ".tf.json")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\w-]+|\S')
 _READ = re.compile(r"\.(tf(\.json)?$|sh)")
 _COMMENT = re.compile(r"^[ \t]*(?:#|//).*$", re.MULTILINE)
 _MODULE = re.compile(r'\bsource"?\s*[=:]\s*"(\.{1,2}/[^"]*)"')
@@ -79,19 +80,27 @@ class RootModule:
         envrc = self.folder / ".envrc"
         return self.backend == "local" and envrc.is_file() and "backend_override" in envrc.read_text()
 
-    def check(self, given: Iterable[str]) -> None:
-        """Raise ``TerraformError`` for undeclared variables: Terraform would ignore some of them with a warning."""
-        unknown = [name for name in given if name not in self.variables]
-        if not unknown or not self.is_complete:
-            return
-        if not self.variables:
+    @cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """The fields of each variable's type, each with its own; None for a type without any, or with any name."""
+        said = {name: _fields(str(one["type"])) for name, one in self.blocks("variable") if "type" in one}
+        return {**dict.fromkeys(self.variables), **said}
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Raise ``TerraformError`` for undeclared variables and fields.
+
+        Terraform would ignore some variables with a warning, and all fields without one.
+        """
+        unknown = [name for name in given if name not in self.variables] if self.is_complete else []
+        if unknown and not self.variables:
             raise NOT_A_RECIPE.error(f"{self.folder} declares no variables, so {', '.join(unknown)} cannot be set")
-        near = {name: nearest(name, self.variables) for name in unknown}
-        told = [f"{name} (did you mean {known!r}?)" if known else name for name, known in near.items()]
-        raise UNKNOWN_VARIABLE.error(
-            f"the recipe has no variable {', '.join(told)}",
-            "correct the name, see its variables.tf, or use a version of the recipe that has it",
-        )
+        lost = (one for name, value in given.items() for one in _lost(value, self.fields.get(name), name))
+        for kind, near in (("variable", {one: nearest(one, self.variables) for one in unknown}), ("field", dict(lost))):
+            if told := [f"{name} (did you mean {known!r}?)" if known else name for name, known in near.items()]:
+                raise UNKNOWN_VARIABLE.error(
+                    f"the recipe has no {kind} {', '.join(told)}",
+                    "correct the name, see its variables.tf, or use a version of the recipe that has it",
+                )
 
     def placeholders(self, given: Iterable[str]) -> Iterator[str]:
         """The recipe's own values that were not filled in, of variables that are not ``given``."""
@@ -172,6 +181,46 @@ def _read(path: Path) -> Mapping[str, Any] | None:
     except (ValueError, LarkError):
         return None
     return read if isinstance(read, Mapping) else {}
+
+
+def _fields(said: str) -> Any:
+    """The fields of a type, as those of an object that may be in lists.
+
+    >>> _fields("list(object({a = optional(object({b = string}), {c = 1}), d = map(object({e = any}))}))")
+    {'a': {'b': None}, 'd': None}
+    """
+    found: dict[str, Any] = {"": None}
+    # The object in which a field is, the field, and those around it.
+    into, name, outer, before = found, "", list[tuple[dict[str, Any], str]](), ["", ""]
+    for token in _TOKEN.findall(said[2:-1] if said.startswith("${") else said):
+        if token == "=":
+            name = before[-1].strip('"')
+            into[name] = None
+        elif token in ("(", "{", "["):
+            outer.append((into, name))
+            if token == "{" and before == ["object", "("]:
+                into[name] = {}
+                into = into[name]
+            elif token != "(" or before[-1] == "map":
+                # A default, or a type of which each name is a field.
+                into = {}
+        elif token in (")", "}", "]") and outer:
+            into, name = outer.pop()
+        before = [before[-1], token]
+    return found[""]
+
+
+def _lost(value: Any, fields: Mapping[str, Any] | None, where: str) -> Iterator[tuple[str, str]]:
+    """The fields of a value that its type does not have, each with the name that is most like it."""
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _lost(one, fields, where)
+    elif isinstance(value, Mapping) and fields is not None:
+        for name, one in value.items():
+            if name in fields:
+                yield from _lost(one, fields[name], f"{where}.{name}")
+            else:
+                yield f"{where}.{name}", nearest(name, fields)
 
 
 def _is_override(path: Path) -> bool:

@@ -129,14 +129,27 @@ def test_min_size_all_is_the_recipe_s_null() -> None:
 
 def test_an_older_recipe_gets_its_own_names() -> None:
     said = cluster(jail=Filesystem(size_gib=1), submounts=(Submount("data", "/data", Filesystem(size_gib=1)),))
-    old = variables(said, [*ITS_OWN, "filestore_jail", "filestore_jail_submounts"])
+    old = variables(said, dict.fromkeys([*ITS_OWN, "filestore_jail", "filestore_jail_submounts"]))
     assert {"filestore_jail", "filestore_jail_submounts"} <= old.keys()
     assert not {"filesystem_jail", "filesystem_jail_submounts"} & old.keys()
 
 
+def test_an_older_recipe_is_spared_what_was_not_said() -> None:
+    fields = {**dict.fromkeys(ITS_OWN), "slurm_nodeset_workers": {"name": None}, "slurm_nodesets_partitions": {}}
+
+    def sent(topology: str, **extra: Any) -> tuple[set[str], bool]:
+        partition = PartitionSpec("main", topology=topology)
+        found = variables(cluster(nodesets=(workers(extra=extra),), partitions=(partition,)), fields)
+        return {*found["slurm_nodeset_workers"][0]}, "topology" in found["slurm_nodesets_partitions"][0]
+
+    said = {"name", "size", "resource", "boot_disk"}
+    assert sent("flat") == (said, False)
+    assert sent("tree", node_local_jail_submounts=["a"]) == (said | {"node_local_jail_submounts"}, True)
+
+
 def test_what_is_no_recipe() -> None:
     with pytest.raises(SpecMistake, match=r"recipe is not for Soperator clusters.*no variable company_name"):
-        variables(cluster(), ["name", "region"])
+        variables(cluster(), dict.fromkeys(["name", "region"]))
 
 
 def test_nothing_is_said_twice() -> None:
@@ -150,7 +163,7 @@ def planned(
     *changes: dict[str, Any], is_locked: bool = True, digest: str = "1", **changed: Any
 ) -> tuple[RecipeProvisioner, str]:
     """The provisioner of a cluster after a plan with these changes, and what it says of the plan."""
-    recipe = Mock(variables=(), blocks=lambda kind: (), is_locked=is_locked, is_without_bucket=is_locked)
+    recipe = Mock(fields={}, blocks=lambda kind: (), is_locked=is_locked, is_without_bucket=is_locked)
     workspace = Mock(Workspace, recipe=recipe, recipe_digest=digest)
     workspace.plan.return_value = TerraformPlan.read({"resource_changes": changes})
     provisioner = RecipeProvisioner(cluster(**changed), workspace, logging.getLogger())

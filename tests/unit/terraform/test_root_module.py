@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_sources_are_as_they_mean(tmp_path: Path) -> None:
 def test_of_a_file_with_a_mistake_terraform_says_what_is_wrong(tmp_path: Path) -> None:
     found = recipe(tmp_path, main__tf='variable "a" {}\n', more__tf='variable "b" {\n')
     assert found.variables == ("a",)
-    found.check(["b"])
+    found.check({"b": 1})
 
 
 def test_the_stub_has_what_the_published_recipe_wants() -> None:
@@ -120,11 +121,42 @@ def test_variables_and_modules_in_json(tmp_path: Path) -> None:
 
 def test_a_value_that_no_variable_takes(tmp_path: Path) -> None:
     found = recipe(tmp_path, main__tf='variable "region" {}\nvariable "filesystem_jail" {}\n')
-    found.check(["region"])
+    found.check({"region": {"a": 1}})
     with fails(
         UNKNOWN_VARIABLE, match=r"no variable filestore_jail \(did you mean 'filesystem_jail'\?\), nodes: correct"
     ):
-        found.check(["region", "filestore_jail", "nodes"])
+        found.check(dict.fromkeys(["region", "filestore_jail", "nodes"]))
+
+
+TYPED = """
+variable "nodes" {
+  type = list(object({
+    name   = string
+    policy = optional(object({ ids = optional(list(string)) }), { other = [] })
+    labels = optional(map(object({ value = string })), {})
+    "rest" = any # of which all is known
+    none   = optional(object({}))
+  }))
+}
+variable "anything" {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ({"policies": {}}, r"nodes\.policies \(did you mean 'policy'\?\)"),
+        ({"policy": {"ids": ["a"], "other": []}}, r"nodes\.policy\.other"),
+        ({"none": {"a": 1}, "q": 1}, r"nodes\.none\.a, nodes\.q: correct"),
+    ],
+)
+def test_a_field_that_no_variable_takes(tmp_path: Path, field: dict[str, Any], said: str) -> None:
+    # What Terraform itself would report of another file says nothing of these.
+    found = recipe(tmp_path, main__tf=TYPED, more__tf='variable "b" {\n')
+    known = {"name": "a", "policy": {"ids": []}, "labels": {"a": {"value": "b"}}, "rest": {"a": {}}, "none": {}}
+    found.check({"nodes": [known], "anything": [{"a": 1}]})
+    with fails(UNKNOWN_VARIABLE, match=f"the recipe has no field {said}"):
+        found.check({"nodes": [known, {**known, **field}]})
 
 
 def test_an_override_may_give_a_variable_its_default(tmp_path: Path) -> None:
@@ -139,7 +171,7 @@ def test_no_recipe(tmp_path: Path) -> None:
     with fails(NOT_A_RECIPE, match="there is no folder"):
         RootModule.read(tmp_path / "nowhere")
     with fails(NOT_A_RECIPE, match="declares no variables, so region"):
-        recipe(tmp_path, main__tf="").check(["region"])
+        recipe(tmp_path, main__tf="").check({"region": 1})
 
 
 def test_modules_above_a_recipe_belong_to_it(tmp_path: Path) -> None:
