@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from airflow_provider_soperator.terraform.failures import RECIPE_MISSING, STATE_ELSEWHERE
 from airflow_provider_soperator.terraform.root_module import RootModule, modules_of, reach
@@ -91,8 +92,15 @@ def bring(terraform: Terraform, source: Source, into: Path, workspace: str | Non
             tree, root = _download(terraform, source, Path(staging))
             files = _mirror(tree, root, into, known.get("files", []))
     digest = _digest(into, root, files)
-    note.write_text(json.dumps({"module": module, "root": root, "files": files, "digest": digest}, indent=1))
+    _write(note, module=module, root=root, files=files, digest=digest)
     return into / root, digest
+
+
+def _write(note: Path, **said: Any) -> None:
+    note.parent.mkdir(parents=True, exist_ok=True)
+    new = note.with_suffix(".new")
+    new.write_text(json.dumps(said, indent=1))
+    os.replace(new, note)
 
 
 def _digest(into: Path, root: str, files: list[str]) -> str:
@@ -131,6 +139,8 @@ def _mirror(tree: Path, root: str, into: Path, earlier: list[str], but: Path | N
     """Copy a tree with a recipe over an earlier copy, and return its files."""
     RootModule.read(tree / root)
     files = sorted(_files(tree, but))
+    # If the Airflow worker dies before the copy is complete, it is of no source.
+    _write(into / _NOTE, files=sorted({*earlier, *files}))
     for name in set(earlier) - set(files):
         (into / name).unlink(missing_ok=True)
     for name in files:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.terraform import sources
 from airflow_provider_soperator.terraform.failures import STATE_ELSEWHERE
 from airflow_provider_soperator.terraform.runs import Terraform
 from airflow_provider_soperator.terraform.sources import Source, bring
@@ -71,3 +74,29 @@ def test_the_digest_is_of_what_the_recipe_consists_of(tmp_path: Path) -> None:
         (root / ".terraform.lock.hcl").touch()
         found.append(digest)
     assert [one != before for before, one in pairwise(found)] == [False, False, True, True]
+
+
+def test_a_copy_that_was_not_completed_is_of_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    into = tmp_path / "home/research/recipe"
+    for version, names in (("v1", "abd"), ("v2", "abcd")):
+        (tmp_path / version).mkdir()
+        for name in names:
+            (tmp_path / version / f"{name}.tf").write_text(f"# {version}\n")
+    monkeypatch.setattr(sources, "_download", lambda terraform, source, staging: (tmp_path / source.ref, "."))
+
+    def copy(version: str) -> dict[str, str]:
+        root, _ = bring(Terraform("terraform", {}), Source("git::https://example.org/lib", ref=version), into)
+        return {path.name: path.read_text().strip("# \n") for path in root.glob("*.tf")}
+
+    def die(source: Path, *arguments: Any, **options: Any) -> None:
+        if source.name == "d.tf":
+            raise KeyboardInterrupt
+        shutil.copyfile(source, *arguments)
+
+    into.parent.mkdir(parents=True)
+    copy("v1")
+    with monkeypatch.context() as dying:
+        dying.setattr(shutil, "copy2", die)
+        with pytest.raises(KeyboardInterrupt):
+            copy("v2")
+    assert copy("v1") == dict.fromkeys(("a.tf", "b.tf", "d.tf"), "v1")
