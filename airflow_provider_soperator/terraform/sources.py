@@ -79,7 +79,12 @@ def bring(terraform: Terraform, source: Source, into: Path, workspace: str | Non
     folder, module = source.folder, source.module()
     if folder and not folder.is_dir():
         raise RECIPE_MISSING.error(f"{folder} does not exist")
-    if not folder and source.ref and known.get("module") == module:
+    if folder and source.ref:
+        raise RECIPE_MISSING.error(
+            f"{folder} is a folder, which has no ref {source.ref!r}",
+            "check it out there, or give the repository's address as the source",
+        )
+    if source.ref and known.get("module") == module:
         return into / str(known["root"]), str(known.get("digest", ""))
     if folder:
         tree = reach(folder)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.terraform import sources
-from airflow_provider_soperator.terraform.failures import STATE_ELSEWHERE
+from airflow_provider_soperator.terraform.failures import RECIPE_MISSING, STATE_ELSEWHERE
 from airflow_provider_soperator.terraform.runs import Terraform
 from airflow_provider_soperator.terraform.sources import Source, bring
 from tests.terraform_errors import fails
@@ -51,6 +51,12 @@ def test_a_local_state_is_not_left_behind_unless_it_is_in_use(
     copy(workspace)
     if there == OF_RESEARCH:
         copy("another")
+
+
+def test_a_folder_has_no_version(tmp_path: Path) -> None:
+    (tmp_path / "main.tf").touch()
+    with fails(RECIPE_MISSING, match="is a folder, which has no ref 'v2': check it out there, or"):
+        bring(Terraform("terraform", {}), Source(str(tmp_path), ref="v2"), tmp_path / "copy")
 
 
 def test_the_digest_is_of_what_the_recipe_consists_of(tmp_path: Path) -> None:
