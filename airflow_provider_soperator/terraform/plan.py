@@ -123,9 +123,11 @@ class TerraformPlan:
     drift: tuple[ResourceChange, ...] = ()
     outputs: tuple[str, ...] = ()
     path: Path | None = None
+    #: The folder of the recipe, for commands of a person.
+    root: Path | None = None
 
     @classmethod
-    def read(cls, document: Mapping[str, Any], *, path: Path | None = None) -> TerraformPlan:
+    def read(cls, document: Mapping[str, Any], *, path: Path | None = None, root: Path | None = None) -> TerraformPlan:
         """A plan from ``terraform show -json PLAN``."""
         drift = map(ResourceChange.read, document.get("resource_drift", ()))
         outputs = document.get("output_changes", {}).items()
@@ -134,6 +136,7 @@ class TerraformPlan:
             drift=tuple(one for one in drift if one.action != "no-op"),
             outputs=tuple(name for name, one in outputs if one["actions"] != ["no-op"]),
             path=path,
+            root=root,
         )
 
     @property
@@ -190,7 +193,8 @@ class TerraformPlan:
         told = (f"{one.label} would be {ends[one.action]}{one.why and f' because {one.why}'}" for one in refused)
         remedy = DESTRUCTION_REFUSED.remedy
         if tainted := [one.address for one in refused if one.is_tainted]:
-            remedy = f"{remedy}; one that is in use is kept by `terraform untaint {tainted[0]}` in its workspace"
+            kept = f"`terraform untaint {tainted[0]}` in {self.root}, with the backend's keys in the environment"
+            remedy = f"{remedy}; one that is in use is kept by {kept}"
         raise DESTRUCTION_REFUSED.error(f"rejected, nothing was changed: {'; '.join(told)}", remedy)
 
 

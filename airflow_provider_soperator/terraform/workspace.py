@@ -153,7 +153,7 @@ class Workspace:
             raise UNKNOWN_VARIABLE.error("; ".join(one.words for one in ignored), diagnostics=ignored)
         path = run.folder / runs.PLAN
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
-        plan = TerraformPlan.read(document, path=path)
+        plan = TerraformPlan.read(document, path=path, root=self.root)
         for line in plan.lines() if refresh else ():
             self.log.info("%s", line)
         return plan
@@ -275,7 +275,8 @@ class Workspace:
                     raise STATE_LOCKED.error(
                         f"{lock}, still after {self.lock_timeout:.0f} s",
                         "wait for it to end; if that process has certainly died, run "
-                        f"`terraform force-unlock {lock.id}` in the workspace's folder",
+                        f"`terraform force-unlock {lock.id}` in {self.root}, with the backend's keys in the "
+                        "environment",
                         error.diagnostics,
                     ) from None
 

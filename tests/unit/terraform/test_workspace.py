@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.terraform.failures import NO_WORKSPACES, UNKNOWN_VARIABLE, TerraformError
+from airflow_provider_soperator.terraform.failures import (
+    DESTRUCTION_REFUSED,
+    NO_WORKSPACES,
+    STATE_LOCKED,
+    UNKNOWN_VARIABLE,
+    TerraformError,
+)
 from airflow_provider_soperator.terraform.runs import Terraform
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
@@ -31,6 +38,15 @@ case $1 in
 version) echo "Terraform v1.9.0" ;;
 plan) for one; do case $one in -var-file=*) cat "${one#*=}" >&2 ;; esac; done ;;
 show) echo '{}' ;;
+esac
+"""
+
+
+#: What it answers is in a file; somebody else may be at work in the state.
+ANSWERING = """#!/bin/sh
+case $1 in
+plan) [ ! -e {0}/locked ] || { cat {0}/locked; exit 1; } ;;
+show) cat {0}/shown ;;
 esac
 """
 
@@ -77,3 +93,18 @@ def test_a_task_plans_with_its_own_values_also_if_another_plans_in_the_workspace
     path = one.plan({"size": 1}).path
     assert path is not None
     assert json.loads((path.parent / "err").read_text()) == {"size": 1}
+
+
+def test_a_command_for_a_person_is_told_with_the_folder_in_which_it_works(tmp_path: Path) -> None:
+    workspace = workspace_in(tmp_path, program=ANSWERING.replace("{0}", str(tmp_path)))
+    workspace.init()
+    where = re.escape(f"in {tmp_path}/workspace/recipe, with the backend's keys in the environment")
+    half = {"address": "a.b", "change": {"actions": ["delete", "create"]}, "action_reason": "replace_because_tainted"}
+    (tmp_path / "shown").write_text(json.dumps({"resource_changes": [half]}))
+    plan = workspace.plan({"size": 2})
+    with fails(DESTRUCTION_REFUSED, match=rf"`terraform untaint a\.b` {where}"):
+        plan.refuse_destruction()
+    lock = {"severity": "error", "summary": "Error acquiring the state lock", "detail": "Lock Info:\n  ID: 4711"}
+    (tmp_path / "locked").write_text(json.dumps({"type": "diagnostic", "diagnostic": lock}) + "\n")
+    with fails(STATE_LOCKED, match=f"`terraform force-unlock 4711` {where}"):
+        workspace.plan({"size": 2})
