@@ -133,7 +133,7 @@ PLAN_OUTDATED = Cause(
 #: The state is in another backend than the recipe declares.
 BACKEND_CHANGED = Cause(
     pattern=r"backend (configuration|type) changed|backend initialization required|-migrate-state"
-    r"|unsetting the previous",
+    r"|unsetting the previous|state migration",
 )
 NO_WORKSPACES = Cause(
     'use the workspace "default", and a state of its own for each cluster', pattern=r"workspaces not supported"

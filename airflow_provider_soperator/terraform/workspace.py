@@ -15,6 +15,7 @@ from typing import Any
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform import runs
 from airflow_provider_soperator.terraform.failures import (
+    BACKEND_CHANGED,
     INTERRUPTED,
     NOT_A_RECIPE,
     PLAN_OUTDATED,
@@ -111,6 +112,13 @@ class Workspace:
         try:
             self.terraform.run(*init, cwd=self.root)
         except TerraformError as error:
+            if error.cause is BACKEND_CHANGED:
+                raise BACKEND_CHANGED.error(
+                    error.what,
+                    f"run `terraform init -migrate-state` in {self.root}, with the backend's keys in the environment, "
+                    "or set the backend that it had before",
+                    error.diagnostics,
+                ) from None
             if error.cause is not PROVIDER_OUTDATED:
                 raise
             self.log.info("This release of the recipe needs newer providers: %s", error.what)

@@ -32,6 +32,12 @@ MADE = 1795312535.496482762
         ("Saved plan is stale", "The given plan file can no longer be applied", failures.PLAN_OUTDATED),
         ("Backend configuration changed", 'use "terraform init -reconfigure".', failures.BACKEND_CHANGED),
         ('Backend initialization required, please run "terraform init"', "", failures.BACKEND_CHANGED),
+        ("Error asking for state migration action: input is disabled", "", failures.BACKEND_CHANGED),
+        (
+            "Can't ask approval for state migration when interactive input is disabled.",
+            'Please remove the "-input=false" option and try again.',
+            failures.BACKEND_CHANGED,
+        ),
         ("Unsupported Terraform Core version", "does not support Terraform version 1.11.4", failures.TERRAFORM_TOO_OLD),
         ("Failed to query available provider packages", "Could not retrieve", failures.PROVIDER_MISSING),
         ("Failed to save state", "Error saving state: status code: 403", failures.STATE_NOT_SAVED),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.terraform.failures import (
+    BACKEND_CHANGED,
     DESTRUCTION_REFUSED,
     NO_WORKSPACES,
     STATE_LOCKED,
@@ -42,9 +43,10 @@ esac
 """
 
 
-#: What it answers is in a file; somebody else may be at work in the state.
+#: What it answers is in a file; somebody else may be at work in the state, or it is to be moved.
 ANSWERING = """#!/bin/sh
 case $1 in
+init) [ ! -e {0}/moved ] || { cat {0}/moved >&2; exit 1; } ;;
 plan) [ ! -e {0}/locked ] || { cat {0}/locked; exit 1; } ;;
 show) cat {0}/shown ;;
 esac
@@ -108,3 +110,6 @@ def test_a_command_for_a_person_is_told_with_the_folder_in_which_it_works(tmp_pa
     (tmp_path / "locked").write_text(json.dumps({"type": "diagnostic", "diagnostic": lock}) + "\n")
     with fails(STATE_LOCKED, match=f"`terraform force-unlock 4711` {where}"):
         workspace.plan({"size": 2})
+    (tmp_path / "moved").write_text("\nError: Error asking for state migration action: input is disabled\n")
+    with fails(BACKEND_CHANGED, match=f"`terraform init -migrate-state` {where}, or set the backend that it had"):
+        workspace.init()
