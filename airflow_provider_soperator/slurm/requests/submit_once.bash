@@ -29,6 +29,8 @@ field pasts
 for ((part = 0; part < pasts; part++)); do fields; printf '%s\0' "${list[@]}" >"$work/past.$part" || exit 74; done
 field count
 
+# With it sbatch ends as late as the job, and as it does.
+unset SBATCH_WAIT
 lock=${HOME:-/tmp}/.cache/airflow-soperator
 withdrawals=$lock/withdrawn
 # shellcheck disable=SC2015,SC2174 # whichever of them fails, there is no lock
@@ -101,18 +103,23 @@ submitted=() under_way=() refused=
 # By key: the ids of jobs that were submitted here.
 declare -A new
 [ "$together" != end ] || refused=yes
+# Sets the id that sbatch has printed, after lines of its plugins. It may fail nevertheless: with --wait, as the job does.
+is_accepted() {
+    local said
+    mapfile -t said <"$2"
+    id=${said[*]: -1} id=${id%%;*}
+    [[ $1 = 0 || $id =~ ^[0-9]+$ ]]
+}
 settle() {
-    local one item key process status said
+    local one item key process status id
     for one in "${under_way[@]}"; do
         read -r item key process <<<"$one"
         wait "$process"
         status=$?
-        if [ "$status" = 0 ]; then
-            # Plugins of sbatch may print lines before the id.
-            mapfile -t said <"$files/out.$item"
-            known[$key]=${said[-1]%%;*}
-            alike["=${names[$item]}"]+=:${known[$key]}
-            submitted+=("$item $key ${known[$key]}") new[$key]=${known[$key]}
+        if is_accepted "$status" "$files/out.$item"; then
+            known[$key]=$id new[$key]=$id
+            alike["=${names[$item]}"]+=:$id
+            submitted+=("$item $key $id")
         elif [ -n "$together" ] && grep -Eiq -- "$passing" "$files/err.$item"; then
             # Not rejected: the next try continues from here.
             cat "$files/err.$item" >&2
@@ -161,12 +168,12 @@ folded() {
 # Submits the elements of the array that are left. Where a limit refuses so many, one tells if there is room for any,
 # and then as many follow as are accepted.
 submit_elements() {
-    local left=("$@") size=$# trend='' file=$files/array.$item one id said status
+    local left=("$@") size=$# trend='' file=$files/array.$item one id status
     while [ ${#left[@]} -gt 0 ]; do
         argv[array_place]=--array=$(folded "${left[@]:0:size}")
-        if "${argv[@]}" <"$files/body.$item" >"$file.out" 2>"$file.err"; then
-            mapfile -t said <"$file.out"
-            id=${said[-1]%%;*}
+        "${argv[@]}" <"$files/body.$item" >"$file.out" 2>"$file.err"
+        status=$?
+        if is_accepted "$status" "$file.out"; then
             for one in "${left[@]:0:size}"; do
                 known[${key}_$one]=${id}_$one
                 submitted+=("${item}_$one ${key}_$one ${id}_$one")
@@ -174,7 +181,6 @@ submit_elements() {
             left=("${left[@]:size}")
             case $trend in up) size=$((size * 2)) ;; down) size=$(((size + 1) / 2)) ;; esac
         else
-            status=$?
             if [ "$size" -gt 1 ] && grep -Eiq -- "$limits" "$file.err"; then
                 if [ -z "$trend" ]; then trend=up size=1; else trend=down size=$(((size + 1) / 2)); fi
                 continue

@@ -24,7 +24,7 @@ from airflow_provider_soperator.slurm.requests import submission
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted
 from tests.submissions import new_jobs
-from tests.unit.slurm.machine import COMMANDS, Slurm, keyed, past
+from tests.unit.slurm.machine import COMMANDS, Slurm, keyed, mapped_jobs, past
 
 
 def test_each_key_has_one_job(slurm: Slurm) -> None:
@@ -87,6 +87,18 @@ def test_only_sbatch_rejects_a_job(slurm: Slurm) -> None:
     refused, submitted = slurm.ask(bad.replace(partition="nowhere"), good)
     assert isinstance(refused.error, SubmitRefused)
     assert submitted.id == JobId(1)
+
+
+def test_a_job_that_sbatch_has_waited_for_is_submitted_whatever_its_end(slurm: Slurm) -> None:
+    slurm.put("sbatch", COMMANDS["sbatch"] + "exit 3\n")
+    [job], mapped = new_jobs(), mapped_jobs(2)
+    assert [str(one.id) for one in slurm.ask(job, *mapped)] == ["2", "1_0", "1_1"]
+
+
+def test_the_logins_settings_do_not_make_a_submission_wait_for_the_job(slurm: Slurm) -> None:
+    slurm.variables["SBATCH_WAIT"] = "1"
+    slurm.put("sbatch", '[ -z "$SBATCH_WAIT" ] || { echo "sbatch: error: waits" >&2; exit 1; }' + COMMANDS["sbatch"])
+    assert slurm.ask(*new_jobs()) == (Submitted(JobId(1)),)
 
 
 NO_SPACE = "cannot write: No space left on device"
