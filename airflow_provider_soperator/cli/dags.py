@@ -26,6 +26,7 @@ from airflow_provider_soperator.pipelines.stages import option
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.job import BatchJob, literal_problems
+from airflow_provider_soperator.slurm.job_description import INTERNAL
 from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowRights, WhoAmI
 from airflow_provider_soperator.values import COMMENT, has_template, is_template, path_pairs
 
@@ -190,7 +191,7 @@ def _literals(_: DAG, task: Any) -> Iterator[str]:
     over = getattr(getattr(task, "expand_input", None), "value", None)
     if over is None:
         return
-    names = {field.name for field in dataclasses.fields(BatchJob)} - {"script_file", "extra_args"} | {"sbatch_args"}
+    names = {field.name for field in dataclasses.fields(BatchJob)} - {"extra_args", *INTERNAL} | {"sbatch_args"}
     each = list(over) if isinstance(over, (list, tuple)) else []
     if isinstance(over, Mapping):
         each = [{name: one} for name, of in over.items() if isinstance(of, (list, tuple)) for one in of]

@@ -24,14 +24,15 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.shared import SharedAnswers
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, RateLimit, Share
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
-from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, ReadPieces
+from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, ReadPieces, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListShares, Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
-from airflow_provider_soperator.slurm.requests.submission import MOST, Submitted
+from airflow_provider_soperator.slurm.requests.submission import MOST, Submitted, with_remote_lines
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.transport_errors import NotSupported
@@ -44,6 +45,8 @@ T = TypeVar("T")
 
 #: Seconds for which the cluster's settings are cached.
 _CONFIG_AGE = 600.0
+#: Bytes of a script in which its #SBATCH lines are, and seconds for which tasks with the same one share them.
+_HEAD, _SCRIPT_AGE = 64 << 10, 1.0
 
 #: A broken connection is reopened silently. Slower failures, such as those of Slurm's own commands, are left to the
 #: poller, which reports them.
@@ -143,6 +146,20 @@ class AsyncSlurmClient:
     async def config(self) -> ClusterConfig:
         """The cluster's settings, cached for some minutes."""
         return await self.ask_shared(ShowConfig(), _CONFIG_AGE)
+
+    async def with_lines(self, job: BatchJob) -> BatchJob:
+        """The job with the #SBATCH lines of its script on the cluster, if it has one that can be read."""
+        if job.remote_script is None or job.remote_lines is not None:
+            return job
+        # What cannot be read here, or not be understood, is sbatch's to judge.
+        with contextlib.suppress(FileError, InvalidJob, NotSupported):
+            folder = await self.ask_shared(WorkingFolder(), _CONFIG_AGE)
+            # As sbatch, which looks in PATH after that.
+            path = folder / ("" if job.remote_script.startswith(".") else job.chdir or "") / job.remote_script
+            [head] = await self.ask_shared(ReadPieces((Piece(str(path), 0, _HEAD),)), _SCRIPT_AGE)
+            if head.data:
+                return with_remote_lines(job, head.data.decode(errors="replace"))
+        return job
 
     async def submit(
         self,

@@ -125,6 +125,10 @@ class JobRun:
     def _patient(self) -> AsyncSlurmClient:
         return self.client.patient(self.log) if self.log else self.client
 
+    async def read_lines(self) -> None:
+        """Learn from a script on the cluster what its #SBATCH lines ask for."""
+        self.job = await self._patient.with_lines(self.job)
+
     async def submit(self) -> Submitted:
         """Submit the job. If this is cancelled, only what is under way is completed on the cluster."""
         if self._submission is None:

@@ -72,6 +72,7 @@ class SlurmClient:
 
     ask = _waited(AsyncSlurmClient.ask)
     config = _waited(AsyncSlurmClient.config)
+    with_lines = _waited(AsyncSlurmClient.with_lines)
     submit = _waited(AsyncSlurmClient.submit)
     find = _waited(AsyncSlurmClient.find)
     cancel_keys = _waited(AsyncSlurmClient.cancel_keys)

@@ -13,13 +13,13 @@ from typing import Any
 
 from airflow_provider_soperator.executors.runner import WITHDRAWN
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of
-from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.job_description import INTERNAL, InvalidJob
 from airflow_provider_soperator.slurm.submission_keys import ELEMENTS, SubmissionKey, readable_name
 
 #: Fields that are the executor's own.
 _FIXED = frozenset(
     ("args", "array", "array_limit", "command", "error", "extra_args", "het", "name", "output", "remote_script")
-) | {"requeue", "script", "script_file"}
+) | {"requeue", "script", *INTERNAL}
 #: Tasks that ask for the same and go on their own, each under its name; of more an array is made.
 MOST_ALONE = 20
 #: Not a field of the job: how many tasks may share one.

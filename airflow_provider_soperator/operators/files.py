@@ -58,7 +58,7 @@ class JobFiles:
         with self._client() as client:
             # Below the folder in which it is submitted.
             working = client.ask(WorkingFolder()) / (asked_for(job).chdir or "")
-            if earlier and (adopted := client.find(job, earlier, since=since)):
+            if earlier and (adopted := client.find(client.with_lines(job), earlier, since=since)):
                 if files:
                     self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted.id)
                 return

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["SbatchOperator", "retry"]
 
 #: Fields of a job that are parameters of the operator under other names.
-_OWN = {"script", "script_file", "extra_args"}
+_OWN = {"script", "extra_args", *job_description.INTERNAL}
 #: What an Airflow worker calls of a class before the job is submitted.
 _AT_THE_START = ("execute", "prepare", "render_template_fields", "_make", "_trigger")
 _OPTIONS = tuple(field.name for field in dataclasses.fields(BatchJob) if field.name not in _OWN)
@@ -210,12 +210,16 @@ class SbatchOperator(WaitingOperator):
 
     def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
         """The job for another task to submit under this key, with its files on the cluster if it ``uploads``."""
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.work.sbatch import job_for
 
         self._make(context, key)
         job = job_for(context["ti"], self.script, self.job)
         if uploads and (self.upload or self.download):
             self._files(context).upload(self.upload, job, downloads=self.download)
+        if uploads and job.remote_script is not None:
+            with SlurmHook(self.slurm_conn_id).client() as slurm:
+                return slurm.patient(self.log).with_lines(job)
         return job
 
     def execute(self, context: Context) -> Any:

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from airflow_provider_soperator.slurm.job_description import BY_LONG, OPTIONS, Option
@@ -34,6 +35,11 @@ class Component:
     lines: dict[str, int] = field(default_factory=dict)
 
 
+def head(script: str) -> Iterator[str]:
+    """The lines before the first command, which comes soon in a large script."""
+    return takewhile(lambda line: line.strip(_SPACE)[:1] in ("", "#"), io.StringIO(script))
+
+
 def read(script: str) -> list[Component]:
     """Read the components of a script's #SBATCH lines: one, and one more for each "#SBATCH hetjob".
 
@@ -42,13 +48,9 @@ def read(script: str) -> list[Component]:
     """
     components = [Component()]
     words: list[tuple[int, str]] = []
-    # Line by line: the first command of a large script comes soon.
-    for number, line in enumerate(io.StringIO(script), start=1):
+    for number, line in enumerate(head(script), start=1):
         magic = next((word for word in _MAGIC if line.startswith(word)), None)
         if magic is None:
-            if (bare := line.strip(_SPACE)) and not bare.startswith("#"):
-                # The first command.
-                break
             continue
         rest = line[len(magic) :].rstrip("\n").lstrip(_SPACE)
         if _SEPARATOR.match(rest):

@@ -109,7 +109,7 @@ def _plain_field(name: str, value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return dict(value)
-    if name in ("command", "args", "extra_args"):
+    if name in ("command", "args", "by_default", "extra_args"):
         return list(value)
     if name == "array":
         return array_text(value)
@@ -387,11 +387,10 @@ def _environment(job: JobDescription) -> Iterator[str]:
 
 def _script_lines(job: JobDescription) -> Iterator[str]:
     """Problems of the script's own #SBATCH lines, alone and with the job's fields."""
-    text = sbatch_arguments.body(job)
-    if text is None:
+    if sbatch_arguments.body(job) is None and job.remote_lines is None:
         return
     try:
-        components = directives.read(text)
+        components = directives.read(sbatch_arguments.lines(job))
     except directives.DirectiveError as problem:
         yield f"script: {problem}"
         return

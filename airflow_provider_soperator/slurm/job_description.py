@@ -200,6 +200,9 @@ class JobDescription:
     script_file: ScriptFile | None = None
     #: A path on the cluster.
     remote_script: str | None = None
+    #: The #SBATCH lines there, once they are read, and the fields that give way to them: names that were made for it.
+    remote_lines: str | None = None
+    by_default: Sequence[str] = ()
     #: Arguments of the script.
     args: Sequence[str] = ()
 
@@ -344,11 +347,11 @@ class JobDescription:
         shown = []
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
-            if value is None or (not value and each.name in ("args", "env", "extra_args", "het")):
+            if value is None or (not value and each.name in ("args", "by_default", "env", "extra_args", "het")):
                 continue
             if each.name == "env":
                 shown.append(f"env=<{', '.join(value)}>")
-            elif each.name in ("script", "script_file"):
+            elif each.name in ("script", "script_file", "remote_lines"):
                 text = value if isinstance(value, str) else value.text
                 shown.append(f"{each.name}=<{len(text)} characters>")
             else:
@@ -393,6 +396,8 @@ PER_COMPONENT = frozenset(
 )
 
 BY_LONG: Mapping[str, Option] = {option.long: option for option in OPTIONS}
+#: Fields that are no parameters: the provider sets them.
+INTERNAL = frozenset({"script_file", "remote_lines", "by_default"})
 FIELDS: tuple[str, ...] = tuple(dict.fromkeys(option.field for option in OPTIONS))
 
 

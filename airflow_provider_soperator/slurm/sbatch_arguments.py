@@ -41,6 +41,11 @@ def body(job: JobDescription) -> str | None:
     return None
 
 
+def lines(job: JobDescription) -> str:
+    """The text with the #SBATCH lines; empty for a file on the cluster that is not read yet."""
+    return body(job) or job.remote_lines or ""
+
+
 def values(job: JobDescription) -> Mapping[str, Any]:
     """The fields' values for the option table: with GPU type, array limit and default name."""
     found = {field: getattr(job, field) for field in FIELDS}
@@ -130,10 +135,9 @@ class Submission:
 
 def with_script_environment(job: Job) -> Job:
     """The job with the variables and the `--export` of its script, which its own `--export` would override."""
-    text = body(job)
-    if not job.env or job.export is not None or text is None:
+    if not job.env or job.export is not None:
         return job
-    said = directives.read(text)[0].fields
+    said = directives.read(lines(job))[0].fields
     if "export" not in said:
         return job
     env: Mapping[str, str] = {**said.get("env", {}), **job.env}
@@ -226,7 +230,7 @@ def build_payload(job: JobDescription, version: str, user: str = "", home: str =
 
 def components(job: JobDescription) -> list[JobDescription]:
     """The job and its other components, with the options of their fields, #SBATCH lines and extra words."""
-    first, *others = directives.read(body(job) or "")
+    first, *others = directives.read(lines(job))
     # As with sbatch, the job's own options apply to each component of its script.
     own = job.replace(env={}, het=())
     found = [with_lines(job, first), *(with_lines(own, part) for part in others), *map(with_lines, job.het)]

@@ -70,7 +70,10 @@ def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
     asked = asked_for(job)
     instance = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
     file = f"{output_path(*instance)}-{'%j' if asked.array is None else '%A_%a'}.out"
-    return job.replace(name=asked.name or readable_name(*instance), output=asked.output or file, error=asked.error)
+    name, output = asked.name or readable_name(*instance), asked.output or file
+    # Also in those of a script on the cluster, which are read where the job is submitted.
+    ours = tuple(one for one in ("name", "output") if job.remote_script is not None and getattr(asked, one) is None)
+    return job.replace(name=name, output=output, error=asked.error, by_default=ours)
 
 
 def keys_of(context: Context, retries: int) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
@@ -138,6 +141,7 @@ async def follow(
 
     ``way`` says how the cluster is reached.
     """
+    await run.read_lines()
     log.info("Job%s: %s", way, shlex.join(sbatch_arguments.command_line(run.job)))
     submitted = await run.submit()
     assert submitted.id is not None

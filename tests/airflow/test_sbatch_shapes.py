@@ -52,7 +52,8 @@ SbatchOperator(task_id="live_deferred", script="{HELD}", time_limit=60, deferrab
 def start(stack: Stack, slurm: Cluster) -> Run:
     """All shapes in one run, which is over but for the jobs that are to run while others look."""
     slurm.run("sh", "-c", "echo 'echo from within' >/root/inner.sh")
-    slurm.run("sh", "-c", 'printf \'#!/bin/bash\\nprintf "%%s|" "$@"\\n\' >/root/remote.sh')
+    own = "#SBATCH --job-name=there --error=/root/there-%%j.err\\necho late >&2"
+    slurm.run("sh", "-c", f'printf \'#!/bin/bash\\n{own}\\nprintf "%%s|" "$@"\\n\' >/root/remote.sh')
     # Airflow's own defaults apply to the options of a job as they do to those of a task.
     options = "default_args={'poll_interval': 1, 'time_limit': 5}"
     return stack.add_dag("shapes", TASKS, files=FILES, dag_options=options).trigger()
@@ -79,8 +80,11 @@ def test_a_file_beside_the_dag_is_a_template_and_keeps_what_it_says(run: Run) ->
     assert result["output"] == f"/root/own-{result['job_id']}.out"
 
 
-def test_a_script_on_the_cluster_is_no_template(run: Run) -> None:
-    assert any(line.startswith("a b|") for line in lines(run, "remote"))
+def test_a_script_on_the_cluster_is_no_template_and_keeps_what_it_says(run: Run) -> None:
+    said = lines(run, "remote")
+    assert any(line.startswith("a b|") for line in said)
+    assert "stderr: late" in said
+    assert run.xcom("remote")["name"].startswith("there.af-")
 
 
 def test_a_command_is_words_or_a_line(run: Run) -> None:

@@ -49,6 +49,47 @@ def test_a_job_for_another_cluster_is_not_submitted_there(script: str | None, mo
     assert run_without_waiting(job_run(slurm, job=own).submit(), monkeypatch).id
 
 
+ON_CLUSTER = BatchJob(remote_script="/jobs/fit.sh", name="fit")
+
+
+@pytest.mark.parametrize("line", ["-W", "--wait", "--parsable"])
+def test_options_in_a_script_on_the_cluster_that_would_hide_the_job_are_refused(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(accounting=[])
+    slurm.files["/jobs/fit.sh"] = f"#!/bin/sh\n#SBATCH {line}\nfit\n".encode()
+    run = job_run(slurm, job=ON_CLUSTER)
+    run_without_waiting(run.read_lines(), monkeypatch)
+    with pytest.raises(InvalidJob, match=r"script: line 2: --\w+ cannot be used: "):
+        run_without_waiting(run.submit(), monkeypatch)
+    assert slurm.queue == []
+
+
+def test_tasks_with_one_script_on_the_cluster_read_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(accounting=[])
+    slurm.files["/jobs/fit.sh"] = b"#!/bin/sh\n#SBATCH --error=fit.err\n" + b"fit\n" * 100_000
+
+    async def read() -> list[BatchJob]:
+        client = AsyncSlurmClient(slurm)
+        return await asyncio.gather(*(client.with_lines(ON_CLUSTER) for _ in range(1000)))
+
+    jobs = run_without_waiting(read(), monkeypatch)
+    assert {(job.error, job.remote_lines) for job in jobs} == {("fit.err", "#!/bin/sh\n#SBATCH --error=fit.err\n")}
+    assert slurm.reads == 1
+
+
+@pytest.mark.parametrize("text", [None, b"", b"#!/bin/sh\n#SBATCH --of-a-plugin 7\n"])
+def test_a_script_on_the_cluster_that_cannot_be_read_is_left_to_sbatch(
+    text: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(accounting=[])
+    if text is not None:
+        slurm.files["/jobs/fit.sh"] = text
+    run = job_run(slurm, job=ON_CLUSTER)
+    run_without_waiting(run.read_lines(), monkeypatch)
+    assert run.job == ON_CLUSTER
+
+
 # ------------------------------------------------------------------------ a number that Slurm has given to another job
 
 

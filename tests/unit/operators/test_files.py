@@ -18,6 +18,7 @@ from airflow_provider_soperator.operators import files
 from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.files import Match, WorkingFolder
+from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.job_reports import report_of
@@ -47,6 +48,9 @@ class Cluster:
             return PurePosixPath("/home/ann")
         assert isinstance(request, Match)
         return self.matches
+
+    def with_lines(self, job: BatchJob) -> BatchJob:
+        return job
 
     def find(self, *_: Any, **__: Any) -> Submitted | None:
         return self.earlier

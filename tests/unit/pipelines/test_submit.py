@@ -18,10 +18,11 @@ from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.pipelines.plan import AHEAD, TRY
 from airflow_provider_soperator.slurm.errors import LimitExceeded, SubmitRefused, TogetherRefused
+from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for, dependency_of, with_remote_lines
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from tests.unit.operators.dags import job
 from tests.unit.operators.task_runs import TaskRun
@@ -31,14 +32,20 @@ class Cluster:
     """Accepts all jobs, and notes what it is asked for."""
 
     def __init__(self) -> None:
+        self.jobs: Sequence[BatchJob] = ()
         self.names: list[str] = []
         self.since: Any = None
         self.cancelled: set[str] = set()
         #: The keys of jobs in the queue.
         self.queue: dict[SubmissionKey, str] = {}
+        #: The text of each script there.
+        self.lines = ""
+
+    def with_lines(self, job: BatchJob) -> BatchJob:
+        return with_remote_lines(job, self.lines)
 
     def submit_together(self, jobs: Any, *, since: Any) -> Any:
-        self.names, self.since = [one.name for one in jobs], since
+        self.jobs, self.names, self.since = jobs, [one.name for one in jobs], since
         return tuple(Submitted(JobId(number)) for number, _ in enumerate(jobs, 101))
 
     def patient(self, _: Any) -> Cluster:
@@ -69,10 +76,10 @@ def told(states: Mapping[str, Any]) -> Callable[..., Mapping[str, Any]]:
 class Pipeline:
     """A pipeline of two jobs, whose tasks have not yet run."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **of_second: Any) -> None:
         with DAG("d", schedule=None) as self.dag, SbatchPipeline("p"):
             first = job("a", deferrable=True, retries=1)
-            first >> job("b", deferrable=True)
+            first >> job("b", deferrable=True, **of_second)
             first >> afterany() >> job("late")
         self.cluster = Cluster()
 
@@ -86,9 +93,9 @@ class Pipeline:
 
     def submit(self, run: TaskRun) -> set[str]:
         """The keys of the jobs that a try submits."""
-        queue = self.cluster.queue
+        queue, lines = self.cluster.queue, self.cluster.lines
         self.cluster.__init__()  # type: ignore[misc]
-        self.cluster.queue = queue
+        self.cluster.queue, self.cluster.lines = queue, lines
         submit: Any = self.dag.get_task("p.submit")
         submit.execute({**run.begin(), "params": {}, "dag": self.dag})
         return {key.text for name in self.cluster.names if (key := key_of(name))}
@@ -109,6 +116,17 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 def test_the_log_names_the_jobs_that_come_later(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline.submit(TaskRun("p.submit"))
     assert "p.late is not submitted ahead: its task does that, after p.a" in capsys.readouterr().out
+
+
+def test_the_lines_of_a_script_on_the_cluster_hold_beside_what_is_set_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(monkeypatch, remote_script="/jobs/b", command=None)
+    pipeline.cluster.lines = "#!/bin/sh\n#SBATCH -J theirs --dependency=singleton --comment=theirs\n"
+    pipeline.submit(TaskRun("p.submit"))
+    first, second = pipeline.cluster.jobs
+    assert str(second.name).startswith("theirs.af-")
+    waits = dependency_of(second)
+    assert (waits.is_singleton, waits.keys) == (True, (key_of(str(first.name)),))
+    assert asked_for(second).comment == "theirs"
 
 
 @pytest.mark.parametrize("airflow", ["no state", "3.3", "3.4"])

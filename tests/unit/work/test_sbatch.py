@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, expand_filename
+from airflow_provider_soperator.slurm.requests.submission import asked_for, with_remote_lines
 from airflow_provider_soperator.work.sbatch import job_for
 
 #: The most that Linux takes for one name.
@@ -52,6 +54,26 @@ def test_names_in_further_words_win_too() -> None:
     job = job_for(task(20), None, {"command": "true", "extra_args": words})
     assert job.problems() == []
     assert (job.name, job.output, list(job.extra_args)) == ("x", "x.out", ["--of-a-plugin"])
+
+
+def test_names_in_a_script_on_the_cluster_win_once_they_are_read() -> None:
+    job = job_for(task(20), None, {"remote_script": "/jobs/fit.sh", "comment": "ours"})
+    ours = (job.name, job.output)
+    for text, names in (
+        (
+            "#!/bin/sh\n\n# A note.\n#SBATCH -J fit -o fit.out\n#SBATCH -e fit.err --comment=theirs\n",
+            ("fit", "fit.out"),
+        ),
+        ("#!/bin/sh\necho\n#SBATCH -J fit\n", ours),
+        ("#!/bin/sh\n#SBATCH --array=1-3\n", (ours[0], str(ours[1]).replace("%j", "%A_%a"))),
+    ):
+        read = with_remote_lines(job_of(fields_of(job)), text)
+        assert (read.name, read.output, read.by_default) == (*names, ())
+        assert (read.error, asked_for(read).comment) == ("fit.err" if names[0] == "fit" else None, "ours")
+        assert text.startswith(read.remote_lines or "")
+    given = job_for(task(20), None, {"remote_script": "/jobs/fit.sh", "name": "ours", "output": "a-%j.out"})
+    read = with_remote_lines(given, "#!/bin/sh\n#SBATCH -J fit -o fit.out --array=1-3\n")
+    assert (read.name, read.output) == ("ours", "a-%j.out")
 
 
 @pytest.mark.parametrize("nothing", ["", "None", None])
