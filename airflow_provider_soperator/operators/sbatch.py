@@ -318,9 +318,10 @@ class SbatchOperator(WaitingOperator):
         from airflow_provider_soperator.work.sbatch import job_for
 
         fields, job = self.job, job_for(context["ti"], self.script, self.job)
-        steps = earlier_jobs(job, earlier, submitted_since(context["dag_run"].start_date))
-        with SlurmHook(self.slurm_conn_id).client() as slurm:
-            ends = run_steps(steps, slurm.patient(self.log).ask)
+        with SlurmHook(self.slurm_conn_id).client() as shared:
+            slurm = shared.patient(self.log)
+            job = slurm.with_lines(job)
+            ends = run_steps(earlier_jobs(job, earlier, submitted_since(context["dag_run"].start_date)), slurm.ask)
         for end in ends:
             if end is None:
                 self.log.warning("Slurm knows no job of an earlier try (any more): it changes nothing in this one")

@@ -48,17 +48,20 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
             @contextmanager
             def client(self) -> Iterator[Any]:
                 def of(client: AsyncSlurmClient) -> Any:
-                    def ask(request: Any) -> Any:
-                        return run_without_waiting(client.ask(request), monkeypatch)
+                    def waited(method: Any) -> Any:
+                        return lambda given: run_without_waiting(method(given), monkeypatch)
 
-                    return SimpleNamespace(ask=ask, patient=lambda log: of(client.patient(log)))
+                    ask, with_lines = waited(client.ask), waited(client.with_lines)
+                    return SimpleNamespace(ask=ask, with_lines=with_lines, patient=lambda log: of(client.patient(log)))
 
                 yield of(AsyncSlurmClient(slurm))
 
         monkeypatch.setattr(hooks, "SlurmHook", Hook)
-        task = SbatchOperator(task_id="t", command="true", on_finish=policy, **fields)
+        body = {} if "remote_script" in fields else {"command": "true"}
+        task = SbatchOperator(task_id="t", on_finish=policy, **body, **fields)
         context: Any = {"ti": task_instance(tries), "dag_run": SimpleNamespace(start_date=None)}
-        return {name: value for name, value in task._changed(context, KEYS[: tries - 1]).items() if name != "command"}
+        found = task._changed(context, KEYS[: tries - 1]).items()
+        return {name: value for name, value in found if name not in ("command", "remote_script")}
 
     return made
 
@@ -93,6 +96,18 @@ def test_each_earlier_end_counts_for_what_it_was(changed: Any) -> None:
         accounting=[past("7", "OUT_OF_MEMORY", name=named(KEYS[0]))],
     )
     assert changed(slurm, 4, mem="1G") == {"mem": 2048, "exclude": "worker-[2-3]"}
+
+
+def test_the_lines_of_a_script_on_the_cluster_count(changed: Any) -> None:
+    lines = b"#!/bin/sh\n#SBATCH -J fit --mem-per-cpu=2G --exclude=worker-0\n"
+    slurm = Slurm(
+        queued("7", "OUT_OF_MEMORY", name=KEYS[0].name("fit"), tres="cpu=8,mem=64G,node=1"),
+        queued("8", "NODE_FAIL", name=KEYS[1].name("fit"), nodelist="worker-1"),
+        accounting=[],
+    )
+    slurm.files["/root/jobs/fit"] = lines
+    given = {"remote_script": "fit", "chdir": "jobs"}
+    assert changed(slurm, 3, **given) == {"chdir": "jobs", "mem_per_cpu": 4096, "exclude": "worker-[0-1]"}
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETED", "CANCELLED"])
