@@ -42,7 +42,7 @@ _FLAGS = sorted({one.field for one in job_description.OPTIONS if one.constant is
 _TRUTH = {"true": True, "false": False, "none": None}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_GPUS = re.compile(r"(?:[A-Za-z][\w.-]*:)?\d+(?:,(?:[A-Za-z][\w.-]*:)?\d+)*")
+_GPUS = re.compile(r"(?:\w[\w.-]*:)?\d+(?:,(?:\w[\w.-]*:)?\d+)*")
 _NODES = re.compile(r"\d+[kKmM]?(?:-\d+[kKmM]?)?|\d+(?:-\d+(?::\d+)?)?(?:,\d+(?:-\d+(?::\d+)?)?)*")
 
 

@@ -20,6 +20,7 @@ GOOD: list[dict[str, Any]] = [
     {"array": "1-10:2%3"},
     {"dependency": "afterok:1:2_3:4_*,after:5+10,singleton"},
     {"dependency": "afterok:1?afternotok:2"},
+    {"gpus_per_node": "1g.10gb:2,h100:1", "gpus": 1, "gpu_type": "4090"},
     {"signal": "B:USR1@120"},
     {"signal": Signal(10, reservation=True)},
     {"signal": 10},
