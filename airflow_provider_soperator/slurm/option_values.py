@@ -157,10 +157,10 @@ class Signal:
 
     @classmethod
     def parse(cls, text: str) -> Signal:
-        found = re.fullmatch(r"(?:(?P<flags>[BR]{1,2}):)?(?P<name>[A-Za-z0-9]+)(?:@(?P<seconds>\d+))?", text)
+        found = re.fullmatch(r"(?:(?P<flags>[BR]{1,2}):)?(?P<name>[A-Z0-9]+)(?:@(?P<seconds>\d+))?", text.upper())
         if found is None:
             raise ValueError(f"{text!r} is not a signal: write [R][B:]NAME[@SECONDS], such as B:USR1@120")
-        name = found["name"].upper().removeprefix("SIG")
+        name = found["name"].removeprefix("SIG")
         flags = found["flags"] or ""
         return cls(int(name) if name.isdecimal() else name, int(found["seconds"] or 60), "B" in flags, "R" in flags)
 

@@ -22,6 +22,7 @@ GOOD: list[dict[str, Any]] = [
     {"dependency": "afterok:1?afternotok:2"},
     {"gpus_per_node": "1g.10gb:2,h100:1", "gpus": 1, "gpu_type": "4090"},
     {"signal": "B:USR1@120"},
+    {"signal": "rb:usr1@60"},
     {"signal": Signal(10, reservation=True)},
     {"signal": 10},
     {"time_limit": "UNLIMITED", "time_min": timedelta(hours=1)},
