@@ -196,13 +196,23 @@ class SbatchOperator(WaitingOperator):
         if "script" not in hidden and isinstance(script, str) and not script.startswith("#!") and "\n" not in script:
             why = "a script's text begins with #!, its file ends in .sh or .sbatch"
             if script.endswith(SCRIPTS):
-                why = f"there is no such file beside the DAG ({self.dag.folder})"
+                why = self._why_not_read(script)
             found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
         found += shell_for_jinja({"script": self.script, "command": said.get("command")}, self.get_template_env)
         if found:
             raise InvalidJob([f"{self.task_id}: {problem.replace('extra_args:', 'sbatch_args:')}" for problem in found])
         if self.result and said.get("array") is not None and "array" not in hidden:
             check_elements(self.result, said["array"], said.get("output"))
+
+    def _why_not_read(self, script: str) -> str:
+        """Airflow only logs why it has left the name of a file."""
+        try:
+            self.get_template_env().get_template(script)
+        except UnicodeError as error:
+            return f"it is no text in UTF-8 ({error}): save it as such"
+        except OSError:
+            pass
+        return f"there is no such file beside the DAG ({self.dag.folder})"
 
     def _body(self) -> Any:
         """The script as far as it is known when the DAG is parsed."""

@@ -199,7 +199,8 @@ def _body(job: JobDescription) -> Iterator[str]:
 
 def _script(field: str, text: str) -> Iterator[str]:
     if not text.startswith("#!"):
-        yield f"{field}: its first line must begin with #! and a program, such as #!/bin/bash"
+        mark = "; before it is a byte order mark (U+FEFF): save it without" if text.startswith("\ufeff") else ""
+        yield f"{field}: its first line must begin with #! and a program, such as #!/bin/bash{mark}"
     if "\0" in text:
         yield f"{field}: Slurm rejects scripts with NUL characters"
     if "\r\n" in text:

@@ -107,6 +107,12 @@ def test_a_script_may_be_a_path(tmp_path: Path) -> None:
     parsed(script=Path("fit.sbatch"), folder=tmp_path)
 
 
+def test_a_script_in_another_encoding(tmp_path: Path) -> None:
+    (tmp_path / "latin.sh").write_bytes(b"#!/bin/sh\n# gr\xfc\xdfe\n")
+    with pytest.raises(InvalidJob, match=r"script='latin\.sh': it is no text in UTF-8 \(.*\): save it as such"):
+        parsed(script="latin.sh", folder=tmp_path)
+
+
 def test_a_state_may_be_one_text() -> None:
     assert SlurmJobSensor(task_id="a", job_id="7", target_states="RUNNING").target_states == ("RUNNING",)
 

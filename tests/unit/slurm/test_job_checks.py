@@ -51,6 +51,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"command": "a\0b"}, "command: Slurm rejects scripts with NUL"),
     ({"command": ["a", "b\ud800"]}, "command: 'b\\ud800' cannot be encoded"),
     ({"command": None, "script": "echo no shebang"}, "script: its first line must begin with #!"),
+    ({"command": None, "script": "\ufeff#!/bin/sh\n"}, "such as #!/bin/bash; before it is a byte order mark (U+FEFF)"),
     ({"command": None, "script": "#!/bin/sh\r\ntrue\r\n"}, "script: Slurm rejects scripts with DOS line ends"),
     ({"command": None, "script_file": ScriptFile("a", "true")}, "script_file: its first line"),
     ({"command": None, "remote_script": "-x"}, "remote_script: '-x' must be a path"),
