@@ -149,12 +149,12 @@ def alike(findings: Mapping[str, Sequence[Finding]]) -> list[tuple[Finding, list
     ]
 
 
-def courses(figures: Mapping[str, Kept], nodes: Sequence[str], tolerance: float = 0.1) -> list[Course]:
+def courses(figures: Mapping[str, Kept], nodes: Sequence[str]) -> list[Course]:
     """The figures of these nodes over time, of each check those of slow nodes first."""
     names, found = frozenset(nodes), list[Course]()
     for check, kept in figures.items():
         mine = {node: runs for node, runs in kept.items() if node in names}
-        slow = {one.node for one in slower(check, mine, tolerance)}
+        slow = {one.node for one in slower(check, mine, Observations.tolerance)}
         in_order = sorted(mine, key=lambda name: (name not in slow, name.rpartition("-")[0], len(name), name))
         each = (
             (node, figure) for node in in_order for figure in sorted({name for _, run in mine[node] for name in run})

@@ -239,12 +239,12 @@ class Tokens:
         self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
 
 
-async def minted(key: bytes, user: str, lifespan: timedelta = LIFESPAN) -> str:
+async def minted(key: bytes, user: str) -> str:
     """A token made from the cluster's own key (HS256), for any user."""
     import jwt
 
     now = int(time.time())
-    return jwt.encode({"sun": user, "iat": now, "exp": now + int(lifespan.total_seconds())}, key, algorithm="HS256")
+    return jwt.encode({"sun": user, "iat": now, "exp": now + int(LIFESPAN.total_seconds())}, key, algorithm="HS256")
 
 
 async def fetched(over: Callable[[], Transport], user: str = "") -> str:

@@ -22,7 +22,6 @@ from airflow_provider_soperator.slurm.requests import (
     PowerDownMode,
     PowerUp,
     Request,
-    ResumeNodes,
     Undrain,
 )
 from airflow_provider_soperator.slurm.states import NodeFlag, NodeState
@@ -102,11 +101,10 @@ def test_a_node_powers_up(way: Way, cluster: Cluster) -> None:
 
 
 def test_a_drain_is_taken_back(way: Way, cluster: Cluster) -> None:
-    for back in (Undrain(("worker-0",)), ResumeNodes(("worker-0",))):
-        way.ask(Drain(("worker-0",), "for a moment"))
-        assert the_node(cluster, "worker-0").state.has(NodeFlag.DRAIN)
-        way.ask(back)
-        assert not the_node(cluster, "worker-0").state.has(NodeFlag.DRAIN)
+    way.ask(Drain(("worker-0",), "for a moment"))
+    assert the_node(cluster, "worker-0").state.has(NodeFlag.DRAIN)
+    way.ask(Undrain(("worker-0",)))
+    assert not the_node(cluster, "worker-0").state.has(NodeFlag.DRAIN)
 
 
 def test_refusals_are_those_of_the_commands(way: Way) -> None:

@@ -14,7 +14,6 @@ from airflow_provider_soperator.slurm.requests import (
     PowerDown,
     PowerDownMode,
     PowerUp,
-    ResumeNodes,
     Undrain,
 )
 from airflow_provider_soperator.slurm.states import JobBase
@@ -88,7 +87,7 @@ def test_soperators_reasons_are_known_and_not_ours(cluster: Cluster) -> None:
     assert known.heals
     assert not node_conditions.is_ours(drained)
     assert not drained.is_usable
-    ask(cluster, ResumeNodes(("worker-0",)))
+    ask(cluster, Undrain(("worker-0",)))
     wait_node(cluster, lambda node: node.is_usable, "worker-0")
 
 

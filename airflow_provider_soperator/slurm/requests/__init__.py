@@ -33,7 +33,6 @@ from airflow_provider_soperator.slurm.requests.nodes import (
     PowerDown,
     PowerDownMode,
     PowerUp,
-    ResumeNodes,
     Undrain,
     UpdateReservation,
 )

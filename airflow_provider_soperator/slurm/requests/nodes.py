@@ -188,15 +188,6 @@ class Undrain(NodeOrder):
     state = "undrain"
 
 
-class ResumeNodes(NodeOrder):
-    """Return nodes to service, whether they are drained, down or failed.
-
-    A node that powers down counts as powered down at once, before its machine is gone.
-    """
-
-    state = "resume"
-
-
 @dataclass(frozen=True)
 class ListPartitions(Request[tuple[Partition, ...]]):
     """List all partitions, including hidden ones."""
