@@ -26,16 +26,12 @@ class Node:
     reason_user: str = ""
     reason_since: datetime | None = None
     comment: str = ""
-    extra: str = ""
     features: tuple[str, ...] = ()
     gres: str = ""
     gres_used: str = ""
     cpus: int = 0
     #: In MiB.
     memory: int = 0
-    address: str = ""
-    #: Version of its slurmd; empty while it has none.
-    version: str = ""
     #: Name of its machine in the cloud, and when that was booted, as its slurmd has reported it. Slurm 26.05 does not
     #: learn the machine of a node that it has powered up.
     instance: str = ""
@@ -135,7 +131,6 @@ class Reservation:
     flags: frozenset[str] = frozenset()
     users: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
-    partition: str = ""
     is_active: bool = False
     comment: str = ""
 

@@ -49,12 +49,12 @@ class ListNodes(Request[tuple[Node, ...]]):
 
 _NOT_FOUND = re.compile(r"^Node (\S+) not found$", re.MULTILINE)
 _NAME = "NodeName="
-#: Lines that are one free text.
+#: Lines that are one free text; further lines of each are not those of a reason.
 _TEXTS = frozenset({"Reason", "Comment", "Extra"})
 #: Lines that are read, by their first fields. What else they begin with depends on the node.
 _LINES = _TEXTS | {
-    *("CPUAlloc", "AvailableFeatures", "Gres", "GresUsed", "NodeAddr", "NodeHostName", "BcastAddr", "Port", "Version"),
-    *("RealMemory", "State", "Partitions", "BootTime", "InstanceId"),
+    *("CPUAlloc", "AvailableFeatures", "Gres", "GresUsed", "RealMemory"),
+    *("State", "Partitions", "BootTime", "InstanceId"),
 }
 #: Who gave a reason and when, after the first of its lines.
 _GIVEN = re.compile(r" \[([^@\[\]]*)@([^@\[\]]*)\]$")
@@ -103,14 +103,11 @@ def _node(said: Mapping[str, str]) -> Node:
         reason_user=given[1] if given else "",
         reason_since=notations.parse_time(given[2]) if given else None,
         comment=notations.clean(get("Comment", "")),
-        extra=notations.clean(get("Extra", "")),
         features=notations.listed(get("AvailableFeatures", "")),
         gres=notations.clean(get("Gres", "")),
         gres_used=notations.clean(get("GresUsed", "")),
         cpus=notations.number(get("CPUTot", "")),
         memory=notations.number(get("RealMemory", "")),
-        address=get("NodeAddr", ""),
-        version=notations.clean(get("Version", "")),
         instance=notations.clean(get("InstanceId", "")),
         booted_at=notations.parse_time(get("BootTime", "")),
     )
@@ -248,7 +245,6 @@ def _read_reservation(text: str) -> Reservation:
         flags=frozenset(notations.listed(said.get("Flags", ""))),
         users=notations.listed(said.get("Users", "")),
         accounts=notations.listed(said.get("Accounts", "")),
-        partition=notations.clean(said.get("PartitionName", "")),
         is_active=said.get("State") == "ACTIVE",
         comment=comment,
     )

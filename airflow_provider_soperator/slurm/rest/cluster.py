@@ -106,14 +106,11 @@ def _node(said: Json) -> Node:
         reason_user=said.get("reason_set_by_user") or "" if reason else "",
         reason_since=calls.moment(said.get("reason_changed_at")),
         comment=notations.clean(said.get("comment") or ""),
-        extra=notations.clean(said.get("extra") or ""),
         features=tuple(said.get("features") or ()),
         gres=notations.clean(said.get("gres") or ""),
         gres_used=notations.clean(said.get("gres_used") or ""),
         cpus=said.get("cpus") or 0,
         memory=said.get("real_memory") or 0,
-        address=said.get("address") or "",
-        version=said.get("version") or "",
         instance=notations.clean(said.get("instance_id") or ""),
         booted_at=calls.moment(said.get("boot_time")),
     )
@@ -168,7 +165,6 @@ def _reservation(said: Json, now: datetime) -> Reservation:
         flags=frozenset(said["flags"]),
         users=notations.listed(said["users"]),
         accounts=notations.listed(said["accounts"]),
-        partition=notations.clean(said["partition"]),
         is_active=start is not None and end is not None and start <= now <= end,
     )
 
