@@ -189,6 +189,17 @@ def number_or_share(name: str, said: int | str, of: int) -> int:
     return max(1, of * int(number) // 100) if text != number else int(number)
 
 
+def whole_number(name: str, said: Any, least: int | None = None) -> int:
+    """A number, also one that a template has made; ``ValueError`` for another value."""
+    try:
+        number = int(said)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number, got {said!r}") from None
+    if least is not None and number < least:
+        raise ValueError(f"{name} must be >= {least}, got {number}")
+    return number
+
+
 def has_template(value: object) -> bool:
     """True for a template, and for a list or a dict with one in it.
 

@@ -19,7 +19,7 @@ from airflow_provider_soperator.capacity.allocation import refuse_unknown_target
 from airflow_provider_soperator.capacity.targets import refuse_common, refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
-from airflow_provider_soperator.values import check_durations, check_interval, is_on
+from airflow_provider_soperator.values import check_durations, check_interval, is_on, whole_number
 from airflow_provider_soperator.work.protocols import count, emit
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class ScaleTargetOperator(WorkOperator):
 
         return TargetScaling(
             target=self.target,
-            units=_count(self.units),
+            units=whole_number("units", self.units, 0),
             mode=self.mode,
             block=self.block or None,
             nebius_conn_id=self.nebius_conn_id,
@@ -101,17 +101,6 @@ class ScaleTargetOperator(WorkOperator):
 def _check_mode(mode: str) -> None:
     if mode not in ("idle", "asap", "force"):
         raise CapacityMistake(f"mode must be 'idle', 'asap' or 'force', got {mode!r}")
-
-
-def _count(units: int | str) -> int:
-    """A number, also one that a template has made."""
-    try:
-        count = int(units)
-    except ValueError:
-        raise CapacityMistake(f"units must be a number, got {units!r}") from None
-    if count < 0:
-        raise CapacityMistake(f"units must be >= 0, got {count}")
-    return count
 
 
 class ShiftCapacityOperator(WaitingOperator):

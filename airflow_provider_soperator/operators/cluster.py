@@ -22,7 +22,7 @@ from airflow_provider_soperator.operators.work import WorkOperator, task_name
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects
 from airflow_provider_soperator.slurm.node_conditions import DrainReason, check_reason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
-from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, number_or_share
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, number_or_share, whole_number
 from airflow_provider_soperator.work.protocols import emit
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class ScaleNodeSetOperator(WorkOperator):
         super().__init__(**kwargs)
         check_choice("mode", mode, MODES)
         if not is_template(replicas):
-            _count(replicas)
+            whole_number("replicas", replicas, 0)
         self.nodeset, self.replicas, self.mode = nodeset, replicas, mode
         self.reason, self.drain_owner, self.plan_only = reason, drain_owner, plan_only
         self.cluster, self.namespace = cluster, namespace
@@ -136,27 +136,15 @@ class ScaleNodeSetOperator(WorkOperator):
         owner = self.drain_owner or f"{self.dag_id}/{self.nodeset}"
         DrainReason(owner)
         check_reason(self.reason)
+        replicas = whole_number("replicas", self.replicas, 0)
         return NodeSetResize(
             where=ClusterConnections(
                 self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None
             ),
-            resize=Resize(
-                nodeset=self.nodeset, replicas=_count(self.replicas), mode=self.mode, owner=owner, why=self.reason
-            ),
+            resize=Resize(nodeset=self.nodeset, replicas=replicas, mode=self.mode, owner=owner, why=self.reason),
             plan_only=is_on(self.plan_only),
             **self.span(),
         )
-
-
-def _count(replicas: int | str) -> int:
-    """A number of nodes, also one that a template has made."""
-    try:
-        count = int(replicas)
-    except (TypeError, ValueError):
-        raise ValueError(f"replicas must be a number, got {replicas!r}") from None
-    if count < 0:
-        raise ValueError(f"replicas must be >= 0, got {count}")
-    return count
 
 
 OnFailure = Literal["fail", "drain", "report"]

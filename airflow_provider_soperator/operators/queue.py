@@ -13,6 +13,7 @@ from airflow_provider_soperator.slurm.job_ids import ids_in
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
+from airflow_provider_soperator.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -209,7 +210,7 @@ class UpdateJobsOperator(_QueueOperator):
                 changes[field] = known[name] = plain_word(f"a {name}", value)
         for name, field in (("priority", "Priority"), ("nice", "Nice")):
             if (value := getattr(self, name)) is not None:
-                changes[field] = str(_whole(name, value))
+                changes[field] = str(whole_number(name, value))
         if "Priority" in changes:
             known["priority"] = int(changes["Priority"])
         if (limit := self.time_limit) is not None:
@@ -235,10 +236,3 @@ def _filter(said: Any) -> QueueFilter:
             f"job_filter={said}: {', '.join(empty)} is empty, so any would do: leave it out if that is meant"
         )
     return jobs
-
-
-def _whole(name: str, value: int | str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise InvalidRequest(f"{name} must be a number, got {value!r}") from None
