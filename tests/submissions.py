@@ -5,12 +5,17 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Together
+from airflow_provider_soperator.slurm.rest.calls import Site, Steps, handles
+from airflow_provider_soperator.slurm.rest.jobs import submitted
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from airflow_provider_soperator.transports.transport_errors import TransportError
 from tests.contract.transports import Way
@@ -19,6 +24,28 @@ from tests.patience import PATIENCE
 
 #: Where submissions leave what they have begun, and what was withdrawn.
 WITHDRAWALS = "/root/.cache/airflow-soperator/withdrawn"
+
+
+@dataclass(frozen=True)
+class Submit(Request[JobId]):
+    """Submit a job as ``sbatch`` does, which makes another one each time."""
+
+    job: BatchJob
+
+    def command(self) -> Command:
+        submission = self.job.submission()
+        return Command(submission.argv, stdin=submission.stdin)
+
+    def again(self) -> None:
+        """Not repeatable."""
+
+    def read(self, answer: CommandOutput) -> JobId:
+        return JobId.parse(self.check(answer).text.strip())
+
+
+@handles
+def _submit(request: Submit, site: Site) -> Steps[JobId]:
+    return submitted(request.job.to_payload(f"v0.0.{site.version}", site.user, site.home), site)
 
 
 def new_jobs(count: int = 1, **fields: Any) -> tuple[BatchJob, ...]:

@@ -17,7 +17,6 @@ from airflow_provider_soperator.slurm.requests import (
     ListJobs,
     ReleaseJobs,
     RequeueJobs,
-    Submit,
     TopJobs,
     UpdateJob,
 )
@@ -27,6 +26,7 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported
 from tests.contract.comparison import all_differences, differences
 from tests.contract.transports import REST, AsyncWay, Run, Way, minted, newest, url_of
 from tests.integration.cluster import Cluster
+from tests.submissions import Submit
 
 # What Slurm answers differs from one version to the next.
 pytestmark = [pytest.mark.each_slurm, pytest.mark.leaves("jobs")]

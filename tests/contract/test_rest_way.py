@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, ListNodes, MintToken, Ping, Submit
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, ListNodes, MintToken, Ping
 from airflow_provider_soperator.slurm.requests.submission import HELD, SubmitOnce, Submitted
 from airflow_provider_soperator.slurm.rest.calls import RestAnswer, RestCall
 from airflow_provider_soperator.slurm.states import JobBase
@@ -32,7 +32,7 @@ from airflow_provider_soperator.transports.transport_errors import (
 )
 from tests.contract.transports import AsyncWay, Run, Way, inside, key_of, minted, url_of
 from tests.integration.cluster import Cluster
-from tests.submissions import new_jobs
+from tests.submissions import Submit, new_jobs
 
 pytestmark = pytest.mark.leaves("jobs")
 

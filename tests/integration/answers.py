@@ -17,9 +17,9 @@ from airflow_provider_soperator.slurm.requests import (
     ListJobs,
     ListNodes,
     Request,
-    Submit,
 )
 from tests.integration.cluster import LOGIN, Cluster
+from tests.submissions import Submit
 
 T = TypeVar("T")
 

@@ -11,12 +11,13 @@ from airflow_provider_soperator.slurm.errors import SubmitRefused
 from airflow_provider_soperator.slurm.files import FileError, WritePiece
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.requests import ListJobs, Submit
+from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import TransportError
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
+from tests.submissions import Submit
 
 pytestmark = [pytest.mark.oldest_slurm, pytest.mark.leaves("jobs")]
 

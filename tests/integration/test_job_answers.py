@@ -20,13 +20,13 @@ from airflow_provider_soperator.slurm.requests import (
     ListUsage,
     ReleaseJobs,
     RequeueJobs,
-    Submit,
     UpdateJob,
 )
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.states import JobBase
 from tests.integration.answers import HOSTILE, accounted, ask, sbatch, submit, the_job
 from tests.integration.cluster import Cluster
+from tests.submissions import Submit
 
 # What Slurm answers differs from one version to the next.
 pytestmark = [pytest.mark.each_slurm, pytest.mark.leaves("jobs")]

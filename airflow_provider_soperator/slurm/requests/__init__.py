@@ -17,7 +17,6 @@ from airflow_provider_soperator.slurm.requests.jobs import (
     ListJobs,
     ReleaseJobs,
     RequeueJobs,
-    Submit,
     TopJobs,
     UpdateJob,
     batches,

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.slurm import errors, notations
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -16,9 +15,6 @@ from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode
 from airflow_provider_soperator.slurm.requests import commands
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, JobQuery, Order, Request
 from airflow_provider_soperator.slurm.states import JobState
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.slurm.job import BatchJob
 
 #: With more ids or names than this, all jobs are listed and filtered here.
 MOST_LISTED = 1000
@@ -62,28 +58,6 @@ _COLUMNS: commands.Columns = {
     "stdout": ("StdOut", notations.clean),
     "admin_comment": ("admin_comment", notations.clean),
 }
-
-
-@dataclass(frozen=True)
-class Submit(Request[JobId]):
-    """Submit a batch job."""
-
-    job: BatchJob
-
-    def command(self) -> Command:
-        submission = self.job.submission()
-        return Command(submission.argv, stdin=submission.stdin)
-
-    def again(self) -> None:
-        """Not repeatable: it would submit a second job; see ``SubmitOnce``."""
-
-    def read(self, answer: CommandOutput) -> JobId:
-        # Plugins of sbatch may print lines before the id.
-        lines = self.check(answer).text.split()
-        try:
-            return JobId.parse(lines[-1])
-        except (IndexError, ValueError):
-            raise errors.UnreadableAnswer(f"expected a job id, got {answer.text[-200:]!r}", "sbatch") from None
 
 
 @dataclass(frozen=True, kw_only=True)

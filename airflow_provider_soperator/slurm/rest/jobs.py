@@ -92,9 +92,10 @@ def _learn_number(site: Site) -> Steps[None]:
     """Learn the number of the connection's user from a job, which is cancelled: no other answer has it for certain."""
     if site.owner.number is not None:
         return
+    # If its cancellation fails, it ends by itself.
+    probe = BatchJob(name=_PROBE, command=":", begin="now+1hour")
     try:
-        # If its cancellation fails, it ends by itself.
-        job = yield from submit(requests.Submit(BatchJob(name=_PROBE, command=":", begin="now+1hour")), site)
+        job = yield from submitted(probe.to_payload(f"v0.0.{site.version}", site.user, site.home), site)
     except SlurmError as error:
         if error.passing:
             raise
@@ -314,11 +315,6 @@ def _option(name: str, value: str) -> Option:
     option = job_description.BY_LONG.get(known or name.lower())
     assert option
     return option
-
-
-@handles
-def submit(request: requests.Submit, site: Site) -> Steps[JobId]:
-    return submitted(request.job.to_payload(f"v0.0.{site.version}", site.user, site.home), site)
 
 
 def submitted(body: Json, site: Site) -> Steps[JobId]:

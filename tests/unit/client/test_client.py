@@ -14,8 +14,8 @@ from airflow_provider_soperator.client.pace import RetryPolicy
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.errors import TryAgain
 from airflow_provider_soperator.slurm.files import FileError, FilePiece
-from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.requests import ListJobs, Request, Submit
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.requests import ListJobs, Request, RequeueJobs
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, Unreachable
 from tests.unit.client.tracking import Log, run_without_waiting
 
@@ -87,9 +87,9 @@ def test_it_is_given_up_after_the_last_try(ask: Callable[..., Any]) -> None:
         ask(ListJobs(), TryAgain("first"), TryAgain("second"), TryAgain("third"))
 
 
-def test_a_submission_that_may_have_been_made_is_not_made_again(ask: Callable[..., Any]) -> None:
+def test_what_may_have_been_done_is_not_done_again(ask: Callable[..., Any]) -> None:
     with pytest.raises(ConnectionLost):
-        ask(Submit(BatchJob(command="true")), ConnectionLost("cut"))
+        ask(RequeueJobs((JobId(7),)), ConnectionLost("cut"))
 
 
 AWAY = Unreachable("nothing listens there")

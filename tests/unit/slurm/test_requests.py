@@ -40,7 +40,6 @@ from airflow_provider_soperator.slurm.requests import (
     ShowConfig,
     ShowRights,
     ShowTopology,
-    Submit,
     UpdateJob,
     UpdateReservation,
 )
@@ -80,21 +79,10 @@ def failed(said: str, status: int = 1) -> CommandOutput:
 
 
 def test_a_submission_goes_as_words_and_stdin() -> None:
-    command = Submit(BatchJob(command=["echo", "it's"], name="a b; $(id)")).command()
+    command = BatchJob(command=["echo", "it's"], name="a b; $(id)").submission()
     assert command.argv[0] == "sbatch"
     assert "--job-name=a b; $(id)" in command.argv
     assert command.stdin.startswith(b"#!")
-
-
-@pytest.mark.parametrize(("answer", "job"), [("12\n", "12"), ("12;east\n", "12"), ("a plugin says hello\n12\n", "12")])
-def test_the_id_of_a_submission(answer: str, job: str) -> None:
-    assert Submit(BatchJob(command="true")).read(CommandOutput(0, answer.encode())) == parse(job)
-
-
-def test_a_submission_without_an_id_is_an_error() -> None:
-    for answer in ("", "Submitted\n"):
-        with pytest.raises(errors.UnreadableAnswer):
-            Submit(BatchJob(command="true")).read(CommandOutput(0, answer.encode()))
 
 
 # ------------------------------------------------------------------------------------------------------- the queue

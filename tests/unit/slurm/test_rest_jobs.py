@@ -20,7 +20,6 @@ from airflow_provider_soperator.slurm.requests import (
     ReleaseJobs,
     Request,
     RequeueJobs,
-    Submit,
     UpdateJob,
 )
 from airflow_provider_soperator.slurm.rest.calls import RestAnswer, Site, Unsupported, steps
@@ -215,6 +214,4 @@ def test_without_a_number_no_job_of_that_name_is_taken_for_ones_own() -> None:
 )
 def test_a_job_works_in_the_home_of_its_user_or_below_it(chdir: str | None, folder: str) -> None:
     job = BatchJob(command="true", chdir=chdir)
-    call = next(steps(Submit(job), Site(version=45, user="ann", home="/home/ann")))
-    assert call.body is not None
-    assert call.body["job"]["current_working_directory"] == folder
+    assert job.to_payload("v0.0.45", "ann", "/home/ann")["job"]["current_working_directory"] == folder

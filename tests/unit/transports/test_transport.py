@@ -16,7 +16,7 @@ from airflow_provider_soperator.slurm.errors import (
 )
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, Request, RequeueJobs, Submit
+from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, Request, RequeueJobs
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import (
@@ -28,7 +28,7 @@ from airflow_provider_soperator.transports.transport_errors import (
 )
 
 JOB = BatchJob(command="true", name=SubmissionKey.derive("dag", "run", "task", -1, 1).name("job"))
-LIST, SUBMIT, CANCEL = ListJobs(), Submit(JOB), CancelJobs(ids=(JobId(7),))
+LIST, CANCEL = ListJobs(), CancelJobs(ids=(JobId(7),))
 SIGNAL, REQUEUE = CancelJobs(ids=(JobId(7),), signal="USR1"), RequeueJobs((JobId(7),))
 ONCE = SubmitOnce(jobs=(JOB,), fresh=True)
 
@@ -40,8 +40,8 @@ HOPELESS = [ConnectFailed("wrong key"), NotPermitted("no"), InvalidRequest("what
 @pytest.mark.parametrize("error", UNSETTLED, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(
     ("request_", "again"),
-    [(LIST, LIST), (CANCEL, CANCEL), (SUBMIT, None), (SIGNAL, None), (REQUEUE, None)],
-    ids=["list", "cancel", "submit", "signal", "requeue"],
+    [(LIST, LIST), (CANCEL, CANCEL), (SIGNAL, None), (REQUEUE, None)],
+    ids=["list", "cancel", "signal", "requeue"],
 )
 def test_what_may_have_been_done_is_not_done_twice(request_: Request[Any], again: object, error: Exception) -> None:
     assert repeated(request_, error) == again
@@ -55,7 +55,7 @@ def test_a_submission_is_looked_for_before_it_is_made_again(error: Exception) ->
 
 
 @pytest.mark.parametrize("error", NOT_DONE, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("request_", [LIST, SUBMIT, SIGNAL, REQUEUE, ONCE], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("request_", [LIST, SIGNAL, REQUEUE, ONCE], ids=lambda one: type(one).__name__)
 def test_what_was_not_done_is_asked_as_before(request_: Request[Any], error: Exception) -> None:
     assert repeated(request_, error) is request_
 
