@@ -24,6 +24,7 @@ from airflow_provider_soperator.transports.transport_errors import (
     API_TIMEOUT,
     ConnectFailed,
     TransportError,
+    denial,
     is_conflict,
     is_missing,
     kubernetes_errors,
@@ -134,7 +135,7 @@ class Objects:
         await self.ask("PATCH", NODE.path("", name), f"patch node {name}", body=body, **_change(dry_run))
 
     async def evict(self, pod: Object, *, dry_run: bool = False) -> str:
-        """Evict a Pod; returns why a PodDisruptionBudget does not allow it now, else an empty text."""
+        """Evict a Pod; returns why a PodDisruptionBudget or a webhook does not allow it now, else an empty text."""
         metadata = pod["metadata"]
         name, namespace = metadata["name"], metadata["namespace"]
         # A StatefulSet may have started another Pod of the same name by now.
@@ -148,6 +149,8 @@ class Objects:
             except Exception as error:
                 if is_missing(error) or is_conflict(error):
                     return ""
+                if denied := denial(error):
+                    return denied
                 said = json.loads(getattr(error, "body", None) or b"{}")
                 causes = (said.get("details") or {}).get("causes") or ()
                 if reasons := [one["message"] for one in causes if one.get("reason") == "DisruptionBudget"]:

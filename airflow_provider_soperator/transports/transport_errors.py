@@ -94,6 +94,8 @@ API_TIMEOUT = 20.0
 _SHELLS = "get and list on pods, and get and create on pods/exec,"
 #: Remedy for an API that is overloaded. It answers the same for a pod that starts, ends or moves.
 _POD_MOVES = "see whether the pod runs and the API is not overloaded"
+#: What the API says if no right is missing, but rules of the cluster's owner forbid the request.
+_DENIED = re.compile(r"^admission webhook |ValidatingAdmissionPolicy .* denied request")
 
 
 @contextlib.contextmanager
@@ -171,6 +173,12 @@ def is_conflict(error: BaseException) -> bool:
     return _kubernetes_status(error) == 409
 
 
+def denial(error: BaseException) -> str:
+    """The words of the admission webhook or policy that has denied a request; empty if none has."""
+    words = _kubernetes_words(error)
+    return words if _DENIED.search(words) else ""
+
+
 def kubernetes_error(
     error: BaseException, what: str, rights: str = _SHELLS, for_now: str = _POD_MOVES
 ) -> TransportError:
@@ -182,6 +190,8 @@ def kubernetes_error(
         return ConnectFailed(
             f"the Kubernetes API refused the token ({words})", "renew the credentials of the Kubernetes connection"
         )
+    if status is not None and status < 500 and _DENIED.search(words):
+        return ConnectFailed(f"could not {what} ({words})", "ask the owner of that webhook or policy")
     if status == 403:
         return ConnectFailed(
             f"the Kubernetes account has no right to {what} ({words})",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,15 +70,26 @@ def test_a_node_says_what_serves_there() -> None:
     assert str(host("blocked", pod("a", is_ready=False), blocked=True)) == "no Pod serves there; a budget"
 
 
-@pytest.mark.parametrize("body", [b"<html>Bad Gateway</html>", b'"Bad Gateway"', b"[]", b""])
-def test_a_refusal_of_a_proxy_may_pass(body: bytes) -> None:
+def evict(status: int, body: bytes) -> str:
+    """What is said of a Pod whose eviction gets this answer."""
+
     async def read() -> bytes:
         return body
 
     async def answer(*args: Any, **how: Any) -> Any:
-        return SimpleNamespace(status=502, reason="Bad Gateway", read=read)
+        return SimpleNamespace(status=status, reason="", read=read)
 
-    objects = Objects(SimpleNamespace(call_api=answer), "soperator", "")
     metadata = {"name": "a-1", "namespace": "inference", "uid": "a"}
+    return asyncio.run(Objects(SimpleNamespace(call_api=answer), "soperator", "").evict({"metadata": metadata}))
+
+
+@pytest.mark.parametrize("body", [b"<html>Bad Gateway</html>", b'"Bad Gateway"', b"[]", b""])
+def test_a_refusal_of_a_proxy_may_pass(body: bytes) -> None:
     with pytest.raises(ConnectRefused, match="could not evict pod inference/a-1"):
-        asyncio.run(objects.evict({"metadata": metadata}))
+        evict(502, body)
+
+
+@pytest.mark.parametrize("status", [403, 400, 422, 500])
+def test_what_a_webhook_denies_is_the_reason_of_that_pod_alone(status: int) -> None:
+    said = 'admission webhook "guard.example.com" denied the request: in use'
+    assert evict(status, json.dumps({"kind": "Status", "message": said, "code": status}).encode()) == said

@@ -19,9 +19,9 @@ WHY = 'pods is forbidden: User "u" cannot list resource "pods"'
 BODY = json.dumps({"kind": "Status", "message": WHY, "code": 403})
 
 
-def refused_list() -> Exception:
+def refused_list(body: str = BODY) -> Exception:
     error = kubernetes_asyncio.client.exceptions.ApiException(status=403, reason="Forbidden")
-    error.body = BODY
+    error.body = body
     return error
 
 
@@ -39,6 +39,19 @@ def test_a_missing_right_names_what_was_refused_and_what_to_bind(error: Exceptio
     assert not said.retryable
     assert said.what == f"the Kubernetes account has no right to exec into pod login-0 ({words})"
     assert "pods/exec" in said.remedy
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        'admission webhook "guard.example.com" denied the request: no',
+        "deployments \"vllm\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no",
+    ],
+)
+def test_what_the_owner_of_a_cluster_forbids_is_no_missing_right(why: str) -> None:
+    said = kubernetes_error(refused_list(json.dumps({"kind": "Status", "message": why})), "scale Deployment vllm")
+    assert said.what == f"could not scale Deployment vllm ({why})"
+    assert said.remedy == "ask the owner of that webhook or policy"
 
 
 def test_a_certificate_authority_that_cannot_be_read_is_no_silent_api(tmp_path: Path) -> None:
