@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
+
+from async_timeout import timeout
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of, nearness
@@ -21,7 +24,7 @@ from airflow_provider_soperator.capacity.targets.protocol import (
     refuse_unnamed,
 )
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.errors import CapacityMistake, ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm import hostlist
@@ -43,7 +46,6 @@ from airflow_provider_soperator.slurm.requests import (
     Undrain,
 )
 from airflow_provider_soperator.slurm.states import NodeFlag
-from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 #: Reservations of others within this time count if it is unknown when the nodes are to come back; and the time of which
 #: jobs in accounting tell how long jobs last.
 _HORIZON, _HISTORY = timedelta(days=2), timedelta(days=1)
+#: Seconds that accounting may take for that; and the pause before it is asked again.
+_PATIENCE, _PAUSE = 30.0, timedelta(minutes=10)
 #: An idle node that is told to power down does so within seconds, or later where only so many may in a minute.
 _GOES_WITHIN = timedelta(minutes=2)
 
@@ -67,9 +71,10 @@ class Notes:
     told: dict[str, str] = field(default_factory=dict)
     #: Nodes that did not boot, with reasons.
     failed: dict[str, str] = field(default_factory=dict)
-    #: How long jobs have lasted, if accounting was asked for it, and if it was too early to reserve nodes.
+    #: How long jobs have lasted, from when on accounting may be asked for it (None: no more), and if it was too early
+    #: to reserve nodes.
     history: JobHistory = field(default_factory=JobHistory)
-    is_accounted: bool = False
+    asks_at: datetime | None = field(default_factory=lambda: datetime.now(timezone.utc))
     is_early: bool = False
 
 
@@ -366,15 +371,18 @@ class SlurmNodesSession(Session):
 
     async def _history(self) -> JobHistory:
         """How long jobs last here: from accounting once, and then from the queue."""
-        notes, since = self._notes, datetime.now(timezone.utc) - _HISTORY
-        if not notes.is_accounted:
+        notes, now = self._notes, datetime.now(timezone.utc)
+        if notes.asks_at and now >= notes.asks_at:
             try:
-                ended = await self._client.ask(Accounting(everyone=True, since=since))
+                # The shift has to go on, and to renew its lease.
+                async with timeout(_PATIENCE):
+                    ended = await self._client.ask(Accounting(everyone=True, since=now - _HISTORY))
                 notes.history.see(ended)
-                notes.is_accounted = True
-            except (SlurmError, NotSupported) as error:
-                notes.is_accounted = not error.passing
-                self._tell({"accounting": f"only the queue tells how long jobs last here: {error}"})
+                notes.asks_at = None
+            except (ClusterError, asyncio.TimeoutError) as error:
+                notes.asks_at = now + _PAUSE if getattr(error, "passing", True) else None
+                said = str(error) or f"accounting did not answer within {_PATIENCE:g} s"
+                self._tell({"accounting": f"only the queue tells how long jobs last here: {said}"})
         return notes.history
 
     async def _reservations(self) -> tuple[frozenset[str], frozenset[str], dict[str, str]]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -14,11 +15,11 @@ from airflow_provider_soperator.capacity.holdings import Release, World
 from airflow_provider_soperator.capacity.lease_store import TERM, ShiftRecord
 from airflow_provider_soperator.capacity.node_choice import NodeLoad
 from airflow_provider_soperator.capacity.reconciliation import goal_in
-from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget, slurm_session
 from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.errors import CapacityMistake, ClusterError
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, InvalidStateTransition
@@ -37,6 +38,7 @@ from airflow_provider_soperator.slurm.requests import (
     UpdateReservation,
 )
 from airflow_provider_soperator.slurm.states import JobState, NodeState
+from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, OutputTooLarge
 from tests.unit.capacity.nodes import Nodes, SlurmNode
 from tests.unit.capacity.world import Log
 
@@ -238,7 +240,10 @@ def test_ahead_no_node_is_reserved_while_another_job_fits_by_how_long_jobs_last(
     assert slurm.handover() == ["worker-0", "worker-1"]
 
 
-def test_accounting_that_does_not_answer_is_asked_again() -> None:
+@pytest.mark.parametrize(
+    "error", [AccountingUnreachable("slurmdbd: Connection refused", "sacct"), CommandTimedOut("sacct", 150)], ids=str
+)
+def test_accounting_that_does_not_answer_is_asked_again_after_a_pause(error: ClusterError) -> None:
     slurm = Slurm(2)
     for name in slurm.nodes:
         slurm.run(name)
@@ -249,14 +254,35 @@ def test_accounting_that_does_not_answer_is_asked_again() -> None:
         if isinstance(request, Accounting):
             asked.append(request)
             if len(asked) < 3:
-                raise AccountingUnreachable("slurmdbd: Connection refused", "sacct")
+                raise error
         return answer(request)
 
     slurm.answer = at_first_without  # type: ignore[method-assign]
     for _ in range(4):
         slurm.shrink(1, None, NOW + 2 * HOUR)
+        before = len(asked)
+        slurm.shrink(1, None, NOW + 2 * HOUR)
+        assert len(asked) == before
+        notes = slurm.memory["training"]
+        notes.asks_at = notes.asks_at and notes.asks_at - HOUR
     assert len(asked) == 3
     assert sum("only the queue tells" in line for line in slurm.log.said) == 1
+
+
+def test_a_shift_goes_on_without_accounting_that_is_slow_or_says_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_session, "_PATIENCE", 0)
+
+    async def never(request: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def too_much(request: Any) -> None:
+        raise OutputTooLarge("sacct", 64)
+
+    for ask, is_asked_again in ((never, True), (too_much, False)):
+        session = Slurm(2).session()
+        session._client = cast(AsyncSlurmClient, SimpleNamespace(ask=ask))
+        asyncio.run(session._history())
+        assert bool(session._notes.asks_at) is is_asked_again
 
 
 def test_ahead_nodes_are_reserved_if_nothing_is_known_of_the_jobs() -> None:
