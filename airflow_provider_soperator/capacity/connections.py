@@ -36,17 +36,21 @@ class ShiftConnections:
         self.is_agreed = False
 
     async def open(self) -> None:
-        agreed = await self._open_agreed(self._opened)
-        self.sessions = sessions = await self._open_sessions(self._opened)
+        agreed, found = await self._open_agreed(self._opened), dict[str, Session]()
         self.is_agreed = agreed is not None
-        self.stores = [agreed] if agreed else [one for session in sessions.values() if (one := session.lease())]
+        try:
+            await self._open_sessions(self._opened, found)
+        finally:
+            # Also while a target is away: the lease of the shift has to be renewed meanwhile.
+            self.stores = [agreed] if agreed else [one for session in found.values() if (one := session.lease())]
+        self.sessions = found
 
     async def _open_agreed(self, opened: AsyncExitStack) -> LeaseStore | None:
         place = await opened.enter_async_context(self._clients.leases(self._order.nebius_conn_id))
         return KubernetesLease(place, self._order.block, self._order.key) if place else None
 
-    async def _open_sessions(self, opened: AsyncExitStack) -> Mapping[str, Session]:
-        order, found = self._order, dict[str, Session]()
+    async def _open_sessions(self, opened: AsyncExitStack, found: dict[str, Session]) -> None:
+        order, failures = self._order, list[Exception]()
         shift = SessionContext(
             block=order.block,
             key=order.key,
@@ -57,11 +61,15 @@ class ShiftConnections:
         )
         for one in order.targets:
             context = replace(shift, may_take=order.may_take(one.name), may_end=order.may_end(one.name))
-            found[one.name] = await opened.enter_async_context(one.open(context, self._clients, self._log))
-        return found
+            try:
+                found[one.name] = await opened.enter_async_context(one.open(context, self._clients, self._log))
+            except FAILURES as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     async def close(self) -> None:
-        self.sessions = {}
+        self.sessions, self.stores = {}, []
         # What is broken may refuse to be closed.
         with suppress(Exception):
             await self._opened.aclose()

@@ -65,7 +65,8 @@ class JointLease:
 
     def use(self, stores: Sequence[LeaseStore]) -> None:
         """Use these stores from now on: the places of the lease, always the same ones, over the present connections."""
-        self._stores = stores
+        # Of some alone it could not be told which they are.
+        self._stores = stores if len(stores) >= len(self._has) else ()
 
     async def take(self, now: datetime, is_alive: IsAlive | None, forget: Forget) -> StoredLease | None:
         """Take the block and load the record of an earlier try; returns the holder if another shift has it."""

@@ -65,8 +65,10 @@ class OrderedShift:
 
     async def _connect(self) -> None:
         if not self._sessions:
-            await self._connections.open()
-            self._lease.use(self._connections.stores)
+            try:
+                await self._connections.open()
+            finally:
+                self._lease.use(self._connections.stores)
 
     @property
     def _sessions(self) -> Mapping[str, Session]:

@@ -136,7 +136,7 @@ class Shift(OrderedShift):
         record = self._lease.record
         if not record.undone:
             try:
-                return await self._until(self._forward)
+                return await self._until(self._forward, renews=True)
             except LeaseLost:
                 # The block now belongs to another shift.
                 raise
@@ -148,7 +148,7 @@ class Shift(OrderedShift):
                 self._progress = self._timer()
                 await self._until(lambda now: self._lease.keep(record))
         try:
-            await self._until(lambda now: self._back(now, record))
+            await self._until(lambda now: self._back(now, record), renews=True)
         except LeaseLost:
             raise
         except CapacityError as error:
@@ -335,8 +335,8 @@ class Shift(OrderedShift):
         except CapacityError as error:
             self._log.warning("The reservations of the shift could not be removed: %s", error)
 
-    async def _until(self, step: Callable[[datetime], Awaitable[T | None]]) -> T:
-        """Repeat a step until it returns a result.
+    async def _until(self, step: Callable[[datetime], Awaitable[T | None]], *, renews: bool = False) -> T:
+        """Repeat a step until it returns a result; one that ``renews`` the lease does so while a target is away, too.
 
         A network failure, a restarting cluster or a connection that a person has to mend is waited out: none is a
         reason to roll back.
@@ -350,6 +350,9 @@ class Shift(OrderedShift):
                 if not is_waited_out(error):
                     raise CapacityError(str(error)) from error
                 self._progress.wait_out(error, now, self._log)
+                if renews and not self._sessions:
+                    with suppress(*FAILURES):
+                        await self._lease.renew(now)
                 await self._connections.close()
             else:
                 self._progress.worked()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,10 +20,11 @@ from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
 from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.reservations import ReservationLease
-from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
 from airflow_provider_soperator.capacity.targets.protocol import Clients, MachineClues, Session
 from airflow_provider_soperator.nebius import node_groups
 from airflow_provider_soperator.nebius.capacity_blocks import Allowance
+from airflow_provider_soperator.transports.transport_errors import Unreachable
 from tests.unit.capacity.lease_places import Namespace
 
 #: Two clusters, whose nodes have the same names.
@@ -52,6 +54,11 @@ class Reached:
         yield SimpleNamespace(ask=ask)
 
     @asynccontextmanager
+    async def kubernetes(self, conn_id: str) -> AsyncIterator[Any]:
+        raise Unreachable("the Kubernetes API does not answer")
+        yield
+
+    @asynccontextmanager
     async def leases(self, conn_id: str) -> AsyncIterator[Any]:
         yield self._place
 
@@ -69,6 +76,17 @@ def test_what_is_approved_for_one_target_is_not_for_another() -> None:
     limits = {name: vars(session)["_context"] for name, session in opened().sessions.items()}
     assert (limits["a"].may_take, limits["a"].may_end) == ({"worker-1"}, {"7"})
     assert limits["b"].may_take == limits["b"].may_end == frozenset()
+
+
+@pytest.mark.parametrize("place", [None, Namespace()])
+def test_the_places_of_a_lease_are_reached_while_a_target_is_away(place: Namespace | None) -> None:
+    away = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8)
+    order = replace(ORDER, targets=(away, ORDER.targets[0]), desired={"inference": 0, "a": 6})
+    made = ShiftConnections(order, cast(Clients, Reached(place)), logging.getLogger(__name__))
+    with pytest.raises(Unreachable):
+        asyncio.run(made.open())
+    assert len(made.stores) == 1
+    assert made.sessions == {}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityBusy
+from airflow_provider_soperator.transports.transport_errors import Unreachable
 from tests.unit.capacity.lease_places import KubernetesPlace
 from tests.unit.capacity.world import SECOND, START, Cloud, Connected, Death, Pace, Process, State
 
@@ -54,12 +55,21 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     assert made.refused == 0, "what was not free was claimed"
 
 
-def shift(cloud: Cloud, place: KubernetesPlace, order: ShiftOrder, process: Process | None = None) -> Shift:
+def shift(
+    cloud: Cloud,
+    place: KubernetesPlace,
+    order: ShiftOrder,
+    process: Process | None = None,
+    away: Collection[int] = (),
+) -> Shift:
+    """A shift; at the moments in ``away`` its target cannot be reached."""
     process = process or Process()
     names = [target.name for target in order.targets]
     opener = cloud.sessions(process, order.key)
 
     async def sessions(stack: Any) -> dict[str, Any]:
+        if cloud.now in away:
+            raise Unreachable("the API does not answer")
         return {name: session for name, session in (await opener(stack)).items() if name in names}
 
     async def agreed(stack: Any) -> LeaseStore:
@@ -197,6 +207,16 @@ def test_the_plan_tells_of_the_other_cluster(cloud: Cloud, place: KubernetesPlac
         return str(await one.plan(await one.look()))
 
     assert "the block is also moved by shifts_a of Airflow 0a1b2c: a (slurm_a/worker-[0-7]), on" in asyncio.run(plan())
+
+
+def test_a_shift_keeps_the_block_while_a_target_cannot_be_reached(cloud: Cloud, place: KubernetesPlace) -> None:
+    cloud.targets["a"].pace = Pace(boot=lambda unit: 60)
+    patient = replace(A, timeouts=replace(A.timeouts, out_of_reach=2000 * SECOND))
+    away = range(50, 1500)
+    # What is under way fails.
+    cloud.trouble = [range(50, 60)]
+    done, later = one_after_another(cloud, shift(cloud, place, patient, away=away), shift(cloud, place, B))
+    assert (done.state, later.state) == ("done", "partial"), "each had it to itself"
 
 
 @pytest.mark.parametrize(("foreign", "is_told"), [(0, False), (8, True)])

@@ -415,6 +415,5 @@ class Connected(ShiftConnections):
         place: LeaseStore | None = await self._agreed(opened) if self._agreed else None
         return place
 
-    async def _open_sessions(self, opened: AsyncExitStack) -> Mapping[str, Session]:
-        sessions: Mapping[str, Session] = await self._sessions_of(opened)
-        return sessions
+    async def _open_sessions(self, opened: AsyncExitStack, found: dict[str, Session]) -> None:
+        found.update(await self._sessions_of(opened))
