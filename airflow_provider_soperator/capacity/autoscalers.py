@@ -36,6 +36,8 @@ class Keda:
         self._most = int(found["spec"].get("maxReplicaCount", _KEDA_MOST))
         ours = self._annotations.get(_OUR_PAUSE)
         self._is_ours = ours is not None and ours == self._annotations.get(_PAUSED_REPLICAS)
+        #: The patch that removes our mark, if others have undone what it marks: what they do next is not ours.
+        self.unmarked = annotated({_OUR_PAUSE: None}) if ours is not None and not self._is_ours else None
 
     def check(self) -> None:
         """Raise ``CapacityMistake`` if it cannot be paused."""
@@ -85,6 +87,7 @@ class Hpa:
         self._is_pinned = noted is not None and self._bounds[0] == self._bounds[1]
         least, _, most = (noted or "").partition("-")
         self._own = (int(least), int(most)) if self._is_pinned else self._bounds
+        self.unmarked = annotated({_BOUNDS: None}) if noted is not None and not self._is_pinned else None
 
     def check(self) -> None:
         if not self._may_pin:

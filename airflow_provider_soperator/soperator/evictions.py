@@ -45,7 +45,11 @@ class PodHost:
     @property
     def is_ours(self) -> bool:
         """True if it has a cordon of this provider."""
-        return self.is_cordoned and CORDONED in (self.node["metadata"].get("annotations") or {})
+        return self.is_cordoned and self.is_marked
+
+    @property
+    def is_marked(self) -> bool:
+        return CORDONED in (self.node["metadata"].get("annotations") or {})
 
     @property
     def serving(self) -> Counter[str]:
@@ -188,6 +192,9 @@ class PodEvictions:
             if host.is_ours and not is_leaving(host.node):
                 self._log.info("Uncordoning Node %s, which stays", host.name)
                 await self._change(host, cordoned=False)
+            elif host.is_marked and not host.is_cordoned:
+                # Others have uncordoned it; their next cordon is not ours.
+                await self._objects.patch_node(host.name, {"metadata": {"annotations": {CORDONED: None}}})
 
     async def _change(self, host: PodHost, *, cordoned: bool) -> None:
         # One change, so that no cordon is ever without its owner.

@@ -195,7 +195,9 @@ class KubernetesScaleSession(Session):
 
     async def finish(self) -> None:
         scale, autoscaler = await asyncio.gather(self._workload.scale(), self._workload.autoscaler())
-        if autoscaler and (patch := autoscaler.release(_replicas(scale))):
+        if autoscaler and autoscaler.unmarked:
+            await self._workload.change(autoscaler.unmarked, autoscaler)
+        elif autoscaler and (patch := autoscaler.release(_replicas(scale))):
             await self._workload.change(patch, autoscaler)
             self._log.info("%s: resumed %s %s", self._target.name, autoscaler.resource.kind, autoscaler.name)
 

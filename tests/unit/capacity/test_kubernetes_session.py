@@ -89,8 +89,9 @@ class Autoscaled(Group):
         return 2 * await super().pods(scale)
 
 
-def scaled_by_keda(**annotations: str) -> Keda:
+def scaled_by_keda(our_pause: str = "", **annotations: str) -> Keda:
     said = {f"autoscaling.keda.sh/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    said |= {f"{MANAGER}/paused-replicas": our_pause} if our_pause else {}
     return Keda({"metadata": {"name": "vllm", "annotations": said}, "spec": {"maxReplicaCount": 4}})
 
 
@@ -143,3 +144,25 @@ def test_a_workload_that_is_left_to_others_is_so_over_a_new_connection() -> None
         workload.replicas = workload.replicas if others is None else others
         asyncio.run(KubernetesScaleSession(target, cast(Workload, workload), Log(), notes).grow(3))
     assert (workload.replicas, "flux has scaled" in notes.kept) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("autoscaler", "mark"),
+    [
+        (scaled_by_keda(our_pause="0"), "paused-replicas"),
+        (scaled_by_keda(our_pause="0", paused_replicas="1"), "paused-replicas"),
+        (scaled_by_keda(our_pause="1", paused_replicas="1"), ""),
+        (scaled_by_hpa({f"{MANAGER}/bounds": "2-8"}, minReplicas=2), "bounds"),
+        (scaled_by_hpa({f"{MANAGER}/bounds": "2-8"}, minReplicas=4), ""),
+    ],
+)
+def test_a_mark_goes_with_the_pause_that_others_have_undone(autoscaler: Autoscaler, mark: str) -> None:
+    changes: list[Any] = []
+
+    class Noting(Autoscaled):
+        async def change(self, patch: Any, its: Autoscaler) -> None:
+            changes.append(patch)
+
+    target = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8)
+    asyncio.run(KubernetesScaleSession(target, cast(Workload, Noting(autoscaler)), Log()).finish())
+    assert changes == ([{"metadata": {"annotations": {f"{MANAGER}/{mark}": None}}}] if mark else [])

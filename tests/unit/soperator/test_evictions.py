@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.soperator.evictions import CORDONED, PodHost, choose
+from airflow_provider_soperator.soperator.evictions import CORDONED, PodEvictions, PodHost, choose
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.transports.transport_errors import ConnectRefused
 
@@ -68,6 +69,25 @@ def test_only_what_may_go_is_chosen_but_for_what_is_cordoned() -> None:
 def test_a_node_says_what_serves_there() -> None:
     assert str(BUSY) == "serves with 2 Pods (inference/a)"
     assert str(host("blocked", pod("a", is_ready=False), blocked=True)) == "no Pod serves there; a budget"
+
+
+@pytest.mark.parametrize("calls", ["keep", "step"])
+def test_a_mark_goes_with_the_cordon_that_others_have_undone(calls: str) -> None:
+    patches: list[Any] = []
+
+    async def nodes(*args: Any) -> list[Any]:
+        return [host("undone", metadata=OURS["metadata"]).node]
+
+    async def pods(node: str) -> list[Any]:
+        return []
+
+    async def patch(name: str, body: Any) -> None:
+        patches.append(body)
+
+    objects: Any = SimpleNamespace(list_all=nodes, list_pods_on=pods, patch_node=patch)
+    evictions = PodEvictions(objects, "group=a", "airflow:capacity/b: ", None, logging.getLogger(__name__))
+    asyncio.run(getattr(evictions, calls)(1))
+    assert patches == [{"metadata": {"annotations": {CORDONED: None}}}]
 
 
 def evict(status: int, body: bytes) -> str:
