@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from functools import partial
 from typing import ClassVar
@@ -13,6 +14,9 @@ from airflow_provider_soperator.transports.shell import Pipe, Shells
 from airflow_provider_soperator.values import without_airflow
 
 SHELL = ("/bin/sh",)
+
+#: What the job around this process has, and one submitted from here would take for its own.
+_OF_A_JOB = re.compile(r"_?SLURM_(?!CONF$|CONF_SERVER$|CLUSTERS$|JWT$).*|SBATCH_MEM_BIND.*")
 
 
 def kill_session(leader: int) -> None:
@@ -76,6 +80,6 @@ class LocalTransport(Shells):
 
 async def _open_pipe(argv: tuple[str, ...]) -> Pipe:
     # sbatch passes its environment on to the job.
-    env = without_airflow(os.environ)
+    env = {name: value for name, value in without_airflow(os.environ).items() if not _OF_A_JOB.fullmatch(name)}
     _, pipe = await asyncio.get_running_loop().subprocess_exec(_LocalPipe, *argv, env=env, start_new_session=True)
     return pipe

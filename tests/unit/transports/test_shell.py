@@ -155,6 +155,16 @@ def test_of_airflows_variables_a_job_has_those_that_it_is_given(monkeypatch: pyt
     assert "SBATCH_ACCOUNT=of this process" in said
 
 
+def test_of_the_job_around_a_worker_no_other_job_has_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"SLURM_CONF": "/c", "SLURM_JWT": "token", "SBATCH_ACCOUNT": "ours"}
+    around = {"SLURM_NTASKS": "1", "SLURM_MEM_PER_NODE": "4096", "SLURM_CONFIG": "", "SBATCH_MEM_BIND": "none"}
+    for name, value in (kept | around).items():
+        monkeypatch.setenv(name, value)
+    said = asyncio.run(answered(Command(("env",), environment={"SLURM_BITSTR_LEN": "0"}))).text.splitlines()
+    expected = {f"{name}={value}" for name, value in kept.items()} | {"SLURM_BITSTR_LEN=0"}
+    assert {line for line in said if line.startswith(("SLURM_", "SBATCH_"))} == expected
+
+
 @pytest.mark.parametrize(("word", "status"), [("printf", 0), ("exit", 127)])
 def test_a_command_is_never_a_builtin_of_the_shell(word: str, status: int) -> None:
     said = asyncio.run(answered(Command((word, "--version"))))
