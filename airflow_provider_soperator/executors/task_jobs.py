@@ -18,8 +18,8 @@ from airflow_provider_soperator.slurm.submission_keys import ELEMENTS, Submissio
 
 #: Fields that are the executor's own.
 _FIXED = frozenset(
-    ("args", "array", "array_limit", "command", "error", "extra_args", "het", "name", "output", "remote_script")
-) | {"requeue", "script", *INTERNAL}
+    ("args", "array", "array_limit", "clusters", "command", "error", "extra_args", "het", "name", "output")
+) | {"remote_script", "requeue", "script", *INTERNAL}
 #: Tasks that ask for the same and go on their own, each under its name; of more an array is made.
 MOST_ALONE = 20
 #: Not a field of the job: how many tasks may share one.

@@ -68,6 +68,7 @@ def test_a_queue_that_is_not_configured_is_a_partition() -> None:
     ("asked", "said"),
     [
         ({"script": "x"}, "set by the executor"),
+        ({"clusters": "other"}, "clusters: set by the executor"),
         ({"gpu": 1}, "no such field; did you mean"),
         ({"time_limit": "soon"}, "time_limit"),
         ({"share": 0}, "share"),
