@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import PurePosixPath
 from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -245,7 +246,8 @@ class JobKeeper:
         part, output = status.telling, f"{folder.root}/output/%j.out"
         code = part.exit_code.code if part and part.state.base is JobBase.FAILED else 0
         path = expand_filename(part.stdout or output, part) if part else None
-        files = [path] if path else []
+        # An operator may have led the output of a job that waited elsewhere.
+        files = [path] if path and PurePosixPath(path).parent == PurePosixPath(output).parent else []
         # Of a thousand tasks that are cleared together none needs a diagnosis.
         is_wanted = any(task.leg not in self._unwanted for task in one.tasks)
         if status.succeeded or code == runner.NOT_WANTED or not is_wanted:

@@ -73,6 +73,28 @@ def test_mapped_tasks_are_submitted_at_once_and_each_has_its_own_end(slurm: Clus
     assert not slurm.files
 
 
+@pytest.mark.parametrize(
+    ("stdout", "is_removed"),
+    [(f"{ROOT}/output/7.out", True), ("/data/results", False), (f"{ROOT}/output/../environments", False)],
+)
+def test_of_the_output_of_jobs_what_lies_in_the_executors_folder_is_removed(
+    stdout: str, is_removed: bool, slurm: ClusterOfTasks, play_out: Any
+) -> None:
+    async def play() -> None:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+        await keeper.until("a", NewsKind.SUBMITTED)
+        # As by `scontrol update StdOut=`.
+        slurm.queue = [replace(one, stdout=stdout) for one in slurm.queue]
+        slurm.files[stdout] = b"said"
+        slurm.end(slurm.jobs()[0], "COMPLETED")
+        await keeper.until("a", NewsKind.SUCCEEDED)
+        await keeper.keeper.drop([*keeper.keeper.ended])
+
+    play_out(play())
+    assert (stdout not in slurm.files) == is_removed
+
+
 def test_what_is_rejected_is_told_of_its_task_alone(slurm: ClusterOfTasks, play_out: Any) -> None:
     async def play() -> Keeper:
         keeper = Keeper(slurm)
