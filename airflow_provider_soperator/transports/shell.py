@@ -66,8 +66,9 @@ watch() {{
 exec 9> >(watch)
 """
 
-# Start-up files may set what restricts what Slurm's commands answer or do, such as SQUEUE_PARTITION and SCANCEL_STATE.
-_NO_FILTERS = 'unset -v "${!SQUEUE_@}" "${!SACCT_@}" "${!SINFO_@}" "${!SCANCEL_@}" "${!SCONTROL_@}"\n'
+# Start-up files may set what restricts what Slurm's commands answer or do, such as SQUEUE_PARTITION and SCANCEL_STATE,
+# and after how many idle seconds a shell ends.
+_NO_LIMITS = 'unset -v TMOUT "${!SQUEUE_@}" "${!SACCT_@}" "${!SINFO_@}" "${!SCANCEL_@}" "${!SCONTROL_@}"\n'
 
 # What a login has, and jobs with it: an exec into a Pod begins in the root, and this machine where Airflow was started.
 _LOGIN = """\
@@ -88,7 +89,7 @@ def handshake(mark: str) -> bytes:
 
     Commands must wait for the mark: the first shell would swallow input for the second.
     """
-    program = f"{_START}{_NO_FILTERS}{_LOGIN}{_marks(mark, '0')}\nexec /bin/sh"
+    program = f"{_NO_LIMITS}{_START}{_LOGIN}{_marks(mark, '0')}\nexec /bin/sh"
     return f"exec bash --norc -c {shlex.quote(program)}\n".encode()
 
 

@@ -146,6 +146,21 @@ def test_what_start_up_files_set_for_people_restricts_no_command() -> None:
     assert [line for line in said if line.startswith(prefixes)] == ["SBATCH_ACCOUNT=ours"]
 
 
+def test_a_shell_stays_where_start_up_files_end_idle_ones() -> None:
+    async def scenario() -> None:
+        # Some /bin/sh know no TMOUT; the watchdog is a bash.
+        transport = LocalTransport(("env", "TMOUT=1", "/bin/sh"))
+        try:
+            watchdog = Command(("sh", "-c", 'cat "/proc/$PPID/task/"*/children'))
+            before = (await transport.run(watchdog)).text.split()[0]
+            await asyncio.sleep(2)
+            assert (await transport.run(watchdog)).text.split()[0] == before
+        finally:
+            await transport.close()
+
+    asyncio.run(scenario())
+
+
 def test_of_airflows_variables_a_job_has_those_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW_CONN_DB", "_AIRFLOW_PROCESS_CONTEXT", "SBATCH_ACCOUNT"):
         monkeypatch.setenv(name, "of this process")
