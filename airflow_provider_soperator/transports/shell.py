@@ -184,6 +184,12 @@ class Exchange:
             raise CommandTimedOut(command_name(self.command.argv), self.command.timeout)
         return CommandOutput(out.status, out.output(), err.output())
 
+    def last_words(self) -> str:
+        """The end of what has come so far, in brackets."""
+        said = b" ".join(stream.output()[-300:] for stream in self._streams.values())
+        words = " ".join(said.decode(errors="replace").split())
+        return f" ({words})" if words else ""
+
 
 T = TypeVar("T")
 
@@ -218,7 +224,11 @@ class Pipe(Protocol):
 _NO_SHELL = "see whether /bin/sh and bash run there"
 
 
-def _lost(command: Command) -> ConnectionLost:
+def _lost(exchange: Exchange) -> ConnectionLost:
+    command = exchange.command
+    if command is _GREETING:
+        # No command was running yet, but the connection may just have broken.
+        return ConnectionLost(f"the login shell exited at once{exchange.last_words()}", _NO_SHELL)
     return ConnectionLost(f"the connection broke while {command_name(command.argv)} was under way", "it is reopened")
 
 
@@ -347,9 +357,6 @@ class Shells:
                 raise ConnectRefused(
                     f"the login shell does not start within {HANDSHAKE:g} s", f"see its start-up files, and {_NO_SHELL}"
                 ) from error
-            if isinstance(error, ConnectionLost):
-                # No command was running yet, but the connection may just have broken.
-                raise ConnectionLost("the login shell exited at once", _NO_SHELL) from error
             raise
         return pipe
 
@@ -361,11 +368,16 @@ class Shells:
         data, started = encoder(command, exchange.mark), time.monotonic()
         try:
             async with timeout(limit):
-                await pipe.send(data)
+                try:
+                    await pipe.send(data)
+                except OSError:
+                    # A login shell that has ended already may have said why.
+                    if command is not _GREETING:
+                        raise
                 while not exchange.complete:
                     received = await pipe.receive()
                     if received is None:
-                        raise _lost(command)
+                        raise _lost(exchange)
                     exchange.feed(*received)
         except asyncio.TimeoutError as error:
             raise _Silent(command, limit) from error
@@ -373,7 +385,7 @@ class Shells:
             raise
         except Exception as error:
             # Libraries have errors of their own, and a process may start no further thread.
-            raise _lost(command) from error
+            raise _lost(exchange) from error
         return exchange.result(time.monotonic() - started)
 
 

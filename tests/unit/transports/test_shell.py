@@ -19,7 +19,12 @@ from hypothesis import strategies as st
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.transports.local import LocalTransport
 from airflow_provider_soperator.transports.shell import Exchange, Shells, encode, new_mark
-from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, ConnectRefused, OutputTooLarge
+from airflow_provider_soperator.transports.transport_errors import (
+    CommandTimedOut,
+    ConnectionLost,
+    ConnectRefused,
+    OutputTooLarge,
+)
 
 MARK = "mark-00ff"
 
@@ -144,6 +149,35 @@ def test_what_start_up_files_set_for_people_restricts_no_command() -> None:
     said = asyncio.run(answered(Command(("env",)), shell)).text.splitlines()
     prefixes = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SBATCH_")
     assert [line for line in said if line.startswith(prefixes)] == ["SBATCH_ACCOUNT=ours"]
+
+
+class Nologin:
+    """A login shell that says something, or nothing, and ends; perhaps before it can be sent anything."""
+
+    def __init__(self, said: list[tuple[str, bytes]], fault: Exception | None) -> None:
+        self._said, self._fault = said, fault
+
+    async def send(self, data: bytes) -> None:
+        if self._fault:
+            raise self._fault
+
+    async def receive(self) -> tuple[str, bytes] | None:
+        return self._said.pop(0) if self._said else None
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("fault", [None, OSError("Socket is closed")])
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [([("stdout", b"No\nlogin\n"), ("stderr", b"today.\n")], r" \(No login today\.\): see"), ([], ": see")],
+)
+def test_the_last_words_of_a_login_shell_that_ends_are_told(
+    said: list[tuple[str, bytes]], told: str, fault: Exception | None
+) -> None:
+    shells = Shells(AsyncMock(return_value=Nologin([*said], fault)))
+    with pytest.raises(ConnectionLost, match=f"the login shell exited at once{told}"):
+        asyncio.run(shells.run(Command(("true",))))
 
 
 def test_a_shell_stays_where_start_up_files_end_idle_ones() -> None:
