@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import posixpath
+import shutil
 import stat
 import tarfile
 import tempfile
@@ -120,8 +121,8 @@ def _archive(local: Path, entries: Iterable[Entry]) -> bytes:
 # From the cluster
 
 
-def bring(path: str, local: Path) -> Steps[Copied]:
-    """Copy a file or folder from an absolute path of the cluster."""
+def bring(path: str, local: Path, tag: str) -> Steps[Copied]:
+    """Copy a file or folder from an absolute path of the cluster; ``tag`` as in ``send``."""
     listed: dict[str, Entry] = yield ListFiles(path)
     _check_listing(path, listed)
     entries = [entry for entry in listed.values() if _stays_within(entry)]
@@ -129,7 +130,7 @@ def bring(path: str, local: Path) -> Steps[Copied]:
     _check_kinds(local, entries, there)
     changed = _changed(entries, there)
     if changed:
-        with staging_on_disk(local) as new:
+        with staging_on_disk(local, tag) as new:
             yield from _fetch(path, new, changed)
             _verify(PurePosixPath(path), changed, _found_on_disk(new, changed))
             place_on_disk(new, local, changed)
@@ -316,12 +317,14 @@ def check_place_on_disk(target: Path) -> None:
 
 
 @contextmanager
-def staging_on_disk(target: Path) -> Iterator[Path]:
-    """A temporary path on the same file system as the target; removed in the end."""
+def staging_on_disk(target: Path, tag: str) -> Iterator[Path]:
+    """A temporary path on the same file system as the target; removed in the end, or by the next with the same tag."""
     check_place_on_disk(target)
     within = target if target.is_dir() else target.parent
     within.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=within) as folder:
+    for left in within.glob(f".incoming-{tag}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f".incoming-{tag}-", dir=within) as folder:
         yield Path(folder, "new")
 
 

@@ -96,9 +96,9 @@ class SlurmClient:
         """
         return run_steps(file_copies.send(local, target, tag or secrets.token_hex(8)), self.ask)
 
-    def download(self, path: str, local: Path) -> Copied:
-        """Copy a file or folder of the cluster to this machine, all or nothing."""
-        return run_steps(file_copies.bring(path, local), self.ask)
+    def download(self, path: str, local: Path, *, tag: str = "") -> Copied:
+        """Copy a file or folder of the cluster to this machine, all or nothing; ``tag`` as in ``upload``."""
+        return run_steps(file_copies.bring(path, local, tag or secrets.token_hex(8)), self.ask)
 
 
 class BlockingWatch:

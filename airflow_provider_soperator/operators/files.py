@@ -67,8 +67,7 @@ class JobFiles:
             for local, remote in pairs(files):
                 source = self._here / local
                 target = _path(working, _within(remote, source.name))
-                tag = sha256(f"{self._owner}\0{target}".encode()).hexdigest()[:16]
-                copied = client.upload(source, target, tag=tag)
+                copied = client.upload(source, target, tag=self._tag(target))
                 self._log.info("Uploaded %s to %s: %s", local, target, copied)
 
     def download(self, files: Pairs, working: str) -> None:
@@ -76,7 +75,7 @@ class JobFiles:
         with self._client() as client:
             for remote, local in pairs(files):
                 for path, target in _found(client, PurePosixPath(working), remote, local, self._here):
-                    copied = client.download(path, self._here / target)
+                    copied = client.download(path, self._here / target, tag=self._tag(target))
                     self._log.info("Downloaded %s to %s: %s", path, target, copied)
 
     def download_what_is_there(self, files: Pairs, working: str) -> None:
@@ -86,6 +85,9 @@ class JobFiles:
                 self.download([pair], working)
             except (ClusterError, OSError, AirflowFailException) as error:
                 self._log.warning("%s is not downloaded: %s", pair[0], error)
+
+    def _tag(self, target: str) -> str:
+        return sha256(f"{self._owner}\0{target}".encode()).hexdigest()[:16]
 
     @contextmanager
     def _client(self) -> Iterator[SlurmClient]:

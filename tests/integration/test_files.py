@@ -178,7 +178,7 @@ def test_a_connection_that_is_cut_again_and_again(
     ask = cutting(slurm, cluster, every=4)
     assert run_steps(file_copies.send(folder, f"{there}/project", "tag"), ask).new == 606
     assert listed(cluster, there) == ["project"]
-    assert run_steps(file_copies.bring(f"{there}/project", tmp_path / "back"), ask).new == 606
+    assert run_steps(file_copies.bring(f"{there}/project", tmp_path / "back", "tag"), ask).new == 606
     assert content(tmp_path / "back") == content(folder)
 
 
@@ -195,7 +195,7 @@ def test_nothing_is_seen_at_the_place_before_all_of_it_is_there(
         return slurm.ask(request)
 
     run_steps(file_copies.send(folder, f"{there}/project", "tag"), ask)
-    run_steps(file_copies.bring(f"{there}/project", tmp_path / "back"), ask)
+    run_steps(file_copies.bring(f"{there}/project", tmp_path / "back", "tag"), ask)
     assert len(seen) > 4
     assert set(seen) == {2, False}
 
@@ -299,7 +299,7 @@ def test_a_file_that_is_written_to_while_it_is_read(
         return slurm.ask(request)
 
     with pytest.raises(FileError, match="checkpoint changed while it was read"):
-        run_steps(file_copies.bring(f"{there}/checkpoint", tmp_path / "checkpoint"), ask)
+        run_steps(file_copies.bring(f"{there}/checkpoint", tmp_path / "checkpoint", "tag"), ask)
     assert os.listdir(tmp_path) == []
 
 

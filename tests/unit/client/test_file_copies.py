@@ -40,7 +40,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def fetch(there: Path, local: Path) -> Copied:
-    return run_steps(file_copies.bring(str(there), local), ask)
+    return run_steps(file_copies.bring(str(there), local, "tag"), ask)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,15 @@ def test_nothing_is_placed_where_a_folder_meets_another_kind(kind: str, other: s
     assert os.listdir(here / "results") == ["x"]
 
 
+def test_what_a_killed_try_has_left_is_removed_by_the_next(there: Path, here: Path) -> None:
+    (there / "a").write_text("a")
+    killed = file_copies.bring(str(there), here / "results", "tag")
+    killed.send(ask(next(killed)))
+    assert len(os.listdir(here)) == 2
+    fetch(there, here / "results")
+    assert sorted(os.listdir(here)) == ["plugins", "results"]
+
+
 FOLDER = Entry("", "folder", 0o755)
 
 
@@ -153,6 +162,6 @@ def test_a_listing_with_names_that_no_folder_has_is_refused(entries: Iterable[En
         return [FilePiece(b"evil", 4) for _ in request.pieces]
 
     with pytest.raises(FileError, match="the listing of /there"):
-        run_steps(file_copies.bring("/there", here / "results"), hostile)
+        run_steps(file_copies.bring("/there", here / "results", "tag"), hostile)
     assert [type(request) for request in asked] == [ListFiles]
     assert os.listdir(here) == ["plugins"]

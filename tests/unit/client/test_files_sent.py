@@ -66,7 +66,7 @@ def test_requests_whose_answers_were_lost_are_made_again(folder: Path, tmp_path:
         return ask(again or request)
 
     run_steps(file_copies.send(folder, str(tmp_path / "there"), "tag"), ask_twice)
-    run_steps(file_copies.bring(str(tmp_path / "there"), tmp_path / "back"), ask_twice)
+    run_steps(file_copies.bring(str(tmp_path / "there"), tmp_path / "back", "tag"), ask_twice)
     assert content(tmp_path / "back") == content(folder)
     assert {StageFiles, UnpackFiles, WritePiece, PlaceFiles, ReadPieces} <= repeated
     assert {path.name for path in tmp_path.iterdir()} == {"project", "there", "back"}

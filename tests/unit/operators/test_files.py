@@ -55,7 +55,7 @@ class Cluster:
     def find(self, *_: Any, **__: Any) -> Submitted | None:
         return self.earlier
 
-    def download(self, path: str, local: Path) -> Copied:
+    def download(self, path: str, local: Path, *, tag: str) -> Copied:
         self.downloaded.append((path, local))
         return Copied(1, 1, 1)
 
