@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.transports.shell import Pipe
+from airflow_provider_soperator.transports.shell import NotSent, Pipe
 from airflow_provider_soperator.transports.shell_transport import ShellTransport
 from airflow_provider_soperator.transports.transport_errors import (
     API_TIMEOUT,
@@ -21,6 +21,7 @@ from airflow_provider_soperator.transports.transport_errors import (
     ConnectionLost,
     ConnectRefused,
     TransportError,
+    is_refused,
     kubernetes_errors,
     namespace_errors,
     status_message,
@@ -197,6 +198,8 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         self._connect = connect
         self._namespace = namespace
         self._choices = tuple(choices)
+        #: The client whose token was last accepted.
+        self._accepted: kubernetes_asyncio.client.ApiClient | None = None
 
     async def _open(self) -> kubernetes_asyncio.client.ApiClient:
         with kubernetes_errors("connect"):
@@ -204,10 +207,17 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
 
     async def _open_pipe(self, connection: kubernetes_asyncio.client.ApiClient) -> Pipe:
         try:
-            return await self._exec(connection)
+            pipe = await self._exec(connection)
         except ConnectRefused:
             # The pod may have gone since it was found.
-            return await self._exec(connection)
+            pipe = await self._exec(connection)
+        except ConnectFailed as error:
+            if connection is self._accepted and is_refused(error):
+                # It has expired; another client has a new one.
+                raise NotSent(error.what, error.remedy) from error
+            raise
+        self._accepted = connection
+        return pipe
 
     async def _hang_up(self, connection: kubernetes_asyncio.client.ApiClient) -> None:
         await connection.close()

@@ -243,7 +243,7 @@ class _Silent(ConnectionLost):
 
 
 class NotSent(ConnectRefused):
-    """The connection broke while the command waited for a shell: another connection may run it."""
+    """The connection broke or expired while the command waited for a shell: another connection may run it."""
 
 
 class Shells:
@@ -328,7 +328,9 @@ class Shells:
         except Exception as failure:
             known = isinstance(failure, TransportError)
             error = failure if known else ConnectRefused(f"no shell can be started ({failure})", "it is tried again")
-            if self._open and isinstance(error, ConnectRefused):
+            if isinstance(error, NotSent):
+                self._broke = True
+            elif self._open and isinstance(error, ConnectRefused):
                 self._limit, error = self._open, None
                 asyncio.get_running_loop().call_later(REFUSED_FOR, self._forget_refusal)
         finally:

@@ -168,6 +168,11 @@ def is_forbidden(error: BaseException) -> bool:
     return _kubernetes_status(error) == 403
 
 
+def is_refused(error: BaseException) -> bool:
+    """True if the token is not accepted."""
+    return _kubernetes_status(error) == 401
+
+
 def is_conflict(error: BaseException) -> bool:
     """True if the object has changed since it was read."""
     return _kubernetes_status(error) == 409

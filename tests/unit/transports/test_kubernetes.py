@@ -1,15 +1,21 @@
-"""Shells in pods: what is closed with them."""
+"""Shells in pods: what is closed with them, and what replaces a client whose token has expired."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
-from kubernetes_asyncio.client import Configuration
+from kubernetes_asyncio.client import ApiException, Configuration
 from kubernetes_asyncio.stream import WsApiClient
 
-from airflow_provider_soperator.transports.kubernetes import LOGIN, _WebSocketPipe
+from airflow_provider_soperator.slurm.requests import Command
+from airflow_provider_soperator.transports import local
+from airflow_provider_soperator.transports.kubernetes import LOGIN, KubernetesTransport, _WebSocketPipe
+from airflow_provider_soperator.transports.shell import Pipe
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, kubernetes_errors
+from tests.unit.transports.test_shell import Run
 
 
 class Socket:
@@ -32,5 +38,49 @@ def test_a_client_is_closed_also_by_a_task_that_is_cancelled_as_it_closes_its_sh
         with pytest.raises(asyncio.CancelledError):
             await closing
         assert client.rest_client.pool_manager.closed
+
+    asyncio.run(main())
+
+
+class Tokens(KubernetesTransport):
+    """Shells of this machine, for clients whose token is accepted."""
+
+    def __init__(self) -> None:
+        super().__init__(self._client, "soperator")
+        self.clients: list[Any] = []
+        self.expired: list[Any] = []
+
+    async def _client(self) -> Any:
+        self.clients.append(AsyncMock())
+        return self.clients[-1]
+
+    async def _exec(self, connection: Any) -> Pipe:
+        with kubernetes_errors("exec"):
+            if connection in self.expired:
+                raise ApiException(401, "Unauthorized")
+        return await local._open_pipe(local.SHELL)
+
+
+def test_a_token_that_expires_between_shells_fails_no_request() -> None:
+    async def main() -> None:
+        tokens = Tokens()
+        slow = Run(Command(("sleep", "0.5")))
+        await tokens.ask(slow)
+        tokens.expired += tokens.clients
+        assert [said.status for said in await asyncio.gather(*(tokens.ask(slow) for _ in range(4)))] == [0] * 4
+        assert len(tokens.clients) == 2
+        await tokens.close()
+
+    asyncio.run(main())
+
+
+def test_a_token_that_was_never_accepted_is_told() -> None:
+    async def main() -> None:
+        tokens = Tokens()
+        await tokens._connected()
+        tokens.expired += tokens.clients
+        with pytest.raises(ConnectFailed, match="refused the token") as told:
+            await tokens.ask(Run(Command(("true",))))
+        assert (told.value.retryable, len(tokens.clients)) == (False, 1)
 
     asyncio.run(main())
