@@ -13,6 +13,9 @@ mkdir -p "$root/tasks" "$root/output" "$root/environments"
 find "$root/tasks" "$root/output" ! -type d -mtime "+$keep" -delete || true
 packages=$(cat)
 if [ -z "$python" ]; then
+    # A wheel that was built anew is another one.
+    wheels=$(while read -r package; do [ ! -f "$package" ] || sha256sum "$package"; done <<<"$packages")
+    [ -z "$wheels" ] || name+=-$(sha256sum <<<"$wheels" | head -c 16)
     made=$root/environments/$name python=$root/environments/$name/bin/python
     # Its time is that of the last use.
     touch "$made.lock"

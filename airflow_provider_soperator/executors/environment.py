@@ -53,7 +53,7 @@ class PrepareFolder(FileRequest[ExecutorFolder]):
 
     @property
     def environment(self) -> str:
-        """The name of the environment, by its content."""
+        """The name of the environment, by its content; that of wheels among it is added where they lie."""
         version = ".".join(platform.python_version_tuple()[:2])
         return f"{version}-{hashlib.sha256(chr(10).join(self.packages).encode()).hexdigest()[:16]}"
 

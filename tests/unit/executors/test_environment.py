@@ -80,6 +80,16 @@ def test_an_environment_is_made_once_for_its_content(home: Path) -> None:
     assert other.python != folder.python
 
 
+def test_a_wheel_that_was_built_anew_makes_another_environment(home: Path) -> None:
+    wheel = home / "library.whl"
+    request = PrepareFolder("executor", packages=("apache-airflow", str(wheel)))
+    made = []
+    for content in ("old", "old", "new"):
+        wheel.write_text(content)
+        made.append(run(request, home).python)
+    assert (made[0] == made[1], made[1] == made[2]) == (True, False)
+
+
 def test_an_environment_that_was_left_half_made_is_made_anew(home: Path) -> None:
     request = PrepareFolder("executor", packages=("apache-airflow",))
     folder = run(request, home)
