@@ -36,6 +36,8 @@ class Tail:
         self.trouble = ""
         #: Bytes that were there at the last read and have not been read.
         self.left = 0
+        #: The last read found the file shorter than before.
+        self._is_shorter = False
         self._tails, self._heard = tails, heard
         self._unread, self._console = bytearray(), Console()
         self._is_at_line_end = True
@@ -53,7 +55,7 @@ class Tail:
         try:
             while not self.trouble and len(self._unread) < most:
                 before = self.offset
-                await self._tails.look([self], min(MOST_OF_ONE, most - len(self._unread)))
+                await self._tails.look([self], min(MOST_OF_ONE, most - len(self._unread)), cached=False)
                 if self.offset == before:
                     break
             note = note or (f"{self.left} more bytes" if self.left else "")
@@ -67,10 +69,12 @@ class Tail:
         """Stop following."""
         self._tails.remove(self)
 
-    def feed(self, data: bytes, size: int) -> None:
-        if size < self.offset:
+    def feed(self, data: bytes, size: int, *, cached: bool = False) -> None:
+        was_shorter, self._is_shorter = self._is_shorter, size < self.offset
+        # One login node may still have the size that another has found grown.
+        if self._is_shorter and (was_shorter or not size or not cached):
             # A requeued job truncates its file, also in the middle of a line.
-            self.offset = 0
+            self.offset, self._is_shorter = 0, False
             self._unread += b"" if self._is_at_line_end else b"\n"
         if data:
             self._unread += data
@@ -99,13 +103,13 @@ class Tails:
     def remove(self, tail: Tail) -> None:
         self._tails.pop(id(tail), None)
 
-    async def look(self, tails: list[Tail], most: int) -> None:
+    async def look(self, tails: list[Tail], most: int, *, cached: bool = True) -> None:
         """Read the new bytes of each file, up to ``most``."""
         pieces = tuple(Piece(tail.path, tail.offset, most) for tail in tails)
-        for tail, asked, found in zip(tails, pieces, await self._ask(ReadPieces(pieces)), strict=True):
+        for tail, asked, found in zip(tails, pieces, await self._ask(ReadPieces(pieces, cached)), strict=True):
             # Another read of the same file may have been under way; and a file that is not seen for once has all.
             if asked.offset == tail.offset and found.size is not None:
-                tail.feed(found.data, found.size)
+                tail.feed(found.data, found.size, cached=cached)
 
     async def _poll(self) -> None:
         try:

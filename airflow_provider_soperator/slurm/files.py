@@ -92,11 +92,16 @@ class FilePiece:
 
 # Prints, for each piece, its bytes, then a mark and the file's size. Size and bytes are read at different moments, so
 # there may be fewer bytes than the size says, and only the mark shows their end. One process gets the sizes of all
-# files, and only files that have the piece are opened: of a thousand logs few have grown since the last read.
+# files. Of a file that was opened before, NFS knows the size of this moment; a FIFO would wait for a writer. Where an
+# older size will do, only files that have the piece are opened: of a thousand logs few have grown since the last read.
 _READ = """\
-mark=$1; shift
+mark=$1 cached=$2; shift 2
 declare -A sizes
-files=(); for ((word = 1; word <= $#; word += 3)); do files+=("${!word}"); done
+files=()
+for ((word = 1; word <= $#; word += 3)); do
+    files+=("${!word}")
+    [ "$cached" ] || [ ! -f "${!word}" ] || true <"${!word}"
+done 2>/dev/null
 while IFS= read -r -d '' line; do sizes[${line#* }]=${line%% *}; done < <(
     stat -L --printf='%s %n\\0' -- "${files[@]}" 2>/dev/null)
 while [ $# -gt 0 ]; do
@@ -111,16 +116,20 @@ done
 
 @dataclass(frozen=True)
 class ReadPieces(FileRequest[list[FilePiece]]):
-    """Read pieces of any number of files in one request; a missing file is not an error."""
+    """Read pieces of any number of files in one request; a missing file is not an error.
+
+    If ``cached``, a file may seem to be as short as it was some seconds ago.
+    """
 
     doing = "reading files"
     pieces: tuple[Piece, ...]
+    cached: bool = False
     _mark: str = field(default_factory=lambda: secrets.token_hex(16), repr=False, compare=False)
 
     def command(self) -> Command:
         words = [word for p in self.pieces for word in (absolute(p.path), str(p.offset), str(p.length))]
         return Command(
-            by_bash(_READ, "read", self._mark, *words),
+            by_bash(_READ, "read", self._mark, "cached" * self.cached, *words),
             # Marks, and pieces of full length.
             max_output=sum(p.length + 128 for p in self.pieces) + 65536,
         )

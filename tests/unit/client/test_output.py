@@ -113,3 +113,9 @@ def test_a_file_that_is_truncated_by_a_requeue_is_read_from_its_start() -> None:
 
 def test_a_file_that_is_not_seen_for_once_is_not_shown_again() -> None:
     assert followed(None, b"one\n", None, b"one\ntwo\n") == ["one", "two"]
+
+
+def test_nor_is_one_that_seems_shorter_once_as_another_login_node_still_has_its_older_size() -> None:
+    assert followed(b"one\ntwo\n", b"one\n", b"one\ntwo\nthree\n") == ["one", "two", "three"]
+    # At the end each size is of that moment.
+    assert followed(b"one\ntwo\n", b"two\n")[-1] == "two"

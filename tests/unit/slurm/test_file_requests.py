@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -79,3 +82,30 @@ def test_the_end_of_a_file_is_read_without_its_size(tmp_path: Path) -> None:
     ran = subprocess.run(request.command().argv, capture_output=True, check=True)
     found = request.read(CommandOutput(0, ran.stdout))
     assert found == [FilePiece(b"6789", 10), FilePiece(b"0123", 10), FilePiece(b"", None)]
+
+
+@pytest.mark.parametrize(("cached", "found"), [(False, FilePiece(b"new\n", 8)), (True, FilePiece(b"old\n", 4))])
+def test_a_file_is_opened_before_its_size_counts(tmp_path: Path, cached: bool, found: FilePiece) -> None:
+    # As on NFS: until somebody opens the file, others see it as it was.
+    with open(tmp_path / "log", "ab", buffering=0) as log:
+
+        def write_the_rest(*_: object) -> None:
+            log.write(b"new\n")
+            fcntl.fcntl(log, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+        log.write(b"old\n")
+        before = signal.signal(signal.SIGIO, write_the_rest)
+        try:
+            fcntl.fcntl(log, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            request = ReadPieces((Piece(str(tmp_path / "log"), -4, 4),), cached)
+            ran = subprocess.run(request.command().argv, capture_output=True, check=True)
+        finally:
+            signal.signal(signal.SIGIO, before)
+    assert request.read(CommandOutput(0, ran.stdout)) == [found]
+
+
+def test_what_is_no_file_or_cannot_be_opened_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    request = ReadPieces((Piece(str(tmp_path / "fifo")), Piece("/dev/null"), Piece(str(tmp_path))))
+    ran = subprocess.run(request.command().argv, capture_output=True, check=True, timeout=60)
+    assert [piece.data for piece in request.read(CommandOutput(0, ran.stdout))] == [b"", b"", b""]
