@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 from airflow_provider_soperator.errors import ClusterError
@@ -17,6 +18,7 @@ from airflow_provider_soperator.slurm.job_failures import canceller, failure
 from airflow_provider_soperator.slurm.job_records import AccountingStep, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListNodes
 from airflow_provider_soperator.slurm.requests.commands import Steps
+from airflow_provider_soperator.slurm.states import JobBase, NodeBase, NodeFlag
 
 #: Fields that help to explain an end, as ``scontrol show job`` has them, and as slurmrestd does.
 _TELLING = re.compile(
@@ -27,6 +29,8 @@ _TELLING = re.compile(
 )
 #: The nodes that a job asks for, as scontrol tells them, and slurmrestd.
 _ASKED = re.compile(r'ReqNodeList=(?!\(null\))(\S+)|"required_nodes": "([^"]+)"')
+#: The node that a job has lost, likewise.
+_LOST = re.compile(r'FailedNode=(\S+)|"failed_node": "([^"]+)"')
 #: Nodes and steps that are listed.
 _MOST = 16
 
@@ -54,6 +58,34 @@ def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
 def trouble_of(nodes: Iterable[Node]) -> list[str]:
     """Lines about the nodes that Slurm or an administrator has taken out of service."""
     return _some([_node(node) for node in nodes if node.reason], "nodes")
+
+
+def failed_nodes(end: JobStatus) -> Steps[list[str]]:
+    """The nodes on which parts of a job have failed: of several of which one was lost that, or those out of service."""
+    found: list[str] = []
+    for part in end.parts:
+        nodes = hostlist.expand(part.nodelist) if part.nodelist and not part.state.succeeded else []
+        if len(nodes) > 1 and part.state.base is JobBase.NODE_FAIL:
+            nodes = yield from _lost(part, nodes)
+        found += nodes
+    return found
+
+
+def _lost(part: Job, nodes: list[str]) -> Steps[list[str]]:
+    with suppress(ClusterError):
+        lost = {scontrol or rest for scontrol, rest in _LOST.findall((yield JobDetail(part.id)))}
+        if known := [node for node in nodes if node in lost]:
+            return known
+    with suppress(ClusterError):
+        there: tuple[Node, ...] = yield ListNodes(tuple(nodes))
+        return [node.name for node in there if _is_out_of_service(node)]
+    return []
+
+
+def _is_out_of_service(node: Node) -> bool:
+    # One that is powered down comes back for the next job.
+    out = (NodeFlag.DRAIN, NodeFlag.FAIL, NodeFlag.NOT_RESPONDING)
+    return node.state.base is NodeBase.DOWN or node.state.has(*out)
 
 
 def hindrances(part: Job) -> Steps[list[str]]:

@@ -322,6 +322,7 @@ class SbatchOperator(WaitingOperator):
         """The job, with what ``on_finish`` changes after the ends of the earlier tries."""
         if not earlier or not any(isinstance(action, Retry) for action in self.on_finish.values()):
             return self.job
+        from airflow_provider_soperator.client.diagnosis import failed_nodes
         from airflow_provider_soperator.client.submissions import earlier_jobs
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.requests.commands import run_steps
@@ -331,15 +332,18 @@ class SbatchOperator(WaitingOperator):
         with SlurmHook(self.slurm_conn_id).client() as shared:
             slurm = shared.patient(self.log)
             job = slurm.with_lines(job)
-            ends = run_steps(earlier_jobs(job, earlier, submitted_since(context["dag_run"].start_date)), slurm.ask)
-        for end in ends:
-            if end is None:
-                self.log.warning("Slurm knows no job of an earlier try (any more): it changes nothing in this one")
-            elif end.is_finished and isinstance(action := action_after(end, self.on_finish), Retry):
-                new = action.changed(job, end)
-                fields, job = fields | new, job.replace(**new)
-                said = ", ".join(f"{name}={value}" for name, value in new.items()) or "nothing changed"
-                self.log.info("Job %s of an earlier try was %s: this try has %s", end.id, end.state, said)
+            steps = earlier_jobs(job, earlier, submitted_since(context["dag_run"].start_date))
+            for end in run_steps(steps, slurm.ask):
+                if end is None:
+                    self.log.warning("Slurm knows no job of an earlier try (any more): it changes nothing in this one")
+                elif end.is_finished and isinstance(action := action_after(end, self.on_finish), Retry):
+                    failed = run_steps(failed_nodes(end), slurm.ask) if action.exclude_nodes else []
+                    if action.exclude_nodes and not failed:
+                        self.log.warning("Slurm does not say which node of job %s has failed: none is left out", end.id)
+                    new = action.changed(job, end, failed)
+                    fields, job = fields | new, job.replace(**new)
+                    said = ", ".join(f"{name}={value}" for name, value in new.items()) or "nothing changed"
+                    self.log.info("Job %s of an earlier try was %s: this try has %s", end.id, end.state, said)
         return fields
 
     def _make(self, context: Context, key: SubmissionKey) -> None:

@@ -202,8 +202,8 @@ class Retry:
     exclude_nodes: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
 
-    def changed(self, job: BatchJob, end: JobStatus) -> dict[str, Any]:
-        """The fields to change of a job that has ended this way, with their new values."""
+    def changed(self, job: BatchJob, end: JobStatus, failed: Sequence[str] = ()) -> dict[str, Any]:
+        """The fields to change of a job that has ended this way on ``failed`` nodes, with their new values."""
         # Imported here, as DAG files import this module.
         from airflow_provider_soperator.slurm.requests.submission import asked_for
 
@@ -219,7 +219,6 @@ class Retry:
                 new |= _more_memory(asked, end.telling, factor)
             else:
                 new |= _more_time(asked, end.telling, factor)
-        failed = [part.nodelist for part in end.parts if part.nodelist and not part.state.succeeded]
         if self.exclude_nodes and failed:
             before = [asked.exclude] if isinstance(asked.exclude, str) else list(asked.exclude or ())
             new["exclude"] = hostlist.fold([*before, *failed])
@@ -234,7 +233,7 @@ def retry(*, exclude_nodes: bool = False, **changes: Any) -> Retry:
     The changes are options of the job by the names of their parameters. ``mem`` and ``time_limit`` may be multiples of
     what the job of the earlier try had; ``mem`` then stands for ``mem_per_cpu`` and ``mem_per_gpu``, too.
 
-    :param exclude_nodes: leave out the nodes on which it failed
+    :param exclude_nodes: leave out the nodes on which it failed; of several only the one that it lost (NODE_FAIL)
     """
     for name, value in changes.items():
         if name not in FIELDS:

@@ -14,8 +14,10 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks import slurm as hooks
 from airflow_provider_soperator.operators.sbatch import SbatchOperator, retry, settle
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_failures import JobOutOfMemory, Policy
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import Unreachable
 from airflow_provider_soperator.work.sbatch import key_of_try
@@ -95,6 +97,7 @@ def test_each_earlier_end_counts_for_what_it_was(changed: Any) -> None:
         queued("9", "TIMEOUT", name=named(KEYS[2]), nodelist="worker-4"),
         accounting=[past("7", "OUT_OF_MEMORY", name=named(KEYS[0]))],
     )
+    slurm.nodes = [Node(name=f"worker-{number}", state=NodeState.parse("DOWN")) for number in (2, 3)]
     assert changed(slurm, 4, mem="1G") == {"mem": 2048, "exclude": "worker-[2-3]"}
 
 
@@ -140,6 +143,14 @@ def test_only_the_array_of_the_task_counts_and_not_another_job_with_the_name(cha
         accounting=[],
     )
     assert changed(slurm, 2) == {"exclude": "worker-0"}
+
+
+def test_where_slurm_does_not_say_which_node_was_lost_none_is_left_out(
+    changed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm = Slurm(queued("7", "NODE_FAIL", name=named(KEYS[0]), nodelist="worker-[0-15]"), accounting=[])
+    assert changed(slurm, 2) == {}
+    assert "Slurm does not say which node of job 7 has failed: none is left out" in capsys.readouterr().out
 
 
 def test_such_an_end_is_tried_again() -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.client.diagnosis import failed_nodes
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import retry
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
+from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.states import JobState
 
 
@@ -27,7 +29,9 @@ OUT_OF_MEMORY = ended("OUT_OF_MEMORY", tres="cpu=4,mem=20480M,node=2", time_limi
 
 
 def changed(changes: dict[str, Any], end: JobStatus = OUT_OF_MEMORY, **fields: Any) -> dict[str, Any]:
-    return retry(**changes).changed(BatchJob(**{"command": "true", **fields}), end)
+    # A part of one node needs no request.
+    failed = run_steps(failed_nodes(end), lambda request: ())
+    return retry(**changes).changed(BatchJob(**{"command": "true", **fields}), end, failed)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,7 @@ def test_what_is_changed_twice_has_grown_twice() -> None:
     job = BatchJob(command="true", mem="1G", exclude="worker-5")
     twice = retry(mem="x2", exclude_nodes=True)
     for _ in range(2):
-        job = job.replace(**twice.changed(job, OUT_OF_MEMORY))
+        job = job.replace(**twice.changed(job, OUT_OF_MEMORY, ["worker-0"]))
     assert (job.mem, job.exclude) == (4096, "worker-[0,5]")
     job.check()
 
