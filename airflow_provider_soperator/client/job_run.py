@@ -31,6 +31,7 @@ from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
+from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
@@ -234,7 +235,7 @@ class JobRun:
                         yield status
                         async for printed in self._ended(status):
                             yield printed
-                    self._follow_outputs(status)
+                    await self._follow_outputs(status)
                     news = asyncio.ensure_future(watch.next())
         finally:
             watch.close()
@@ -259,11 +260,12 @@ class JobRun:
             return [] if array is None else array_indices(array_text(array))
         return []
 
-    def _follow_outputs(self, status: JobStatus) -> None:
+    async def _follow_outputs(self, status: JobStatus) -> None:
         if not self.show_output:
             return
-        # A pending job has no output, or only that of the run before a requeue.
-        parts = [part for part in status.parts if not part.state.is_pending]
+        # A pending job has no output, or only that of the run before a requeue; nor has one that ended without nodes.
+        begun = (part for part in status.parts if part.nodelist or not part.has_failed)
+        parts = [part for part in begun if not part.state.is_pending]
         if status.is_array:
             # One that runs stands for all.
             parts = [part for part in parts if part.state.is_active][:1]
@@ -273,6 +275,18 @@ class JobRun:
             for path, is_error in self._paths(part):
                 if path and path not in self._outputs:
                     self._outputs[path] = _Output(part.id, self.client.tail(path, self._heard), is_error)
+                # While it completes, the run before may still write.
+                runs = part.state.base is JobBase.RUNNING or part.state.is_finished
+                if path and part.restarts and runs and not await self._appends():
+                    self._outputs[path].tail.requeued(part.restarts)
+
+    async def _appends(self) -> bool:
+        """True if a requeued job keeps what it has printed before."""
+        if mode := asked_for(self.job).open_mode:
+            return mode.lower().startswith("a")
+        with contextlib.suppress(ClusterError):
+            return (await self.client.config()).settings.get("JobFileAppend") in ("1", "True")
+        return False
 
     def _news_of(self, printed: Printed) -> Printed | NewestLine | None:
         """The lines themselves, or for an array the progress, at most once in each interval."""

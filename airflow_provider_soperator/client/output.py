@@ -38,6 +38,8 @@ class Tail:
         self.left = 0
         #: The last read found the file shorter than before.
         self._is_shorter = False
+        #: How often the file has begun anew, as Slurm tells or as is seen here; and that it has yet to be seen.
+        self._restarts, self._is_anew = 0, False
         self._tails, self._heard = tails, heard
         self._unread, self._console = bytearray(), Console()
         self._is_at_line_end = True
@@ -51,6 +53,8 @@ class Tail:
     async def rest(self, most: int) -> list[str]:
         """The lines to the end of the file, of up to ``most`` more bytes, and a note about what is not among them."""
         self.close()
+        if self._is_anew:
+            self._start_again()
         note, most = self.trouble, most + len(self._unread)
         try:
             while not self.trouble and len(self._unread) < most:
@@ -72,16 +76,29 @@ class Tail:
     def feed(self, data: bytes, size: int, *, cached: bool = False) -> None:
         was_shorter, self._is_shorter = self._is_shorter, size < self.offset
         # One login node may still have the size that another has found grown.
-        if self._is_shorter and (was_shorter or not size or not cached):
-            # A requeued job truncates its file, also in the middle of a line.
-            self.offset, self._is_shorter = 0, False
-            self._unread += b"" if self._is_at_line_end else b"\n"
+        is_truncated = self._is_shorter and (was_shorter or not size or not cached)
+        if is_truncated or (self._is_anew and size != self.offset):
+            self._start_again()
+            data = b""
         if data:
             self._unread += data
             self._is_at_line_end = data.endswith(b"\n")
             self.offset += len(data)
             self._heard.set()
         self.left = max(0, size - self.offset)
+
+    def requeued(self, restarts: int) -> None:
+        """The job runs for another time, and truncates the file, which may have grown beyond its old size by then."""
+        if restarts > self._restarts:
+            self._restarts, self._is_anew = restarts, self.offset > 0
+
+    def _start_again(self) -> None:
+        # What is seen here before Slurm tells it counts once.
+        self._restarts += not self._is_anew
+        self.offset, self._is_shorter, self._is_anew = 0, False, False
+        # It may have been truncated in the middle of a line.
+        self._unread += b"" if self._is_at_line_end else b"\n"
+        self._is_at_line_end = True
 
 
 class Tails:

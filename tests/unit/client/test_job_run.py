@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -296,10 +297,10 @@ def printing(slurm: Slurm, end: float) -> None:
     slurm.before = later
 
 
-async def printed(slurm: Slurm, pause: float) -> list[str]:
+async def printed(slurm: Slurm, pause: float, **options: Any) -> list[str]:
     """What is printed, for a log that takes its time for each item."""
-    lines = []
-    async for news in JobRun(AsyncSlurmClient(slurm), BatchJob(command="train", name="train"), [FIRST]).follow():
+    lines, job = [], BatchJob(command="train", name="train", **options)
+    async for news in JobRun(AsyncSlurmClient(slurm), job, [FIRST]).follow():
         lines += news.lines if isinstance(news, Printed) else []
         await asyncio.sleep(pause)
     # Nobody reads files then.
@@ -336,6 +337,45 @@ def test_what_was_read_is_shown_even_if_files_cannot_be_read_any_more(
     *lines, note = run_without_waiting(printed(slurm, pause=15), monkeypatch)
     assert lines == read.decode().splitlines()
     assert note.startswith("(Not shown of /out: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "default", "kept"),
+    [({}, "0", 0), ({"open_mode": "append"}, "0", 1), ({}, "1", 1), ({"open_mode": "t"}, "1", 0)],
+)
+def test_the_output_of_a_requeued_job_is_shown_from_its_beginning_unless_it_is_appended(
+    options: Any, default: str, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, first, second = Slurm(accounting=[]), b"host w-0\n", b"host w-3\nstep 1\n"
+    slurm.config = ClusterConfig(version="24.11", settings={"JobFileAppend": default})
+
+    def later() -> None:
+        runs = int(time.monotonic() > 1050)
+        state = "RUNNING" if time.monotonic() < 1100 else "COMPLETED"
+        slurm.queue = [queued("7", state, name=FIRST.name("train"), stdout="/out", restarts=runs)]
+        slurm.files = {"/out": first * (kept or not runs) + second * runs}
+
+    slurm.before = later
+    lines = run_without_waiting(printed(slurm, 0, **options), monkeypatch)
+    # What it has read before it learns of the requeue it cannot know to be of another run.
+    assert [lines[0], *lines[-2:]] == ["host w-0", "host w-3", "step 1"]
+    assert lines.count("host w-0") == lines.count("host w-3") == 1
+
+
+def test_of_a_job_that_is_cancelled_while_it_waits_once_more_nothing_is_shown_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(accounting=[])
+
+    def later() -> None:
+        now = time.monotonic()
+        waits = "COMPLETING" if now < 1080 else "PENDING" if now < 1100 else "CANCELLED"
+        state, restarts = ("RUNNING", 0) if now < 1050 else (waits, 1)
+        slurm.queue = [queued("7", state, name=FIRST.name("train"), stdout="/out", restarts=restarts)]
+        slurm.files = {"/out": b"one\n" + b"two\n" * (now > 1070)}
+
+    slurm.before = later
+    assert run_without_waiting(printed(slurm, 0), monkeypatch) == ["one", "two"]
 
 
 def test_a_try_that_is_ended_before_it_has_ended_those_that_it_replaces_ends_them(

@@ -111,6 +111,30 @@ def test_a_file_that_is_truncated_by_a_requeue_is_read_from_its_start() -> None:
     assert followed(b"begun\n", b"", b"begun\ndone\n") == ["begun", "begun", "done"]
 
 
+def requeued(*looks: bytes) -> list[str]:
+    """The lines of a file that had a content before its job was requeued, and others at looks after that."""
+
+    async def lines() -> list[str]:
+        async def ask(request: Any) -> Any:
+            return [FilePiece(looks[-1][piece.offset :], len(looks[-1])) for piece in request.pieces]
+
+        tail = Tails(ask).follow("/fit.out", asyncio.Event())
+        tail.feed(b"host w-0\nload\n", 14)
+        tail.requeued(1)
+        for file in looks:
+            tail.feed(file[tail.offset :], len(file), cached=True)
+        return (tail.lines() + await tail.rest(1000))[2:]
+
+    return asyncio.run(lines())
+
+
+def test_of_a_requeued_job_the_beginning_is_shown_even_if_the_file_has_grown_beyond_its_old_size() -> None:
+    new = b"host w-3\nload\nstep 1\n"
+    assert requeued(new) == requeued(new, new) == requeued(new[:3], new) == ["host w-3", "load", "step 1"]
+    # Its node has not begun with it yet.
+    assert requeued(b"host w-0\nload\n", new, new) == ["host w-3", "load", "step 1"]
+
+
 def test_a_file_that_is_not_seen_for_once_is_not_shown_again() -> None:
     assert followed(None, b"one\n", None, b"one\ntwo\n") == ["one", "two"]
 
