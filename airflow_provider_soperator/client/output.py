@@ -34,8 +34,8 @@ class Tail:
         self.path, self.offset = path, 0
         #: Why the file cannot be read, if it never can be.
         self.trouble = ""
-        #: Bytes that were there at the last read and have not been read.
-        self.left = 0
+        #: Bytes that were there at the last read and have not been read; None if the file was never there.
+        self.left: int | None = None
         #: The last read found the file shorter than before.
         self._is_shorter = False
         #: How often the file has begun anew, as Slurm tells or as is seen here; and that it has yet to be seen.
@@ -62,7 +62,12 @@ class Tail:
                 await self._tails.look([self], min(MOST_OF_ONE, most - len(self._unread)), cached=False)
                 if self.offset == before:
                     break
-            note = note or (f"{self.left} more bytes" if self.left else "")
+            if self.left is None:
+                note = note or "there is no such file on the login node, which sees only the jail"
+            elif self.left and len(self._unread) < most:
+                note = note or f"{self.left} more bytes, which cannot be read"
+            elif self.left:
+                note = note or f"{self.left} more bytes"
         except ClusterError as error:
             # Missing output does not change how the job ended.
             note = f"the rest: {error}"

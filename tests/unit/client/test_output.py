@@ -79,6 +79,22 @@ def test_of_a_file_that_has_grown_at_its_end_the_last_bytes_are_read_or_said_to_
     assert asyncio.run(rest_of(b"step 1\n\nstep 2\nstep 3\n", 8))[-1] == "(Not shown of fit.out: 6 more bytes)"
 
 
+@pytest.mark.parametrize(
+    ("size", "note"),
+    [
+        (None, "there is no such file on the login node, which sees only the jail"),
+        (500, "500 more bytes, which cannot be read"),
+    ],
+)
+def test_a_file_that_is_not_there_or_cannot_be_read_is_told(size: int | None, note: str) -> None:
+    async def rest() -> list[str]:
+        return (
+            await Tails(lambda request: asyncio.sleep(0, [FilePiece(b"", size)])).follow("/o", asyncio.Event()).rest(99)
+        )
+
+    assert asyncio.run(rest()) == [f"(Not shown of /o: {note})"]
+
+
 def test_a_line_that_does_not_end_is_not_kept_for_ever() -> None:
     console, dots = Console(), b"." * 100_000
     assert [len(console.feed(dots)) for _ in range(3)] == [1, 0, 0]

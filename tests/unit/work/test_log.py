@@ -96,6 +96,7 @@ def test_it_begins_with_what_is_submitted_and_where(monkeypatch: pytest.MonkeyPa
 def test_an_element_tells_the_path_of_its_output_once_it_has_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = part("7_[2-3]", "PENDING", stdout="fit.%a-%j.out")
     slurm = Slurm(waiting, accounting=[])
+    slurm.files["/root/fit.2-9.out"] = b""
     looks = [[waiting], *([part("7_2", state, raw_id=9, stdout="fit.%a-%j.out")] for state in ("RUNNING", "COMPLETED"))]
     element = SubmissionKey(f"{KEY.text}_2")
     log, _, _ = followed(slurm, looks, FIT.replace(output="fit.2-%j.out"), monkeypatch, element)
@@ -146,6 +147,7 @@ def test_a_job_that_waits_for_a_node_says_what_is_the_matter_with_it(monkeypatch
     slurm = Slurm(accounting=[])
     reason = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
     drained = Node(name="worker-0", state=NodeState.parse("IDLE+DRAIN"), reason="newcomer looks", reason_user="root")
+    slurm.files["/root/fit-7.out"] = b""
     slurm.nodes = [drained, Node(name="worker-1", state=NodeState.parse("IDLE")), Node(name="worker-2", reason="other")]
     looks = [[part("7", "PENDING", reason=reason)], [part("7", "COMPLETED")]]
     log, _, _ = followed(slurm, list(looks), FIT.replace(nodelist="worker-[0-1]"), monkeypatch)
