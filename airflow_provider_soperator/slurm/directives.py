@@ -63,6 +63,28 @@ def read(script: str) -> list[Component]:
     return components
 
 
+#: Options of other schedulers, which sbatch translates; and its option to leave them alone.
+_FOREIGN, IGNORE_FOREIGN = re.compile(r"#(?:BSUB|PBS)\s*[^\s#]"), "--ignore-pbs"
+_FOREIGN_WITHIN = 100
+
+
+def foreign_line(script: str) -> str:
+    """The first #PBS or #BSUB line that sbatch would translate, beside its #SBATCH lines; empty if there is none.
+
+    >>> foreign_line("#!/bin/sh\\nhostname\\n#PBS -l nodes=2\\n")
+    '#PBS -l nodes=2'
+    """
+    others = 0
+    for line in io.StringIO(script):
+        if _FOREIGN.match(line):
+            return line.rstrip()
+        # Past the first command, too.
+        others += not line.startswith("#")
+        if others > _FOREIGN_WITHIN:
+            break
+    return ""
+
+
 # Words
 
 

@@ -202,6 +202,9 @@ def build_payload(job: JobDescription, version: str, user: str = "", home: str =
     problems: list[str] = []
     if wanted[0].chdir is None:
         problems.append("chdir: must be set, as slurmrestd knows no home directory to start in")
+    if (line := directives.foreign_line(text)) and directives.IGNORE_FOREIGN not in wanted[0].extra_args:
+        why = "slurmrestd does not translate it: write it as #SBATCH, or leave such lines alone with"
+        problems.append(f"script: {line!r}: {why} #SBATCH {directives.IGNORE_FOREIGN}")
     said = []
     variables: dict[str, str] = {}
     for number, component in enumerate(wanted):
@@ -266,7 +269,8 @@ def with_lines(job: Job, lines: directives.Component = NO_LINES) -> Job:
 def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """The fields of one component, the variables that its options set, and its problems."""
     said: dict[str, Any] = {}
-    problems: list[str] = [f"extra_args: slurmrestd {version} has no field for {word}" for word in job.extra_args]
+    extra = [word for word in job.extra_args if word != directives.IGNORE_FOREIGN]
+    problems: list[str] = [f"extra_args: slurmrestd {version} has no field for {word}" for word in extra]
     variables: dict[str, str] = {}
     for option, value in job_description.said(values(job)):
         written = option.kind.write(value)

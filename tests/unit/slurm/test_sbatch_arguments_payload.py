@@ -63,6 +63,18 @@ def test_what_cannot_be_said_is_named_all_at_once() -> None:
     assert job_of("v0.0.45", cores_per_socket=2)["cores_per_socket"] == 2
 
 
+@pytest.mark.parametrize("line", ["#PBS -l nodes=4:ppn=8", "#BSUB -n 4"])
+def test_lines_of_other_schedulers_which_sbatch_translates_are_refused(line: str) -> None:
+    script = f"#!/bin/sh\n#SBATCH -N2\nhostname\n{line}\n"
+    with pytest.raises(InvalidJob, match=f"^script: '{line}': slurmrestd does not translate it: write it as #SBATCH"):
+        job_of(command=None, script=script)
+    # What sbatch leaves alone.
+    assert job_of(command=None, script=script, extra_args=["--ignore-pbs"])["nodes"] == "2"
+    assert job_of(command=None, script=f"#!/bin/sh\n#SBATCH --ignore-pbs\n{line}\n")["name"] == "sbatch"
+    assert job_of(command=None, script="#!/bin/sh\n" + "true\n" * 101 + line)["name"] == "sbatch"
+    assert job_of(command=None, script=f"#!/bin/sh\n {line}\n#{line}\n#PBS\n#PBS # none\n")["name"] == "sbatch"
+
+
 def test_an_unknown_version_is_refused() -> None:
     with pytest.raises(ValueError, match=r"unknown slurmrestd version v0\.0\.40"):
         job_of("v0.0.40")
