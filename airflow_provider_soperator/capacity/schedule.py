@@ -190,7 +190,7 @@ class CapacitySchedule:
         end = until or (following.at if following else since + timedelta(weeks=1))
         if end <= since:
             raise CapacityMistake(f"until must be after {since}, got {end}")
-        if (due := self.due(since)) and due.begins <= since and end <= due.at:
+        if (due := self.due(since)) and end <= due.at:
             said = f"until={end}: the shift to {due.after.name} has begun, and has the block until its handover"
             raise CapacityMistake(f"{said} at {due.at}", "let it end later")
         begins, wall = (moment.astimezone(self.zone).replace(tzinfo=None, fold=0) for moment in (since, end))
@@ -207,7 +207,11 @@ class CapacitySchedule:
 
     def due(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover whose shift is due to begin by a moment: it supersedes all older ones."""
-        return self.last_change(calendar.utc(moment) + self.lead_time)
+        due = self.last_change(calendar.utc(moment) + self.lead_time)
+        # What was asked for since has no lead.
+        while due and due.begins > moment:
+            due = self.last_change(due.at - datetime.resolution)
+        return due
 
     def refuse_over_commitment(self, gpus: Mapping[str, int], limit: int) -> None:
         """Raise ``CapacityMistake`` if an allocation needs more than ``limit``; ``gpus`` are the GPUs of one unit."""
@@ -218,9 +222,8 @@ class CapacitySchedule:
             needed = sum(least_gpus(allocation, gpus).values())
             if needed > limit:
                 terms = " + ".join(f"{name} {bounds_of(units)[0]} x {gpus[name]}" for name, units in allocation.items())
-                raise CapacityMistake(
-                    f"{whose} needs {needed} GPUs ({terms}), but the block has {limit}", "give fewer units to a target"
-                )
+                said = f"{whose} needs {needed} GPUs ({terms}), but the block has {limit}"
+                raise CapacityMistake(said, "give fewer units to a target")
 
     def refuse_late(self, transfer: timedelta) -> None:
         """Raise ``CapacityMistake`` if a machine needs longer than the lead: each handover would be late."""
@@ -302,13 +305,11 @@ class CapacitySchedule:
 
     def _dated(self, years: Iterable[int]) -> Iterator[ScheduleSegment]:
         """What is said for dates of these years, without what clocks jump over; what comes later comes before."""
-        for said, name, allocation in chain(*self._levels.values()):
-            for dates in said.within(years):
+        for one, name, units in chain(*self._levels.values()):
+            for dates in one.within(years):
                 since, until = instant(dates.start, self.zone), instant(dates.end, self.zone)
                 if since < until:
-                    yield ScheduleSegment(
-                        name=name, allocation=allocation, since=since, until=until, exception=said.text
-                    )
+                    yield ScheduleSegment(name=name, allocation=units, since=since, until=until, exception=one.text)
 
     def _bounds(self, moment: DateTime) -> list[DateTime]:
         """The moments at which dates begin and end, in order."""
@@ -342,9 +343,8 @@ class CapacitySchedule:
         if names.total() > len(names):
             raise CapacityMistake(f"two windows have the name {names.most_common(1)[0][0]!r}", "give each its own name")
         if OTHERWISE in names:
-            raise CapacityMistake(
-                f"the window name {OTHERWISE!r} is reserved for times outside all windows", "rename it"
-            )
+            said = f"the window name {OTHERWISE!r} is reserved for times outside all windows"
+            raise CapacityMistake(said, "rename it")
         for (one, other), spans in overlaps(self.windows).items():
             both = f"{one!r} overlaps itself" if one == other else f"{one!r} and {other!r} overlap"
             raise CapacityMistake(f"{both} {in_words(spans)}", "end one before the other begins")
