@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_soperator.capacity.allocation import Units, one_of, refuse_unknown_targets
+from airflow_provider_soperator.capacity.allocation import Units, is_within, one_of, refuse_unknown_targets
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.overrides import check_words
 from airflow_provider_soperator.capacity.targets import BoughtNodes, Target
@@ -72,6 +72,18 @@ def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime
     planned = schedule.planned.next_change(max(at, now))
     ends = planned.at if planned else None
     return DesiredAllocation(dict(segment.allocation), max(at, now), until, segment.name, stops_at, ends)
+
+
+def headed_for(schedule: CapacitySchedule, now: datetime, demanded: Mapping[str, int] | None = None) -> datetime:
+    """The moment whose allocation the world is to have: once a shift is due, also if it is over, its handover.
+
+    What is ``demanded`` before and after that waits for no handover.
+    """
+    due = schedule.due(now)
+    if due is None or due.at <= now:
+        return now
+    wishes = (due.after.allocation, schedule.at(now).allocation)
+    return now if demanded and all(is_within(demanded, wished) for wished in wishes) else due.at
 
 
 def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> DesiredAllocation:

@@ -128,7 +128,8 @@ class ShiftCapacityOperator(WaitingOperator):
     :param block: id of the capacity block
     :param desired: units, or GPUs (``"32 gpus"``), of each target; one target may be left out and gets the rest
     :param schedule: desired units by time, for as long as ``desired`` is empty
-    :param at: moment whose allocation of the schedule is applied; by default the end of the run's data interval
+    :param at: moment whose allocation of the schedule is applied, at the earliest a handover whose shift is due; by
+        default the end of the run's data interval
     :param until: end of what is ``desired`` beside a schedule; by default the next handover
     :param because: why it is desired, for plans and for ``overrides_variable``
     :param overrides_variable: key of an Airflow Variable with further overrides of the schedule, in which a shift keeps
@@ -351,6 +352,7 @@ class ShiftCapacityOperator(WaitingOperator):
         from airflow_provider_soperator.capacity.demand import kept_demand
         from airflow_provider_soperator.capacity.order import (
             Superseded,
+            headed_for,
             is_requested,
             requested_allocation,
             scheduled_allocation,
@@ -381,7 +383,7 @@ class ShiftCapacityOperator(WaitingOperator):
                 at = at or run.data_interval_end or now
                 # A newer handover supersedes this run, and an override does not.
                 scheduled_allocation(schedule, at, now)
-                at = max(at, now)
+                at = max(at, headed_for(kept, now, kept_demand(self.demand_variable, now)))
             wanted = scheduled_allocation(kept, at, now)
             if self.approved_plan:
                 self._approval = self.approved_plan["approval"]

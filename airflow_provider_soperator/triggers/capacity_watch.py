@@ -111,7 +111,7 @@ class CapacityDifferenceTrigger(EventTrigger):
 
         from airflow_provider_soperator.capacity import reconciliation
         from airflow_provider_soperator.capacity.figures import gauges, keep_report, note_window
-        from airflow_provider_soperator.capacity.order import ShiftOrder
+        from airflow_provider_soperator.capacity.order import ShiftOrder, headed_for
         from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 
         now = datetime.now(timezone.utc)
@@ -127,14 +127,19 @@ class CapacityDifferenceTrigger(EventTrigger):
         if report := note_window(self._window, world, wish, goal, now):
             emit(gauges(report), dag_id=self.dag_id)
             await call(keep_report, self.dag_id, report)
+        # Demand has waited for what it had to wait for. What has come about otherwise may pass.
+        is_moved = bool(demanded) and goal != reconciliation.goal_in(world, wish.allocation, schedule.limit)
+        if (at := headed_for(schedule, now, demanded)) > now:
+            # The shift to what comes has the block, also once it is over ahead of the handover, and is asked for.
+            wish, is_moved = schedule.at(at), False
+            self._differences.state["is_asked"] = True
+            goal = reconciliation.goal_in(world, wish.allocation, schedule.limit, demanded)
         # What cannot be moved at present is no difference that a run could mend.
         possible = world.possible(goal)
         is_different = bool(world.donors(possible.units) or world.receivers(possible.units, possible.ready))
         # And what was bought goes once the block has enough.
         is_different |= any(seen.bought > max(0, goal[name] - seen.ready) for name, seen in world.holdings.items())
         runs = await call(RuntimeTaskInstance.get_dr_count, dag_id=self.dag_id, states=["queued", "running"])
-        # Demand has waited for what it had to wait for. What has come about otherwise may pass.
-        is_moved = bool(demanded) and goal != reconciliation.goal_in(world, wish.allocation, schedule.limit)
         said, lasting = goal if demanded else wish.allocation, 0.0 if is_moved else float(_LASTING)
         if not self._differences.look(said, now, is_different=is_different, is_busy=runs > 0, lasting=lasting):
             return []

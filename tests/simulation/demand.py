@@ -29,7 +29,7 @@ from airflow_provider_soperator.capacity.allocation import Units, bounds_of, uni
 from airflow_provider_soperator.capacity.demand import Decision, Demand, kept_demand
 from airflow_provider_soperator.capacity.holdings import Release
 from airflow_provider_soperator.capacity.loads import Load, MetricLoad, Need, QueueLoad, ServiceLoad
-from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts, scheduled_allocation
+from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts, headed_for, scheduled_allocation
 from airflow_provider_soperator.capacity.overrides import keep_override
 from airflow_provider_soperator.capacity.reconciliation import begin, ordered
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, ScheduleSegment, Window
@@ -226,10 +226,10 @@ class Run(Controller):
         world, now, schedule = self.world, self.world.now, self.world.schedule
         at = self._at or now
         scheduled_allocation(schedule, at, now)
-        wanted = scheduled_allocation(schedule.as_kept(OVERRIDES, now), max(at, now), now)
+        demanded, had, kept = kept_demand(DEMANDED, now), world.has, schedule.as_kept(OVERRIDES, now)
+        wanted = scheduled_allocation(kept, max(at, headed_for(kept, now, demanded)), now)
         when = {name: getattr(wanted, name) for name in ("until", "stops_at", "why")}
         order = replace(self.order, wanted_at=wanted.at, **world.means, **when)
-        demanded, had = kept_demand(DEMANDED, now), world.has
         order = await ordered(order, wanted.units, None, self._clients, Log(world, self.name), demanded)
         self._had = had, world.has
         return order

@@ -256,6 +256,17 @@ def test_a_form_without_an_end_lasts_until_the_next_handover(airflow: Airflow) -
     assert (airflow.order.until, airflow.order.stops_at) == (NOON + 8 * HOUR, NOON + 6 * HOUR)
 
 
+def test_a_run_within_the_lead_is_for_the_handover_that_comes(airflow: Airflow) -> None:
+    airflow.now = NOON + 7 * HOUR
+    airflow.run("shift")
+    assert (airflow.order.desired, airflow.order.wanted_at) == ({"training": 8, "inference": 0}, NOON + 8 * HOUR)
+    assert airflow.order.stops_at == NOON + 18 * HOUR
+    # Unless somebody has asked for something else until later.
+    airflow.run("shift", **FORM, until="2026-11-23T21:00")
+    airflow.run("shift")
+    assert (airflow.order.desired, airflow.order.wanted_at) == ({"training": 6, "inference": 2}, airflow.now)
+
+
 def test_what_a_schedule_does_not_give_away_is_refused(airflow: Airflow) -> None:
     with pytest.raises(AirflowFailException, match="needs 80 GPUs"):
         airflow.run("plan", desired={"training": "8", "inference": "2"})

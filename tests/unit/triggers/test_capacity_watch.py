@@ -168,6 +168,38 @@ def test_a_run_that_is_under_way_is_left_to_mend_it(world: World) -> None:
     assert world.looks(trigger, 60) == []
 
 
+@pytest.mark.parametrize("has", [{"training": 4, "inference": 4}, {"training": 5, "inference": 3}])
+def test_a_shift_that_is_over_ahead_of_its_handover_is_not_undone(world: World, has: dict[str, int]) -> None:
+    schedule = CapacitySchedule.read({**SCHEDULE.describe(), "lead": "2h"})
+    trigger = watcher(schedule)
+    world.now, world.has = NOON.replace(hour=5), {"training": 8, "inference": 0}
+    assert world.looks(trigger, 60) == []
+    world.runs = 1
+    assert world.looks(trigger, 104) == []
+    world.runs, world.has = 0, has
+    # At 07:44, and what is left of it is moved on.
+    events = world.looks(trigger, 30)
+    day = {"training": 4, "inference": 4}
+    assert events[:1] == ([] if has == day else [{"wished": day, "has": has, "name": "otherwise"}])
+    # Also if the DAG was unpaused after the shift was to begin.
+    world.now = NOON.replace(hour=7)
+    assert world.looks(watcher(schedule), 7) == events[:1]
+
+
+@pytest.mark.parametrize(("most", "name"), [(7, "otherwise"), (5, "daily 08:00 - 20:00")])
+def test_what_demand_wishes_for_before_and_after_a_handover_does_not_wait_for_it(
+    world: World, most: int, name: str
+) -> None:
+    trigger = by_demand()
+    day = {"training": {"min": 1, "max": 7}, "inference": {"min": 1, "max": most}}
+    trigger.schedule = json.dumps(replace(RANGED, windows=[Window("daily 08:00 - 20:00", day)], lead="2h").describe())
+    world.now = NOON.replace(hour=6)
+    assert world.looks(trigger, 10) == []
+    world.requests = 6 * 64
+    [event] = world.looks(trigger, 6)
+    assert (event["name"], event["wished"]["inference"]) == (name, min(most, 6))
+
+
 def test_an_override_of_the_variable_is_wished_for(world: World) -> None:
     trigger = watcher()
     world.looks(trigger, 2)
