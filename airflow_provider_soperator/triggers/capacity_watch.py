@@ -20,7 +20,7 @@ from airflow_provider_soperator.work.protocols import emit
 _LASTING = 300
 #: Seconds of the pause after the first run that has not mended it, which doubles each time, and of the longest one.
 _FIRST_PAUSE, _LONGEST_PAUSE = 600, 7200
-#: A watcher that was told to stop and is back so many seconds later was paused; sooner, the DAG file was edited.
+#: A watcher that was told to stop and is back so many seconds later was paused, also if the DAG file was edited.
 _PAUSED = 600
 
 
@@ -174,8 +174,11 @@ class CapacityDifferenceTrigger(EventTrigger):
         memory = dict(memory or {})
         self._window: dict[str, Any] = memory.pop("window", {})
         self._demand: dict[str, Any] = memory.pop("demand", {})
+        # Airflow has told it to stop, and nothing was edited: the DAG was paused, however shortly.
+        if memory.get("stopped") == self.serialize()[1]:
+            memory["wished"] = None
         self._differences = Differences(memory)
 
     async def on_kill(self) -> None:
         """Note that the DAG was paused, or its file edited: no outage comes this way."""
-        await WatcherMemory(self).write({**self.memory(), "stopped": True})
+        await WatcherMemory(self).write({**self.memory(), "stopped": self.serialize()[1]})

@@ -228,6 +228,11 @@ def test_an_edited_schedule_is_not_another_watcher_and_a_pause_is_told_from_an_o
     paused.remember(memory)
     world.now += timedelta(hours=9)
     assert world.looks(paused, 60) == []
+    # However short it was.
+    paused.remember(memory)
+    world.now = NOON + 3 * MINUTE
+    world.has = {"training": 6, "inference": 2}
+    assert world.looks(paused, 60) == []
 
 
 RANGED = CapacitySchedule.read(
