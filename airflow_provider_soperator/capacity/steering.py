@@ -25,6 +25,8 @@ class SteeringCommand(Plain):
     action: SteeringAction
     at: datetime
     by: str = ""
+    #: The task that has told it, which may be tried again.
+    task: str = ""
     #: With ``leave_out``: nodes; with ``extend``: the time by which its end is put off.
     nodes: tuple[str, ...] = ()
     extend_by: timedelta = timedelta(0)
@@ -146,8 +148,10 @@ class ShiftAtWork(Plain):
         return tuple(map(SteeringCommand.read, said["commands"])) if said.get("shift") == self.id else ()
 
     def give(self, command: SteeringCommand) -> None:
-        """Add a command, which the shift heeds at its next poll."""
+        """Add a command, which the shift heeds at its next poll, unless its task has given it."""
         given = self.commands()
+        if command.task and command.task in (one.task for one in given):
+            return
         self._check(command, given)
         keep(_steering(self.block), {"shift": self.id, "commands": [one.write() for one in (*given, command)]})
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.errors import CapacityMistake
-from airflow_provider_soperator.operators.work import StrictOperator
+from airflow_provider_soperator.operators.work import StrictOperator, task_name
 from airflow_provider_soperator.values import check_choice
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class SteerShiftOperator(StrictOperator):
             action=self.action,  # type: ignore[arg-type]
             at=datetime.now(timezone.utc),
             by=context["dag_run"].triggering_user_name or "",
+            task=task_name(context["ti"]),
             nodes=tuple(hostlist.expand(nodes)) if nodes else (),
             extend_by=timedelta(seconds=seconds(self.extend_by)) if self.action == "extend" else timedelta(0),
         )

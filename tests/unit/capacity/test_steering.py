@@ -269,15 +269,18 @@ def test_what_arrived_may_be_taken_back_by_an_approved_shift() -> None:
 class Variables:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.known: dict[str, str] = {}
-        self.state = "deferred"
+        self.state, self.runs = "deferred", 0
         monkeypatch.setattr(Variable, "get", lambda key, default=None: self.known.get(key, default))
         monkeypatch.setattr(Variable, "set", lambda key, text: self.known.update({key: text}))
         monkeypatch.setattr(trigger_module, "states_of", lambda run, tasks: {task: {-1: self.state} for task in tasks})
 
-    def steer(self, action: str, **how: Any) -> None:
+    def steer(self, action: str, tries: int = 1, **how: Any) -> None:
         task = SteerShiftOperator(task_id="steer", block=BLOCK, action=action, **how)
-        run: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann")}
-        task.execute(run)
+        self.runs += 1
+        ti = SimpleNamespace(dag_id="shifts", run_id=f"manual__{self.runs}", task_id="steer", map_index=-1)
+        run: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann"), "ti": ti}
+        for _ in range(tries):
+            task.execute(run)
 
     def refused(self, action: str, **how: Any) -> str:
         with pytest.raises(AirflowFailException) as refused:
@@ -299,7 +302,7 @@ def test_a_command_is_heard_by_the_shift_at_work_and_by_no_other(variables: Vari
     assert variables.refused("stop") == f"no shift of this Airflow is at work on block {BLOCK}; none is known"
     at_work = ShiftAtWork.begin(MOVED, RECORD, None)
     variables.steer("leave_out", nodes="worker-[3-4]")
-    variables.steer("extend", extend_by="30m")
+    variables.steer("extend", tries=2, extend_by="30m")
     assert [str(one).partition(" (")[0] for one in at_work.commands()] == [
         "ann has asked to leave out worker-[3-4]",
         "ann has asked to extend the shift by 0:30:00",
