@@ -21,7 +21,7 @@ from airflow_provider_soperator.operators.cluster import DestroyClusterOperator,
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.provisioning import ClusterSpec, Connections, Filesystem, NodeSet, Recipe, Submount
 
-# Not in the form: whoever asks for another size would set them back to its defaults.
+# Not in the form: a run for another size would set them back to its defaults.
 RELEASE = "4.1.7"
 #: Of those who may log in; this one is a placeholder without a private key.
 LOGIN_KEYS = ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA nobody@example",)

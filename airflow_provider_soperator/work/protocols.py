@@ -237,8 +237,8 @@ class EndsAnywhere:
         if getattr(get_listener_manager().hook, f"on_task_instance_{end}").get_hookimpls():
             return True
         if end == "failed":
-            # A sensor that fails softly is skipped.
-            names = ("on_failure_callback", "email", "soft_fail", "never_fail")
+            # A sensor that fails softly is skipped, and a policy may reschedule a task after its last try.
+            names = ("on_failure_callback", "email", "soft_fail", "never_fail", "retry_policy")
             return any(getattr(task, name, None) for name in names) or bool(task.has_dag() and task.dag.fail_fast)
         return bool(
             task.outlets

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
+import re
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, ExceptionRetryPolicy
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.xcom import XCom
 from airflow.serialization.serialized_objects import BaseSerialization, DagSerialization
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
@@ -57,12 +60,37 @@ def nothing(context: Any) -> None: ...
         ({"on_success_callback": nothing}, (False, True)),
         ({"do_xcom_push": False}, (False, True)),
         ({"on_failure_callback": nothing}, (True, False)),
+        ({"retry_policy": ExceptionRetryPolicy(rules=[])}, (True, False)),
         ({"on_finish": {"TIMEOUT": "skip"}}, (True, False)),
     ],
     ids=lambda value: ",".join(value) or "nothing" if isinstance(value, dict) else None,
 )
 def test_a_worker_ends_what_needs_one(options: dict[str, Any], expected: tuple[bool, bool]) -> None:
     assert asked(deferred(**options)) == expected
+
+
+#: What Airflow's worker asks of a task. The operators of this provider ask for these themselves before they do without
+#: a worker,
+SEEN = {
+    *("_post_execute_hook", "_pre_execute_hook", "dag", "do_xcom_push", "email", "execute", "execution_timeout"),
+    *("iter_mapped_dependants", "multiple_outputs", "outlets", "post_execute", "pre_execute", "render_template_fields"),
+    *("retry_policy", "returns_dag_result"),
+}
+#: these are about names, processes and templates of the worker itself,
+OF_WORKERS = {
+    *("__class__", "dag_id", "duration", "inlets", "map_index_template", "overwrite_rtif_after_execution", "queue"),
+    *("prepare_for_execution", "resume_execution", "run_as_user", "task_id", "template_fields"),
+    "template_fields_renderers",
+}
+#: these about failures that a retry may follow, which always end in a worker, or about kills, which triggers answer
+#: themselves, and links are pushed by the triggers.
+ELSEWHERE = {"email_on_failure", "email_on_retry", "on_kill", "operator_extra_links", "retries", "retry_delay"}
+
+
+def test_all_that_a_worker_asks_of_a_task_is_known() -> None:
+    """What another Airflow adds has to be sorted into one of these, or tasks would silently do without it."""
+    asked = re.findall(r'\btask\.(\w+)|getattr\((?:ti\.)?task, "(\w+)"', inspect.getsource(task_runner))
+    assert {one or other for one, other in asked} <= SEEN | OF_WORKERS | ELSEWHERE
 
 
 class Followed(SbatchOperator):
