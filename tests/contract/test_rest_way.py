@@ -175,8 +175,9 @@ def test_a_token_that_is_refused_is_renewed_once(reach: Reach, cluster: Cluster)
     assert tokens == ["no third one"]
 
 
-def test_tokens_are_used_again_until_near_their_end(cluster: Cluster) -> None:
-    source = Tokens(partial(rest.minted, key_of(cluster), "root", timedelta(seconds=1)))
+def test_tokens_are_used_again_until_near_their_end(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "LIFESPAN", timedelta(seconds=1))
+    source = Tokens(partial(rest.minted, key_of(cluster), "root"))
     first = asyncio.run(source.token())
     assert asyncio.run(source.token()) == first
     cluster.wait("it is renewed", lambda: asyncio.run(source.token()) != first)
