@@ -57,7 +57,7 @@ class WatchSensor(EndsAnywhere, BaseSensorOperator):
             return super().execute(context)
         from airflow_provider_soperator.triggers.work import WatchTrigger
 
-        trigger = WatchTrigger(self._watch.write(), **self.endings(context["ti"]))
+        trigger = WatchTrigger(self._watch.write(), **self.endings(context.get("ti")))
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def needs_a_worker_after(self, end: End) -> bool:
