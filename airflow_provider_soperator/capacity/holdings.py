@@ -57,7 +57,7 @@ class Holding:
 
     @property
     def at_work(self) -> int:
-        """Units whose GPUs are of use to somebody."""
+        """Units whose GPUs are of use."""
         return self.there + self.finishing
 
     @property

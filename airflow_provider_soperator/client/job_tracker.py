@@ -265,7 +265,7 @@ class TrackedJob:
             # They have ended, how is unknown.
             if have_ended:
                 said = array_text(key[0] for key in unseen if key[0] is not None)
-                self._lost = f"elements {said} are not in the queue, and without accounting nobody knows how they ended"
+                self._lost = f"elements {said} are not in the queue, and without accounting their ends are unknown"
             missing = missing - unseen
         for key in missing:
             last, was_submitted = self._known[key], key[0] in self._submitted

@@ -199,7 +199,7 @@ def test_elements_that_the_queue_has_forgotten_before_the_first_look_are_missed(
     status = run_without_waiting(end_of(job_run(slurm, FIRST, SECOND, job=job)), monkeypatch)
     # It is not given up before the others have ended.
     assert {str(part.id): str(part.state) for part in status.parts} == {"7_3": "COMPLETED"}
-    assert status.lost == "elements 0-2 are not in the queue, and without accounting nobody knows how they ended"
+    assert status.lost == "elements 0-2 are not in the queue, and without accounting their ends are unknown"
     assert not status.succeeded
 
 
