@@ -77,6 +77,18 @@ def slain(run: Run) -> None:
     wait_for(lambda: run.was_killed, "it lives")
 
 
+def release_once_followed(bench: Bench, step: str) -> None:
+    """Let a step that is held go on once the log says that its apply is followed."""
+
+    def release() -> None:
+        try:
+            wait_for(lambda: "Following the apply of an earlier try" in str(bench.said), "the apply is not followed")
+        finally:
+            bench.release(step)
+
+    threading.Thread(target=release).start()
+
+
 # Deaths
 
 
@@ -87,7 +99,7 @@ def test_the_next_try_follows_what_a_dead_worker_has_begun(bench: Bench, sig: si
         run = reaches(bench, "worker-0")
         task.kill(sig)
     assert run.is_running
-    threading.Timer(0.5, bench.release, ["worker-0"]).start()
+    release_once_followed(bench, "worker-0")
     with bench.workspace() as workspace:
         assert bench.made == STEPS
         workspace.init()
@@ -133,7 +145,7 @@ def test_an_apply_that_fails_while_it_is_followed(bench: Bench) -> None:
     bench.hold("worker-0")
     with bench.task() as task:
         killed_in_apply(bench, task)
-    threading.Timer(0.5, bench.release, ["worker-0"]).start()
+    release_once_followed(bench, "worker-0")
     with fails(TERRAFORM_FAILED, match="no luck"):
         bench.workspace().settle()
     bench.env["STUB_FAIL"] = ""
