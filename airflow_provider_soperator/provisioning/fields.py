@@ -141,7 +141,16 @@ def is_since(version: str, *release: int) -> bool:
     >>> is_since("4.1.7", 4, 0), is_since("4.1.7", 5, 0)
     (True, False)
     """
-    return tuple(map(int, version.split("-")[0].split(".")[:2])) >= release
+    return release_of(version)[:2] >= release
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """The numbers of a release, which can be compared.
+
+    >>> release_of("4.1.7-dev3")
+    (4, 1, 7)
+    """
+    return tuple(map(int, re.findall(r"\d+", version.partition("-")[0])))
 
 
 def check_name(what: str, name: str, longest: int) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, given
+from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, given, release_of
 from airflow_provider_soperator.provisioning.parts import RACKED, Filesystem, NodeSet, PartitionSpec, ServiceNodes
 from airflow_provider_soperator.provisioning.provisioner import OUTPUT, Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.recipe_needs import RecipeNeeds
@@ -215,8 +214,7 @@ def _soperator(helm: Mapping[str, Any]) -> str:
 def refuse_older_release(plan: TerraformPlan, allowed: Sequence[str]) -> None:
     """Raise ``SpecMistake`` if Soperator goes back to an older release, and the address is not ``allowed``."""
     for one, was, becomes in other_releases(plan):
-        old, new = ([*map(int, re.findall(r"\d+", said.partition("-")[0]))] for said in (was, becomes))
-        if new < old and not one.is_among(allowed):
+        if release_of(becomes) < release_of(was) and not one.is_among(allowed):
             raise SpecMistake(
                 f"rejected, nothing was changed: Soperator would go back from {was} to {becomes}: set operator_version "
                 f"to {was} or a newer one, or allow_destroy=[{one.address!r}]"

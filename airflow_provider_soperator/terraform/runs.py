@@ -276,6 +276,13 @@ def pid_namespace() -> str:
     return " ".join((socket.gethostname(), boot, os.readlink("/proc/self/ns/pid")))
 
 
+def write(path: Path, said: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(said, indent=1))
+    os.replace(new, path)
+
+
 def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Run:
     """Start a command in its own session. ``{run}`` in ``argv`` stands for the run's folder."""
     folder, host = _folder(runs, kind), socket.gethostname()
@@ -287,8 +294,7 @@ def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[st
         # The lock passes to the processes, and ends with the last of them.
         fcntl.flock(alive, fcntl.LOCK_EX)
         # Before the start, because no run may be without a record.
-        (folder / "record.new").write_text(json.dumps(asdict(record), indent=1))
-        os.replace(folder / "record.new", folder / "record.json")
+        write(folder / "record.json", asdict(record))
         process = subprocess.Popen(
             ["/bin/sh", "-c", _WRAPPER, "sh", str(folder), *argv],
             cwd=cwd,

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from airflow_provider_soperator.terraform.failures import RECIPE_MISSING, STATE_ELSEWHERE
 from airflow_provider_soperator.terraform.root_module import RootModule, modules_of, reach
-from airflow_provider_soperator.terraform.runs import Terraform
+from airflow_provider_soperator.terraform.runs import Terraform, write
 
 #: File with the source of a copy, its files, and their digest.
 _NOTE = "source.json"
@@ -97,15 +96,8 @@ def bring(terraform: Terraform, source: Source, into: Path, workspace: str | Non
             tree, root = _download(terraform, source, Path(staging))
             files = _mirror(tree, root, into, known.get("files", []))
     digest = _digest(into, root, files)
-    _write(note, module=module, root=root, files=files, digest=digest)
+    write(note, {"module": module, "root": root, "files": files, "digest": digest})
     return into / root, digest
-
-
-def _write(note: Path, **said: Any) -> None:
-    note.parent.mkdir(parents=True, exist_ok=True)
-    new = note.with_suffix(".new")
-    new.write_text(json.dumps(said, indent=1))
-    os.replace(new, note)
 
 
 def _digest(into: Path, root: str, files: list[str]) -> str:
@@ -145,7 +137,8 @@ def _mirror(tree: Path, root: str, into: Path, earlier: list[str], but: Path | N
     RootModule.read(tree / root)
     files = sorted(_files(tree, but))
     # If the Airflow worker dies before the copy is complete, it is of no source.
-    _write(into / _NOTE, files=sorted({*earlier, *files}))
+    into.mkdir(parents=True, exist_ok=True)
+    write(into / _NOTE, {"files": sorted({*earlier, *files})})
     for name in set(earlier) - set(files):
         (into / name).unlink(missing_ok=True)
     for name in files:

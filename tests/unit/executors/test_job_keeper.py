@@ -46,6 +46,14 @@ def slurm() -> ClusterOfTasks:
     return ClusterOfTasks()
 
 
+async def submitted(slurm: ClusterOfTasks) -> Keeper:
+    """A keeper whose task ``a`` has its job."""
+    keeper = Keeper(slurm)
+    await keeper.keeper.submit([task("a")])
+    await keeper.until("a", NewsKind.SUBMITTED)
+    return keeper
+
+
 def test_mapped_tasks_are_submitted_at_once_and_each_has_its_own_end(slurm: ClusterOfTasks, play_out: Any) -> None:
     async def play() -> Keeper:
         keeper = Keeper(slurm)
@@ -81,9 +89,7 @@ def test_of_the_output_of_jobs_what_lies_in_the_executors_folder_is_removed(
     stdout: str, is_removed: bool, slurm: ClusterOfTasks, play_out: Any
 ) -> None:
     async def play() -> None:
-        keeper = Keeper(slurm)
-        await keeper.keeper.submit([task("a")])
-        await keeper.until("a", NewsKind.SUBMITTED)
+        keeper = await submitted(slurm)
         # As by `scontrol update StdOut=`.
         slurm.queue = [replace(one, stdout=stdout) for one in slurm.queue]
         slurm.files[stdout] = b"said"
@@ -136,9 +142,7 @@ def test_exit_codes_of_the_runner_are_told_in_words(
     slurm: ClusterOfTasks, play_out: Any, code: int, kind: NewsKind, said: str
 ) -> None:
     async def play() -> News:
-        keeper = Keeper(slurm)
-        await keeper.keeper.submit([task("a")])
-        await keeper.until("a", NewsKind.SUBMITTED)
+        keeper = await submitted(slurm)
         slurm.end(slurm.jobs()[0], "FAILED", code)
         return await keeper.until("a", kind)
 
@@ -157,9 +161,7 @@ def test_no_advice_is_one_that_the_executor_would_reject(
     slurm: ClusterOfTasks, play_out: Any, end: str, said: str
 ) -> None:
     async def play() -> News:
-        keeper = Keeper(slurm)
-        await keeper.keeper.submit([task("a")])
-        await keeper.until("a", NewsKind.SUBMITTED)
+        keeper = await submitted(slurm)
         slurm.end(slurm.jobs()[0], end)
         return await keeper.until("a", NewsKind.FAILED)
 
@@ -171,9 +173,7 @@ def test_no_advice_is_one_that_the_executor_would_reject(
 @pytest.mark.parametrize("state", ["CONFIGURING", "RUNNING+CONFIGURING", "RUNNING+POWER_UP_NODE"])
 def test_a_job_whose_nodes_boot_has_not_started(slurm: ClusterOfTasks, play_out: Any, state: str) -> None:
     async def play() -> Keeper:
-        keeper = Keeper(slurm)
-        await keeper.keeper.submit([task("a")])
-        await keeper.until("a", NewsKind.SUBMITTED)
+        keeper = await submitted(slurm)
         slurm.end(slurm.jobs()[0], state)
         assert "waits: its nodes boot" in (await keeper.until("a", NewsKind.WAITING)).text
         slurm.end(slurm.jobs()[0], "RUNNING")
@@ -186,9 +186,7 @@ def test_a_job_whose_nodes_boot_has_not_started(slurm: ClusterOfTasks, play_out:
 
 def test_a_job_that_was_put_back_is_told_to_wait_for_the_same_once_more(slurm: ClusterOfTasks, play_out: Any) -> None:
     async def play() -> Keeper:
-        keeper = Keeper(slurm)
-        await keeper.keeper.submit([task("a")])
-        await keeper.until("a", NewsKind.SUBMITTED)
+        keeper = await submitted(slurm)
         for state, restarts in (("PENDING", 0), ("RUNNING", 0), ("PENDING", 1)):
             slurm.queue = [replace(one, reason="Resources", restarts=restarts) for one in slurm.queue]
             slurm.end(slurm.jobs()[0], state)
@@ -223,9 +221,7 @@ def test_a_task_that_is_not_wanted_is_told_of_once_its_job_is_gone(slurm: Cluste
         raise FileError("the disk is full")
 
     async def play() -> Keeper:
-        keeper = Keeper(slurm)
-        await keeper.keeper.submit([task("a")])
-        await keeper.until("a", NewsKind.SUBMITTED)
+        keeper = await submitted(slurm)
         slurm.before = refuse
         with pytest.raises(FileError):
             await keeper.keeper.drop(["a"])
@@ -384,9 +380,7 @@ def test_a_submission_waits_while_the_cluster_is_away(slurm: ClusterOfTasks, pla
     slurm.before = refuse
 
     async def play() -> Keeper:
-        keeper = Keeper(slurm)
-        await keeper.keeper.submit([task("a")])
-        await keeper.until("a", NewsKind.SUBMITTED)
+        keeper = await submitted(slurm)
         return keeper
 
     keeper = play_out(play())
