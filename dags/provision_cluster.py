@@ -24,7 +24,7 @@ from airflow_provider_soperator.provisioning import ClusterSpec, Connections, Fi
 # Not in the form: a run for another size would set them back to its defaults.
 RELEASE = "4.1.7"
 #: Of those who may log in; this one is a placeholder without a private key.
-LOGIN_KEYS = ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA nobody@example",)
+LOGIN_KEYS = ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA placeholder@example",)
 
 # For a real cluster: Recipe("https://github.com/nebius/nebius-solutions-library.git", ref="soperator-v4.1.7-1",
 # subfolder="soperator/installations/example"), or the folder of a checked-out installation.

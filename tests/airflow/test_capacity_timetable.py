@@ -72,7 +72,7 @@ def interrupted(stack: Stack) -> tuple[Dag, Dag, list[ScheduleChange]]:
         newest_only = add_dag(stack, f"handovers_{pace}", schedule, "catchup=False")
         all_of_them = add_dag(stack, f"all_handovers_{pace}", schedule, "catchup=True, start_date=datetime(2026, 1, 1)")
         wait_for_runs(stack, [newest_only, all_of_them], handovers[1].begins)
-        # What comes next has been noted, and nobody is there who could note that it is superseded. A scheduler that is
+        # What comes next has been noted, and there is no scheduler to note that it is superseded. One that is
         # told to end would take its time.
         for name in ("scheduler", "dag-processor"):
             stack.end(name, signal.SIGKILL)

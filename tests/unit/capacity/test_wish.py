@@ -207,7 +207,7 @@ def test_an_override_of_a_form_lasts_until_the_next_handover_unless_it_says_when
     assert ahead.override(DEADLINE, now + 5 * HOUR, None, "", "").when == "2026-11-27T18:00:00/2026-11-28T08:00:00"
     with pytest.raises(CapacityMistake, match="the shift to night has begun, and has the block until its handover at"):
         ahead.override(DEADLINE, now + 5.5 * HOUR, now + 7 * HOUR, "", "")
-    # So it is while somebody has asked for something that is still to come.
+    # So it is while something was asked for that is still to come.
     ahead = ahead.overridden([Override("2026-11-27T20:15/2026-11-27T22:00", DEADLINE)], now)
     with pytest.raises(CapacityMistake, match="the shift to night has begun, and has the block until its handover at"):
         ahead.override(DEADLINE, now + 6.5 * HOUR, now + 7 * HOUR, "", "")

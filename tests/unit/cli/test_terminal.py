@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_soperator.cli.terminal import agreed, command
 
 
-def test_one_whose_output_nobody_reads_to_its_end_does_not_say_that_all_is_well(
+def test_one_whose_output_is_not_read_to_its_end_does_not_say_that_all_is_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read, write = os.pipe()

@@ -261,7 +261,7 @@ def test_a_run_within_the_lead_is_for_the_handover_that_comes(airflow: Airflow) 
     airflow.run("shift")
     assert (airflow.order.desired, airflow.order.wanted_at) == ({"training": 8, "inference": 0}, NOON + 8 * HOUR)
     assert airflow.order.stops_at == NOON + 18 * HOUR
-    # Unless somebody has asked for something else until later.
+    # Unless something else was asked for until later.
     airflow.run("shift", **FORM, until="2026-11-23T21:00")
     airflow.run("shift")
     assert (airflow.order.desired, airflow.order.wanted_at) == ({"training": 6, "inference": 2}, airflow.now)

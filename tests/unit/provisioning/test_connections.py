@@ -50,7 +50,7 @@ def test_slurm_goes_through_the_others() -> None:
     }
 
 
-def test_fields_that_someone_has_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_that_a_person_has_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"job_link": "https://portal/{job_id}", "ssh_conn_id": "old", "jwt_secret": "s", "namespace": "old"}
     sent: list[Any] = []
 

@@ -86,7 +86,7 @@ def test_the_end_of_a_file_is_read_without_its_size(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("cached", "found"), [(False, FilePiece(b"new\n", 8)), (True, FilePiece(b"old\n", 4))])
 def test_a_file_is_opened_before_its_size_counts(tmp_path: Path, cached: bool, found: FilePiece) -> None:
-    # As on NFS: until somebody opens the file, others see it as it was.
+    # As on NFS: until the file is opened, others see it as it was.
     with open(tmp_path / "log", "ab", buffering=0) as log:
 
         def write_the_rest(*_: object) -> None:

@@ -43,7 +43,7 @@ esac
 """
 
 
-#: What it answers is in a file; somebody else may be at work in the state, or it is to be moved.
+#: What it answers is in a file; another may be at work in the state, or it is to be moved.
 ANSWERING = """#!/bin/sh
 case $1 in
 init) [ ! -e {0}/moved ] || { cat {0}/moved >&2; exit 1; } ;;
