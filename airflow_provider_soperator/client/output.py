@@ -64,8 +64,10 @@ class Tail:
                     break
             if self.left is None:
                 note = note or "there is no such file on the login node, which sees only the jail"
+            elif self.left and len(self._unread) < most:
+                note = note or f"{self.left} more bytes, which cannot be read"
             elif self.left:
-                note = note or f"{self.left} more bytes{', which cannot be read' * (len(self._unread) < most)}"
+                note = note or f"{self.left} more bytes"
         except ClusterError as error:
             # Missing output does not change how the job ended.
             note = f"the rest: {error}"
