@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,7 +83,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Database:
 
 
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, database: Database) -> SlurmExecutor:
+def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, database: Database) -> Iterator[SlurmExecutor]:
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of sixty-four letters" * 3)
     monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path))
     monkeypatch.setenv("AIRFLOW__SOPERATOR__EXECUTOR_QUEUES", '{"gpu": {"gpus": 1}}')
@@ -91,7 +91,13 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, database: Database)
     made.name = ExecutorName(PATH, "SlurmExecutor")
     made.start()
     made._keeper = Keeper()  # type: ignore[assignment]
-    return made
+    yield made
+    if "_for_logs" in vars(made):
+        # What its thread still had to write would be written among the logs of the next test.
+        is_idle = threading.Event()
+        monkeypatch.setattr(made, "_append_to_log", lambda *_: is_idle.set())
+        made._for_logs.put(("", "", ()), timeout=PATIENCE)
+        assert is_idle.wait(PATIENCE)
 
 
 def workload(leg: str | None, task_id: str = "fit", ti_id: UUID | None = None) -> ExecuteTask:
