@@ -68,7 +68,7 @@ class Component:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         if self._process:
-            self._process.wait(20)
+            self._process.wait(PATIENCE)
 
     def last_lines(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []

@@ -134,7 +134,7 @@ class Stack:
         for component in self.components.values():
             if not component.is_running:
                 component.start()
-        self.wait("all of Airflow is healthy", self._is_healthy, 240)
+        self.wait("all of Airflow is healthy", self._is_healthy)
 
     def end(self, name: str, how: signal.Signals = signal.SIGTERM, *, with_children: bool = True) -> None:
         """End one of the processes, and have Airflow miss it."""

@@ -30,7 +30,7 @@ def test_who_is_ill_is_healed(stack: Stack, slurm: Cluster, old: str) -> None:
     stack.call("PATCH", f"/dags/{dag.dag_id}", json={"is_paused": False})
     # The watcher of a DAG that was paused begins when Airflow reads the file next, which tests do only if it changes.
     (stack.dags / "replace_sick_nodes.py").touch()
-    [run] = stack.wait("the watcher has seen it", dag.runs, 120)
+    [run] = stack.wait("the watcher has seen it", dag.runs)
     states = run.wait_all(240)
     assert states == dict.fromkeys(states, "success") | dict.fromkeys(("ask", "power_down", "power_up"), "skipped")
     assert run.xcom("replace").keys() == {"worker-0"}

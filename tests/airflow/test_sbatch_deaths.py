@@ -63,7 +63,7 @@ def taken_over(run: Run, *task_ids: str) -> Iterator[None]:
     yield
     for task_id in task_ids:
         was_taken_over = partial(lambda one: how_often(one) > before[one], task_id)
-        run.stack.wait(f"another triggerer goes on with {task_id}", was_taken_over, 120)
+        run.stack.wait(f"another triggerer goes on with {task_id}", was_taken_over)
         assert run.task(task_id)["state"] == "deferred"
 
 

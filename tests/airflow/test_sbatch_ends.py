@@ -120,7 +120,7 @@ def ended(stack: Stack, slurm: Cluster) -> Run:
                 waiting.remove((name, mode))
         return not waiting
 
-    stack.wait("all jobs that are to be ended run", act, 120)
+    stack.wait("all jobs that are to be ended run", act)
     # slurmctld forgets who has cancelled a job if it reads its configuration before the job has ended.
     for name, mode in IN_MODES:
         if CASES[name].act:

@@ -63,7 +63,7 @@ def test_a_shift_survives_its_triggerer_and_others_wait_for_it(stack: Stack, cap
     stack.end("triggerer", signal.SIGKILL)
     stack.components["triggerer"].start()
     # Both triggerers have said what they were waiting for.
-    stack.wait("another triggerer goes on", lambda: run.log("move").count(WAITS) > 1, 120)
+    stack.wait("another triggerer goes on", lambda: run.log("move").count(WAITS) > 1)
     assert began(capacity) == since
     assert run.task("move")["state"] == "deferred"
     capacity.cluster.let_go(job)

@@ -107,7 +107,7 @@ def test_mistakes_are_said_at_once_and_not_tried_again(scheduled: Dag, stack: St
 def test_a_handover_takes_place_when_it_is_scheduled(
     scheduled: Dag, stack: Stack, capacity: Capacity, handover: datetime, metrics: socket.socket
 ) -> None:
-    [run] = stack.wait("the handover has its run", scheduled.runs, 180)
+    [run] = stack.wait("the handover has its run", scheduled.runs)
     # What has come from others could leave no room for what comes from this run.
     gauges = sent(metrics)
     run.wait("shift", "deferred", "success")

@@ -96,7 +96,7 @@ def test_a_connection_that_has_gone_silent_is_replaced(
     at_once: int, login: Callable[..., Login], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "SLACK", 0.5)
-    monkeypatch.setattr(ssh, "_OPENING", 3)
+    monkeypatch.setattr(ssh, "_OPENING", 6)
     node = login()
     assert node.way.ask(Run(("echo", "on"))).stdout == b"on\n"
     node.signal(signal.SIGSTOP)

@@ -19,6 +19,7 @@ from airflow_provider_soperator.transports.rest import RestTransport, Tokens
 from airflow_provider_soperator.transports.ssh import SshTransport
 from sandbox.settings import NAMESPACE
 from tests.integration.cluster import LOGIN, Cluster
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -94,7 +95,7 @@ class AsyncWay:
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(180)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
 
 def inside(cluster: Cluster, *argv: str) -> tuple[str, ...]:

@@ -122,7 +122,7 @@ def look(target: Target) -> Holding:
     return at_work(target, lambda session: session.look())
 
 
-def bring(target: Target, units: int, within: float = 30, block: str = "") -> Holding:
+def bring(target: Target, units: int, within: float = PATIENCE, block: str = "") -> Holding:
     """The target, once it has just so many units."""
     now = datetime.now(timezone.utc)
     work = TargetScaling(

@@ -13,6 +13,7 @@ from async_timeout import timeout
 from airflow_provider_soperator.capacity.targets import Target
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
+from tests.patience import PATIENCE
 from tests.sandbox.nebius_world import BLOCK
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class Sessions:
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         async def in_time() -> T:
-            async with timeout(60):
+            async with timeout(PATIENCE):
                 return await work
 
         return self._loop.run_until_complete(in_time())

@@ -33,12 +33,7 @@ from tests.leftovers import Leftovers
 from tests.patience import PATIENCE
 
 #: Long enough for a slow machine: whoever wants to see them pass asks for shorter ones.
-PATIENT = Timeouts(
-    release=timedelta(seconds=90),
-    free=timedelta(seconds=60),
-    ready=timedelta(seconds=60),
-    out_of_reach=timedelta(seconds=60),
-)
+PATIENT = Timeouts(*[timedelta(seconds=PATIENCE)] * 4)
 WHOLE_NODE = "--gpus-per-node=8"
 GROUPS = {"same cluster": INFERENCE_GROUP, "own cluster": REMOTE_INFERENCE_GROUP}
 
@@ -75,7 +70,7 @@ class Running:
 
     def die(self) -> None:
         """End at once, and leave all as it is."""
-        loop, task = self._begun.result(120)
+        loop, task = self._begun.result(PATIENCE)
         if not self._work.done():
             loop.call_soon_threadsafe(task.cancel)
         self._threads.shutdown()

@@ -26,6 +26,7 @@ from sandbox.lifecycle import Sandbox
 from sandbox.settings import CLUSTER, NAMESPACE
 from tests.integration.cluster import SOPERATOR, Cluster
 from tests.integration.connections import Connections
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.leaves("drains")
 
@@ -165,7 +166,7 @@ def test_a_worker_that_dies_leaves_one_run_to_the_next(
     [begun] = checks.jobs()
     going_on = aside(checks.perform, attempt=2)
     busy()
-    assert going_on.result(120)["job"] == begun
+    assert going_on.result(PATIENCE)["job"] == begun
     # That it has succeeded is good enough for a third try, too.
     assert checks.perform(attempt=3)["job"] == begun
     assert checks.jobs() == [begun]
@@ -257,7 +258,7 @@ def test_a_check_of_kubernetes_alone(checks: Checks) -> None:
 
 async def first_event(trigger: Any) -> Any:
     events: AsyncIterator[TriggerEvent] = trigger.run()
-    async with timeout(120):
+    async with timeout(PATIENCE):
         return (await anext(events)).payload
 
 

@@ -59,7 +59,7 @@ def test_free_gpus_are_waited_for(
             assert not waiting.done()
         finally:
             cluster.fault("clear")
-        block = waiting.result(120)
+        block = waiting.result(PATIENCE)
     assert (block["id"], block["state"], block["limit"]) == (BLOCK_ID, "active", 32)
     assert block["free"] == 32 - block["usage"] >= 8
 

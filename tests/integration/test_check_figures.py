@@ -20,6 +20,7 @@ from sandbox.lifecycle import Sandbox
 from sandbox.settings import CLUSTER, NAMESPACE
 from tests.integration.cluster import SOPERATOR, Cluster
 from tests.integration.connections import Connections
+from tests.patience import PATIENCE
 
 CHECK = "bandwidth"
 #: As nccl-tests end, and a figure of one's own.
@@ -99,7 +100,7 @@ class Measurements:
         )
         running = trigger.run()
         try:
-            async with timeout(60):
+            async with timeout(PATIENCE):
                 return (await anext(running)).payload
         finally:
             await running.aclose()

@@ -22,6 +22,7 @@ from airflow_provider_soperator.work.clusters import look
 from sandbox.settings import EPHEMERAL_SET, NAMESPACE, STATIC_SET
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.usefixtures("connections"), pytest.mark.leaves("drains")]
 
@@ -122,7 +123,7 @@ def test_a_trigger_waits_for_the_end_of_maintenance(
         async def end() -> dict[str, Any]:
             event = asyncio.ensure_future(anext(trigger.run()))
             await asyncio.to_thread(cluster.fault, "maintenance", switch="off")
-            async with timeout(120):
+            async with timeout(PATIENCE):
                 return dict((await event).payload)
 
         assert asyncio.run(end())["result"]["cluster"] == "soperator"
@@ -156,12 +157,12 @@ def test_a_cluster_that_is_gone_is_told_once(cluster: Cluster, sense: Sense) -> 
         events = trigger.run()
         told = asyncio.ensure_future(anext(events))
         cluster.fault("slurmdbd-down")
-        async with timeout(60):
+        async with timeout(PATIENCE):
             event = (await told).payload
         assert (event["cluster"], event["phase"]) == ("soperator", "Not available")
         assert event["conditions"] == {"AccountingAvailable": "Slurm accounting is not available yet"}
         again = asyncio.ensure_future(anext(events))
-        async with timeout(60):
+        async with timeout(PATIENCE):
             await remembered(is_told=True)
         with pytest.raises(AirflowException, match="has timed out"):
             await asyncio.to_thread(sense, slurm_conn_id=None, timeout=2)
@@ -169,10 +170,10 @@ def test_a_cluster_that_is_gone_is_told_once(cluster: Cluster, sense: Sense) -> 
         await asyncio.to_thread(cluster.sandbox.up)
         await asyncio.to_thread(sense)
         # It has seen by itself that the cluster is back.
-        async with timeout(60):
+        async with timeout(PATIENCE):
             await remembered(is_told=False)
         cluster.fault("slurmdbd-down")
-        async with timeout(60):
+        async with timeout(PATIENCE):
             assert (await again).payload["since"] > event["since"]
         await events.aclose()
 

@@ -22,6 +22,7 @@ from airflow_provider_soperator.hooks import check, slurm
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from tests.integration.cluster import Cluster
 from tests.integration.connections import WAYS, Connections
+from tests.patience import PATIENCE
 
 
 @contextlib.contextmanager
@@ -67,7 +68,7 @@ def machine_without_slurm(key_file: str) -> Iterator[dict[str, Any]]:
         )
 
     with running_loop() as loop:
-        acceptor = asyncio.run_coroutine_threadsafe(start(), loop).result(120)
+        acceptor = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE)
         yield {"port": acceptor.get_port(), "host_key": host_key.export_public_key().decode()}
         loop.call_soon_threadsafe(acceptor.close)
 

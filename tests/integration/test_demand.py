@@ -22,6 +22,7 @@ from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenc
 from sandbox.prometheus.query import Sample
 from sandbox.prometheus.server import serve
 from tests.integration.shifts import WHOLE_NODE, Shifts
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.lane("shifts")
 
@@ -55,7 +56,7 @@ class Service:
         return [Sample({"__name__": "requests"}, self.requests)]
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.runner.cleanup(), self.loop).result(120)
+        asyncio.run_coroutine_threadsafe(self.runner.cleanup(), self.loop).result(PATIENCE)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()

@@ -21,6 +21,7 @@ from tests.integration.clients import ClientUnderTest, questions
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import ConnectClient
 from tests.integration.connections import Connections
+from tests.patience import PATIENCE
 
 INTERVAL = 1.0
 
@@ -32,7 +33,7 @@ def slurm(cluster: Cluster, connect_kind: ConnectClient) -> ClientUnderTest:
 
 async def first_event(trigger: EventTrigger) -> TriggerEvent:
     events: AsyncIterator[TriggerEvent] = trigger.run()
-    async with timeout(60):
+    async with timeout(PATIENCE):
         return await anext(events)
 
 

@@ -109,7 +109,7 @@ def test_a_submission_that_is_withdrawn_while_slurmctld_hangs_leaves_no_job(clus
         cluster.wait("its program has begun", lambda: is_submitting(cluster))
         way.ask(Withdraw(keys))
         cluster.fault("clear")
-        withdrawn, submitted = submission.result(300)
+        withdrawn, submitted = submission.result(PATIENCE)
     assert isinstance(withdrawn.error, SubmissionWithdrawn)
     check_once(cluster, {str(other.name): str(submitted.id)})
     assert way.ask(ListJobs(name_suffixes=(keys[0].suffix,))) == ()

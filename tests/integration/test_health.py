@@ -21,6 +21,7 @@ from airflow_provider_soperator.triggers.work import WatchTrigger
 from airflow_provider_soperator.work.watches import HealthWatch
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
+from tests.patience import PATIENCE
 
 Poke = Callable[..., tuple[bool, dict[str, Any]]]
 
@@ -128,7 +129,7 @@ def test_what_is_wrong_with_a_question_to_prometheus(
 
 
 async def first(events: AsyncIterator[TriggerEvent]) -> Any:
-    async with timeout(60):
+    async with timeout(PATIENCE):
         return (await anext(events)).payload
 
 

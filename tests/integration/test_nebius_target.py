@@ -42,6 +42,7 @@ from sandbox.nebius.catalogue import Catalogue
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.sessions import Sessions
+from tests.patience import PATIENCE
 from tests.sandbox.nebius_world import BLOCK, INFERENCE, TOKEN, TRAINING, World, sdk_of, wire, world
 
 T = TypeVar("T")
@@ -236,7 +237,7 @@ def test_in_a_sandbox_whose_block_is_full_for_a_while(cluster: Cluster, connecti
         return seen
 
     async def scenario() -> None:
-        async with timeout(60), target.open(purpose, ShiftClients(), logging.getLogger("sandbox")) as session:
+        async with timeout(PATIENCE), target.open(purpose, ShiftClients(), logging.getLogger("sandbox")) as session:
             await session.check(2, await NebiusHook().block(landscape.BLOCK_ID))
             cluster.fault("block-exhausted", leave=cluster.settings.gpus)
             await session.grow(2)

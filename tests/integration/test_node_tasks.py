@@ -24,10 +24,10 @@ from airflow_provider_soperator.operators.nodes import (
     UndrainNodesOperator,
 )
 from airflow_provider_soperator.sensors.nodes import NodeStateSensor
-from airflow_provider_soperator.work.protocols import WorkTimeout
 from sandbox.cloud.landscape import BLOCK_ID
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
+from tests.integration.late import too_late
 from tests.integration.scaling import bring
 
 Perform = Callable[..., Any]
@@ -106,11 +106,10 @@ def test_what_a_shift_has_claimed_in_the_same_slurm_is_not_free(
 
     asyncio.run(write())
     try:
-        with pytest.raises(WorkTimeout, match=f"worker-1 waits for its GPUs: block {BLOCK_ID} has 0 GPUs left"):
-            perform(PowerUpNodesOperator, **up, timeout=timedelta(seconds=10))
+        waits = f"worker-1 waits for its GPUs: block {BLOCK_ID} has 0 GPUs left"
+        too_late(lambda within: perform(PowerUpNodesOperator, **up, timeout=timedelta(seconds=within)), waits)
         training = SlurmNodesTarget(name="training", nodes="worker-[0-1]", slurm_conn_id=conn_id)
-        with pytest.raises(WorkTimeout, match="1 of 2 nodes are ready"):
-            bring(training, 2, within=10, block=BLOCK_ID)
+        too_late(lambda within: bring(training, 2, within=within, block=BLOCK_ID), "1 of 2 nodes are ready")
         assert "POWERED_DOWN" in cluster.node("worker-1").state
     finally:
         [lease] = re.findall("ReservationName=(airflow-shift-[^ ]+)", cluster.run("scontrol", "show", "reservation"))
@@ -122,14 +121,11 @@ def test_what_a_shift_has_claimed_in_the_same_slurm_is_not_free(
 def test_who_is_late_says_where_the_nodes_are(perform: Perform, cluster: Cluster) -> None:
     job = cluster.held_job("--nodelist=worker-0")
     cluster.wait_job(job, "RUNNING")
-    with pytest.raises(WorkTimeout, match=r"not done within 0:00:08: worker-cpu-0: there; worker-0 has jobs"):
-        perform(
-            DrainNodesOperator,
-            nodes=["worker-0", "worker-cpu-0"],
-            reason="r",
-            wait_for_jobs=True,
-            timeout=timedelta(seconds=8),
-        )
+    both = {"nodes": ["worker-0", "worker-cpu-0"], "reason": "r", "wait_for_jobs": True}
+    too_late(
+        lambda within: perform(DrainNodesOperator, **both, timeout=timedelta(seconds=within)),
+        r"not done within 0:00:[^ ]+: worker-cpu-0: there; worker-0 has jobs",
+    )
     cluster.let_go(job)
 
 

@@ -17,6 +17,7 @@ from airflow_provider_soperator.triggers.work import WorkTrigger
 from airflow_provider_soperator.work.protocols import succeeded
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
+from tests.patience import PATIENCE
 
 Replace = Callable[..., Any]
 
@@ -64,7 +65,7 @@ def at_work(replace: Replace) -> Iterator[Callable[..., threading.Thread]]:
     threads: list[threading.Thread] = []
     yield start
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
 
 
 @pytest.mark.each_slurm

@@ -19,10 +19,10 @@ from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
-from airflow_provider_soperator.work.protocols import WorkTimeout
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_NAMESPACE, NODESET_NAME_LABEL
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
+from tests.integration.late import too_late
 from tests.integration.scaling import KEDA, Service, at_work, bring, look, service
 
 BLOCK = CapacityBlock(id="block", limit=32, usage=0)
@@ -56,9 +56,9 @@ def test_replicas_come_and_go_in_either_layout(cluster: Cluster, connections: Co
 
 def test_a_replica_that_has_no_machine_holds_nothing_and_says_why(vllm: Service) -> None:
     vllm.machines(1)
-    with pytest.raises(WorkTimeout, match=r"1 of 2 replicas are ready, 1 hold GPUs \(0 nodes are available") as late:
-        bring(vllm.target(), 2, within=10)
-    assert "Target inference is left as it is" in str(late.value)
+    waits = r"1 of 2 replicas are ready, 1 hold GPUs \(0 nodes are available"
+    late = too_late(lambda within: bring(vllm.target(), 2, within=within), waits)
+    assert "Target inference is left as it is" in late
     seen = look(vllm.target())
     assert (seen.allowed, seen.held, seen.ready, seen.promised, seen.is_settled) == (2, 1, 1, 1, False)
     vllm.machines(2)
@@ -71,8 +71,7 @@ def test_a_replica_that_is_being_deleted_holds_its_gpus_until_it_is_gone(vllm: S
     [pod] = vllm.pods
     slow = ("patch", "pod", pod.metadata.name, "--type=merge", "--patch")
     vllm.kubectl(*slow, '{"metadata": {"finalizers": ["example.com/slow"]}}')
-    with pytest.raises(WorkTimeout, match="1 hold GPUs, 1 are on their way out"):
-        bring(vllm.target(), 0, within=10)
+    too_late(lambda within: bring(vllm.target(), 0, within=within), "1 hold GPUs, 1 are on their way out")
     assert look(vllm.target()) == Holding(allowed=0, held=1, ready=0, finishing=1, is_settled=False)
     vllm.kubectl(*slow, '{"metadata": {"finalizers": null}}')
     assert bring(vllm.target(), 0).held == 0
@@ -84,8 +83,7 @@ def test_a_node_group_asks_for_no_more_than_the_block_has_free(vllm: Service) ->
     machines = NebiusNodeGroupTarget(name="machines", node_group=vllm.group, gpus_per_unit=cluster.settings.gpus)
     before = len(cluster.ledger())
     cluster.fault("block-exhausted", leave=cluster.settings.gpus)
-    with pytest.raises(WorkTimeout, match="1 of 2 nodes are ready"):
-        bring(machines, 2, within=20, block=BLOCK_ID)
+    too_late(lambda within: bring(machines, 2, within=within, block=BLOCK_ID), "1 of 2 nodes are ready", within=20)
     cluster.fault("clear")
     assert bring(machines, 2, block=BLOCK_ID).ready == 2
     assert "refused" not in {entry["entry"] for entry in cluster.ledger()[before:]}

@@ -209,7 +209,7 @@ class KubeWorld:
     def stop(self) -> None:
         self.run(self.server.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         self._loop.close()
 
     def write_kubeconfig(self, path: Path, token: str = TOKEN) -> Path:
@@ -218,7 +218,7 @@ class KubeWorld:
         )
 
     def run(self, doing: Coroutine[Any, Any, R]) -> R:
-        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(120)
+        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(PATIENCE)
 
     def call(self, function: Callable[..., R], *args: Any, **options: Any) -> R:
         """Call a method of the store in the thread that it belongs to."""
@@ -272,7 +272,7 @@ class KubeWorld:
             yield process
         finally:
             process.kill()
-            process.wait(30)
+            process.wait(PATIENCE)
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()

@@ -34,6 +34,7 @@ from sandbox.cloud.fleet import Autoscaling, Fixed, Fleet, Timing
 from sandbox.cloud.fleet import NodeGroup as FleetGroup
 from sandbox.nebius.catalogue import INFERENCE_PROJECT
 from sandbox.nebius.server import Server, serve
+from tests.patience import PATIENCE
 
 TOKEN = "sandbox-token"
 BLOCK = "capacityblockgroup-e00sandbox"
@@ -83,7 +84,7 @@ class World:
 
     def run(self, work: Any) -> Any:
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result(120)
+        return future.result(PATIENCE)
 
     def advance(self, seconds: float) -> None:
         """Let time pass, in the thread that answers the calls."""
@@ -98,7 +99,7 @@ class World:
         self.sdk.sync_close()
         self.run(self.server.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         self._loop.close()
 
     def group(self, group_id: str = INFERENCE) -> NodeGroup:

@@ -15,6 +15,7 @@ from kubernetes_asyncio import client as aio_client
 from kubernetes_asyncio import config as aio_config
 from kubernetes_asyncio import watch as aio_watch
 
+from tests.patience import PATIENCE
 from tests.sandbox.kube_world import NAMESPACE, NODE_SET_PARTS, KubeWorld, eventually, kube_world
 
 R = TypeVar("R")
@@ -180,7 +181,7 @@ def test_watch(world: KubeWorld, api: Any) -> None:
     seen: list[tuple[str, str, str]] = []
 
     def follow() -> None:
-        options = {"resource_version": listed.metadata.resource_version, "timeout_seconds": 20}
+        options = {"resource_version": listed.metadata.resource_version, "timeout_seconds": PATIENCE}
         for event in watch.Watch().stream(core.list_namespaced_pod, NAMESPACE, **options):
             seen.append((event["type"], event["object"].metadata.name, event["object"].status.phase))
             if event["type"] == "DELETED":
@@ -191,7 +192,7 @@ def test_watch(world: KubeWorld, api: Any) -> None:
     eventually(lambda: world.server_watches() > 0)
     world.call(world.store.patch, "pod", "worker-0", {"status": {"phase": "Failed"}}, NAMESPACE)
     world.call(world.store.delete, "pod", "worker-0", NAMESPACE)
-    thread.join(15)
+    thread.join(PATIENCE)
     assert seen == [("MODIFIED", "worker-0", "Failed"), ("DELETED", "worker-0", "Failed")]
     # What has happened is told again to whoever starts from before.
     seen.clear()
@@ -241,7 +242,7 @@ def test_asyncio_watch(world: KubeWorld) -> None:
     async def scenario(api: Any) -> list[tuple[str, str]]:
         core = aio_client.CoreV1Api(api)
         seen = []
-        async with aio_watch.Watch().stream(core.list_node, timeout_seconds=20) as events:
+        async with aio_watch.Watch().stream(core.list_node, timeout_seconds=PATIENCE) as events:
             async for event in events:
                 seen.append((event["type"], event["object"].metadata.name))
                 if len(seen) == 2:

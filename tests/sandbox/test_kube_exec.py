@@ -145,7 +145,7 @@ class TerminalSession:
 
     def end(self) -> int:
         try:
-            return self.process.wait(60)
+            return self.process.wait(PATIENCE)
         finally:
             self.process.kill()
             self.process.wait()

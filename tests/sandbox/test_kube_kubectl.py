@@ -262,7 +262,7 @@ def test_wait_for_what_comes_to_be(world: KubeWorld) -> None:
         assert waiting.poll() is None
         conditions = [{"type": "Late", "status": "True"}]
         world.call(world.store.patch, "pod", "worker-0", {"status": {"conditions": conditions}}, NAMESPACE)
-        assert waiting.wait(60) == 0
+        assert waiting.wait(PATIENCE) == 0
 
 
 def test_wait_for_what_does_not(world: KubeWorld) -> None:

@@ -373,10 +373,10 @@ def test_the_end_comes_at_once(world: KubeWorld) -> None:
         eventually(lambda: world.runner.processes and world.server_watches())
         eventually(lambda: not world.faults.describe())
         world.run(world.server.close())
-        assert kubectl.wait(60) != 0
+        assert kubectl.wait(PATIENCE) != 0
     # Each would wait for longer by itself.
     for one in (hung, watch):
-        one.join(60)
+        one.join(PATIENCE)
         assert not one.is_alive()
     # The watch has ended well, not broken off.
     assert watched[0].code == 200

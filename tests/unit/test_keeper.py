@@ -57,8 +57,8 @@ def test_a_server_ends_with_its_test(tmp_path: Path, end: Callable[[psutil.Proce
             server = psutil.Process(int(up.read_text()))
             worker = psutil.Process(server.ppid())
             end(psutil.Process(run.pid), worker)
-            server.wait(60)
-            worker.wait(60)
+            server.wait(PATIENCE)
+            worker.wait(PATIENCE)
             wait(lambda: not [*Path(tempfile.gettempdir()).glob(f"airflow-home-{worker.pid}-*")])
         finally:
             run.kill()
@@ -79,4 +79,4 @@ def test_a_copy_of_a_test_ends_with_it() -> None:
         assert test.stdout is not None
         copy = psutil.Process(int(test.stdout.readline()))
         test.kill()
-        copy.wait(60)
+        copy.wait(PATIENCE)

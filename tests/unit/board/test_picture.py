@@ -28,6 +28,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import CommandOutput, ListJobs, ListNodes, ListReservations, ShowConfig
 from airflow_provider_soperator.transports.transport_errors import NotSupported
+from tests.patience import PATIENCE
 
 JOB = Job(id=JobId(7))
 TASKS = JobTasks(dag_id="train", run_id="r1", task_id="fit")
@@ -178,7 +179,7 @@ def test_a_connection_that_cannot_be_read_is_told_after_a_while() -> None:
     async def story() -> Picture:
         with cluster(PATIENCE=0.05) as slurm:
             slurm.reaching.clear()
-            async with timeout(60):
+            async with timeout(PATIENCE):
                 return await take("c")
 
     assert set(asyncio.run(story()).failures.values()) == {"No answer within 0.05 s."}

@@ -13,6 +13,7 @@ from airflow_provider_soperator.client import file_copies
 from airflow_provider_soperator.slurm.files import PlaceFiles, ReadPieces, StageFiles, UnpackFiles, WritePiece
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
+from tests.patience import PATIENCE
 from tests.unit.client.test_file_copies import ask
 
 RACERS = 3
@@ -43,7 +44,7 @@ def test_many_may_send_the_same_at_the_same_time(folder: Path, tmp_path: Path) -
 
         def ask_late(request: Request[Any], all_sent: threading.Barrier = all_sent) -> Any:
             if isinstance(request, PlaceFiles):
-                all_sent.wait(30)
+                all_sent.wait(PATIENCE)
             return ask(request)
 
         def send(tag: int, ask_late: Any = ask_late) -> int:

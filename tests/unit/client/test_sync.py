@@ -63,7 +63,7 @@ def test_a_signal_that_ends_the_wait_ends_the_work() -> None:
             loop.run(endless())
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert ended.wait(30)
+    assert ended.wait(PATIENCE)
 
 
 def test_a_forked_process_has_a_loop_of_its_own() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_soperator.executors import runner
+from tests.patience import PATIENCE
 
 
 def test_what_is_gone_or_withdrawn_is_not_started(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_job_that_is_told_to_end_waits_for_all_of_its_tasks(tmp_path: Path) ->
             assert job.poll() is None
             time.sleep(0.05)
         os.killpg(job.pid, signal.SIGTERM)
-        assert job.wait(60) == 0
+        assert job.wait(PATIENCE) == 0
     assert {file.name for file in tmp_path.iterdir()} == {"a", "b", "a.ended", "b.ended"}
 
 

@@ -255,7 +255,7 @@ def test_logs_that_hang_stop_nothing_else_and_are_not_waited_for(
     for number in range(100):
         tell(executor, News(f"leg-{number}", NewsKind.FAILED, "said", (), f"{number}.log"))
     # What the loop leaves to threads still has some.
-    executor._loop.begin(asyncio.to_thread(goes_on.set)).result(10)
+    executor._loop.begin(asyncio.to_thread(goes_on.set)).result(PATIENCE)
     until = time.monotonic() + PATIENCE
     while len(written) < 50 and time.monotonic() < until:
         time.sleep(0.01)

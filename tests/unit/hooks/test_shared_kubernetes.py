@@ -22,6 +22,7 @@ from airflow_provider_soperator.transports.transport_errors import TransportErro
 from airflow_provider_soperator.work.polling import polled
 from sandbox.kube.certificates import ensure_certificates
 from sandbox.kube.kubeconfig import write_kubeconfig
+from tests.patience import PATIENCE
 
 
 class Client:
@@ -111,7 +112,7 @@ def test_threads_do_not_read_a_certificate_that_another_still_writes(
             if mode == "wb":
                 others.append(threads.submit(asyncio.run, opened()))
                 others[0].add_done_callback(lambda _: other_waits.set())
-                assert other_waits.wait(60)
+                assert other_waits.wait(PATIENCE)
             return builtins.open(name, mode)
 
         monkeypatch.setattr(kube_config, "open", slowly, raising=False)

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_soperator.operators.work import Waiting, WaitingOperator
 from airflow_provider_soperator.triggers.base import KillableTrigger
+from tests.patience import PATIENCE
 
 
 class Endless(KillableTrigger):
@@ -39,14 +40,14 @@ def test_work_that_ends_before_who_ends_it_goes_on_has_been_told_to(monkeypatch:
     said: list[bool] = []
 
     def kill() -> None:
-        assert trigger.begun.wait(30)
+        assert trigger.begun.wait(PATIENCE)
         loop = waiting._loop
         assert loop is not None
         call = loop.call_soon_threadsafe
 
         def slow(what: Callable[[], object]) -> None:
             call(what)
-            said.append(trigger.is_cancelled.wait(30))
+            said.append(trigger.is_cancelled.wait(PATIENCE))
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", slow)
         waiting.kill()
@@ -55,7 +56,7 @@ def test_work_that_ends_before_who_ends_it_goes_on_has_been_told_to(monkeypatch:
     killer.start()
     with pytest.raises(AirflowException, match="the task was told to end, and has ended"):
         waiting.event()
-    killer.join(30)
+    killer.join(PATIENCE)
     assert said == [True]
 
 
@@ -70,14 +71,14 @@ def test_a_task_that_is_ended_in_an_airflow_worker_ends_its_work() -> None:
     task, trigger = Task(task_id="fit"), Endless()
 
     def kill() -> None:
-        assert trigger.begun.wait(30)
+        assert trigger.begun.wait(PATIENCE)
         task.on_kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(AirflowException, match="the task was told to end, and has ended"):
         task.wait_for(trigger, {"ti": None})  # type: ignore[typeddict-item]
-    killer.join(30)
+    killer.join(PATIENCE)
     assert trigger.is_cancelled.is_set()
 
 

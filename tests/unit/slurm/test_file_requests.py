@@ -21,6 +21,7 @@ from airflow_provider_soperator.slurm.files import (
     WorkingFolder,
 )
 from airflow_provider_soperator.slurm.requests import CommandOutput
+from tests.patience import PATIENCE
 
 
 def test_kinds_modes_and_contents() -> None:
@@ -107,5 +108,5 @@ def test_a_file_is_opened_before_its_size_counts(tmp_path: Path, cached: bool, f
 def test_what_is_no_file_or_cannot_be_opened_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     request = ReadPieces((Piece(str(tmp_path / "fifo")), Piece("/dev/null"), Piece(str(tmp_path))))
-    ran = subprocess.run(request.command().argv, capture_output=True, check=True, timeout=60)
+    ran = subprocess.run(request.command().argv, capture_output=True, check=True, timeout=PATIENCE)
     assert [piece.data for piece in request.read(CommandOutput(0, ran.stdout))] == [b"", b"", b""]

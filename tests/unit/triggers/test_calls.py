@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from airflow_provider_soperator.triggers.base import call
+from tests.patience import PATIENCE
 
 
 def test_a_trigger_that_is_ended_in_a_call_knows_why_and_the_call_is_completed() -> None:
@@ -15,7 +16,7 @@ def test_a_trigger_that_is_ended_in_a_call_knows_why_and_the_call_is_completed()
 
     def push() -> None:
         begun.set()
-        assert may_end.wait(60)
+        assert may_end.wait(PATIENCE)
         done.set()
 
     async def ended() -> None:
