@@ -59,7 +59,7 @@ def is_lapsed(one: Reservation, now: datetime) -> bool:
 
 
 class HandoverReservation:
-    """The nodes that one shift takes from Slurm, reserved from the moment at which they leave until they are idle.
+    """The nodes that one shift takes from Slurm, reserved from the moment at which they leave until they are drained.
 
     No job starts on them then, as on drained nodes; but other nodes can still take their place.
     """
@@ -84,15 +84,15 @@ class HandoverReservation:
                 others |= dict.fromkeys(nodes, f"is reserved as {one.name}{when}")
         return mine, ours, others
 
-    async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> bool:
-        """Reserve exactly these of the target's nodes from a moment on; True if there are new ones among them."""
+    async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> frozenset[str]:
+        """Reserve exactly these of the target's nodes from a moment on, and return those that were not."""
         found = await self._find()
         reserved = set(hostlist.expand(found.nodelist) if found else ())
         wanted = tuple(hostlist.expand(hostlist.fold([*nodes, *(reserved - self._among)])))
         if not wanted:
             if found:
                 await self.end()
-            return False
+            return frozenset()
         # Slurm rejects a reservation that begins in the past.
         start = max(start, datetime.now(timezone.utc))
         if found and nodes and found.start and found.start > start + _ROUNDING:
@@ -108,10 +108,10 @@ class HandoverReservation:
                 # It was created, but the answer was lost.
                 if await self._find() is None:
                     raise
-            return True
+            return frozenset(nodes)
         if reserved != set(wanted):
             await self._ask(UpdateReservation(name=self._name, nodes=wanted))
-        return not reserved >= set(wanted)
+        return frozenset(nodes) - reserved
 
     async def end(self) -> None:
         await self._ask(DeleteReservation(self._name))

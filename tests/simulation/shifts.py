@@ -317,6 +317,7 @@ class World(Story):
         self._touched: dict[str, int] = {}
         #: Some may buy; of dice of their own, as all else is as it is without.
         extra = random.Random(f"bought {seed}")
+        self._wakes = random.Random(f"woken {seed}")
         self.fallback: BoughtNodes | None = None
         if extra.random() < 0.4:
             self.fallback = BoughtNodes(
@@ -451,6 +452,19 @@ class World(Story):
                 lasts = self.dice.randint(1, limit or 200) * MINUTE
                 may_requeue = self.dice.random() < 0.8
                 self.slurm.run(name, span, lasts=lasts, may_requeue=may_requeue, has_script=self.dice.random() < 0.9)
+            elif self._wakes.random() < 0.2 and self.slurm.may_wake(name, span):
+                self._wake(name, span, self._wakes.randint(1, limit or 200) * MINUTE)
+
+    def _wake(self, name: str, limit: timedelta | None, lasts: timedelta) -> None:
+        """Slurm powers a node up that is off, for a job."""
+        self.note(f"{name} is powered up for a job")
+        self.counts["woken"] += 1
+        orders = [one.order for one in self.controllers if not one.is_over]
+        is_taken_back = any(order.mode == "idle" or order.rollback == "all" for order in orders)
+        has_gone_for_us = self.slurm.nodes[name].reason.startswith("airflow:") and name not in self._touched
+        if orders and has_gone_for_us and not is_taken_back:
+            self._break("no job takes a node that has gone for a shift", name)
+        self.slurm.run(name, limit, lasts=lasts)
 
     def check_bought(self, nodes: int, before: int) -> None:
         orders = [one.order for one in self.controllers if not one.is_over]

@@ -184,20 +184,22 @@ class SlurmNodesSession(Session):
             if release.ahead:
                 await self._reserve(loads, leaving, release)
             return
-        busy = [load for load in leaving if load.is_busy]
         stays = [job for load in loads if load.node.name not in chosen for job in load.jobs]
         self._notes.jobs.see(leaving_jobs, stays)
         if release.mode is PowerDownMode.FORCE:
             await self._in_the_way.end({job.id: job for load in ending if load.is_busy for job in load.jobs}, release)
         mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
         # Until a node is told, another one may take its place: one that falls idle, or whose jobs end sooner.
-        waiting = {load.node.name: load for load in busy if not load.node.is_going_off}
-        move = kept_off([load.node for load in leaving if load.node.name not in waiting], mode, reason=self._reason)
-        for order in move.orders:
-            await self._client.ask(order)
+        waiting = {load.node.name: load for load in leaving if load.is_busy and not load.node.is_going_off}
+        going = [load.node for load in leaving if load.node.name not in waiting]
         if mode is not PowerDownMode.IDLE:
             others = [load for load in loads if load.node.name in waiting or load.node.name not in chosen]
-            await self._reserve(others, [*waiting.values()], release)
+            # The drain that comes with a power down ends with it, and a job would power the node up again.
+            undrained = [node.name for node in going if not node.is_kept_off]
+            await self._reserve(others, [*waiting.values()], release, undrained)
+        move = kept_off(going, mode, reason=self._reason)
+        for order in move.orders:
+            await self._client.ask(order)
         said = {name: f"powers down after its jobs: runs {load.runs}" for name, load in waiting.items()}
         self._problems += in_lines(said)
         self._tell({**move.waiting, **said})
@@ -243,12 +245,11 @@ class SlurmNodesSession(Session):
             await self._client.ask(Undrain(tuple(back)))
 
     async def finish(self) -> bool | None:
-        await self._reservation.end()
-        await self._in_the_way.withdraw()
-        # The drain that has come with a power down ends with it, and jobs would power the node up again.
         told = [node for node in await self._nodes() if self._is_told_by_us(node)]
         for order in kept_off(told, PowerDownMode.IDLE, reason=self._reason).orders:
             await self._client.ask(order)
+        await self._reservation.end()
+        await self._in_the_way.withdraw()
         # An idle one powers down within seconds.
         soon = [
             node for node in told if node.state.has(NodeFlag.POWER_DOWN) and not (node.is_busy or node.is_coming_up)
@@ -337,10 +338,13 @@ class SlurmNodesSession(Session):
         is_left = release.ends_jobs and load.is_busy
         return not is_left if load.node.is_going_off else is_ours(load.node, self._reason.owner)
 
-    async def _reserve(self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release) -> None:
-        """Reserve nodes until they go: no job starts on them that would not end by their release."""
-        nodes = await self._to_reserve(loads, leaving, release)
-        if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
+    async def _reserve(
+        self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release, going: Collection[str] = ()
+    ) -> None:
+        """Reserve nodes until they are drained: no job starts on them that would not end by their release."""
+        nodes = [*await self._to_reserve(loads, leaving, release), *going]
+        new = await self._reservation.reserve(nodes, release.wanted_at, self._reason.why)
+        if nodes := sorted(new - {*going}):
             is_late = release.wanted_at <= datetime.now(timezone.utc)
             when = f" from {release.wanted_at:%d %b %H:%M:%S %Z} on"
             said = ": no job starts there" if is_late else f"{when}: only jobs that end by then start there"

@@ -142,8 +142,10 @@ class Nodes:
         return job
 
     def start(self, job: SlurmJob, node: str) -> None:
-        """A job that has waited runs on a node from now on."""
-        job.node, job.began = node, self.now()
+        """A job that has waited runs on a node from now on; or has one that is off, which is powered up for it."""
+        job.node, job.began, found = node, self.now(), self.nodes[node]
+        if found.power == "off":
+            found.power, found.due, found.reason = "coming", None, ""
 
     def finish(self, job: SlurmJob, end: str = "COMPLETED") -> None:
         job.end, job.node, job.ended = end, "", self.now()
@@ -153,6 +155,13 @@ class Nodes:
 
     def may_start(self, name: str, limit: timedelta | None) -> bool:
         """True if Slurm starts a job of anybody on a node: no reservation is in the way."""
+        return self.nodes[name].power == "on" and self._may_have(name, limit)
+
+    def may_wake(self, name: str, limit: timedelta | None) -> bool:
+        """True if Slurm powers a node up for a job that waits."""
+        return self.nodes[name].power == "off" and self._may_have(name, limit)
+
+    def _may_have(self, name: str, limit: timedelta | None) -> bool:
         node, now = self.nodes[name], self.now()
         ends = now + (limit or timedelta(days=365))
         reserved = any(
@@ -160,7 +169,7 @@ class Nodes:
             for one in self.reservations.known.values()
             if name in hostlist.expand(one.nodelist) and not one.name.startswith("airflow-shift-")
         )
-        return node.power == "on" and not (node.drain or node.is_told or reserved or node.is_down or self.on(name))
+        return not (node.drain or node.is_told or reserved or node.is_down or self.on(name))
 
     # What there is
 
@@ -216,6 +225,8 @@ class Nodes:
             node.power, node.due, node.down_since = "off" if node.will_fail else "on", None, now
             if node.will_fail:
                 node.is_down, node.will_fail, node.drain = True, False, ""
+                for job in self.on(node.name):
+                    self.finish(job, "NODE_FAIL")
 
     # As a client
 

@@ -175,8 +175,13 @@ class Slurm(Nodes):
         asyncio.run(self.session().grow(to))
         return [name for order in self.asked[before:] if isinstance(order, PowerUp) for name in order.names]
 
-    def handover(self) -> list[str]:
+    @property
+    def reserved(self) -> list[str]:
         return [name for one in self.reservations.known.values() for name in one.nodelist.split(",")]
+
+    def handover(self) -> list[str]:
+        """The reserved nodes that have not been told to go yet."""
+        return [name for name in self.reserved if not self.nodes[name].is_told]
 
 
 def test_what_is_idle_goes_and_what_has_jobs_is_kept_free_until_it_is() -> None:
@@ -188,6 +193,25 @@ def test_what_is_idle_goes_and_what_has_jobs_is_kept_free_until_it_is() -> None:
     slurm.finish(jobs[0])
     assert slurm.shrink(2) == ["worker-0"]
     assert not slurm.handover()
+
+
+def test_no_job_powers_a_node_up_before_it_is_drained_again() -> None:
+    """The drain that comes with a power down ends with it: a shift whose process has died drains the node later."""
+    slurm, now = Slurm(2), datetime.now(timezone.utc)
+    slurm.now = lambda: now
+    slurm.run("worker-0")
+    assert slurm.shrink(1) == ["worker-1"]
+    assert "reserved" not in "\n".join(slurm.log.said)
+    for _ in range(2):
+        slurm.advance()
+        now += 2 * slurm.power_down_time
+    gone = slurm.nodes["worker-1"]
+    assert (gone.power, gone.drain) == ("off", "")
+    assert not slurm.may_wake("worker-1", None)
+    slurm.shrink(1)
+    assert (gone.drain.partition(":")[0], slurm.reserved) == ("airflow", ["worker-1"])
+    slurm.shrink(1)
+    assert (slurm.reserved, slurm.may_wake("worker-1", None)) == ([], False)
 
 
 def test_a_node_that_falls_idle_takes_the_place_of_a_busy_one() -> None:
