@@ -33,7 +33,7 @@ from tests.leftovers import Leftovers
 from tests.patience import PATIENCE
 
 #: Long enough for a slow machine: whoever wants to see them pass asks for shorter ones.
-PATIENT = Timeouts(*[timedelta(seconds=PATIENCE)] * 4)
+PATIENT = Timeouts(**dict.fromkeys(("release", "free", "ready", "out_of_reach"), timedelta(seconds=PATIENCE)))
 WHOLE_NODE = "--gpus-per-node=8"
 GROUPS = {"same cluster": INFERENCE_GROUP, "own cluster": REMOTE_INFERENCE_GROUP}
 
