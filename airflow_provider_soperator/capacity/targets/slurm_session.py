@@ -246,16 +246,16 @@ class SlurmNodesSession(Session):
 
     async def finish(self) -> bool | None:
         told = [node for node in await self._nodes() if self._is_told_by_us(node)]
-        for order in kept_off(told, PowerDownMode.IDLE, reason=self._reason).orders:
-            await self._client.ask(order)
-        await self._reservation.end()
-        await self._in_the_way.withdraw()
+        try:
+            for order in kept_off(told, PowerDownMode.IDLE, reason=self._reason).orders:
+                await self._client.ask(order)
+        finally:
+            await self._reservation.end()
+            await self._in_the_way.withdraw()
         # An idle one powers down within seconds.
-        soon = [
-            node for node in told if node.state.has(NodeFlag.POWER_DOWN) and not (node.is_busy or node.is_coming_up)
-        ]
         since = datetime.now(timezone.utc) - _GOES_WITHIN
-        return not any(node.reason_since and node.reason_since > since for node in soon)
+        soon = (node for node in told if node.state.has(NodeFlag.POWER_DOWN) and (node.reason_since or since) > since)
+        return all(node.is_busy or node.is_coming_up for node in soon)
 
     def leave_out(self, units: Mapping[str, str]) -> None:
         self._left_out = units
