@@ -19,6 +19,7 @@ from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodes
 from sandbox.cloud.landscape import INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import check_ledger
 from tests.integration.shifts import WHOLE_NODE, Queue, Said, Shifts, at, opened
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.lane("shifts")
 
@@ -86,7 +87,7 @@ def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts, monkeypatc
     monkeypatch.setattr(SlurmNodesSession, "_history", unknown)
     cluster = shifts.cluster
     # Slurm counts time limits in minutes.
-    ahead = shifts.order(2, 2, wanted_at=at(100), transfer=timedelta(seconds=5))
+    ahead = shifts.order(2, 2, wanted_at=at(PATIENCE), transfer=timedelta(seconds=5))
     first = shifts.start(ahead)
     shifts.wait_said(first, "only jobs that end by then start there")
     (handover,) = [name for name in shifts.reservations() if "handover" in name]
@@ -95,7 +96,7 @@ def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts, monkeypatc
     staying = [name for name in shifts.workers if name not in leaving]
     for name in staying:
         cluster.wait_job(cluster.held_job(WHOLE_NODE, f"--nodelist={name}"), "RUNNING")
-    long = cluster.held_job(WHOLE_NODE, "--time=3")
+    long = cluster.held_job(WHOLE_NODE, f"--time={PATIENCE // 60 + 2}")
     short = cluster.held_job(WHOLE_NODE, "--time=1")
     cluster.wait_job(short, "RUNNING")
     assert cluster.job(short)["nodes"] in leaving
