@@ -93,7 +93,9 @@ class Cluster:
 
         Not at once: it fails where its first run still clears up after itself.
         """
-        self.run("scontrol", "update", f"jobid={job}", "starttime=now+3")
+        done = self.try_run("scontrol", "update", f"jobid={job}", "starttime=now+3")
+        # On a busy machine the two minutes may be over by now.
+        assert done.returncode == 0 or "PENDING" not in self.job_state(job), done.stderr
 
     def kubectl(self, *argv: str) -> str:
         said = subprocess.run(
@@ -321,38 +323,47 @@ class Cluster:
         """
         for name in names:
             self.wait_node(name, has={"POWERING_UP"})
-        with self._resume_timeout(5):
+        with self.configured("resume_timeout", 5):
             # What is DOWN then may be powered down at once by others.
             for name in names:
                 self.wait_node(name, lacks={"POWERING_UP"})
 
     @contextmanager
-    def _resume_timeout(self, seconds: int) -> Iterator[None]:
-        def change(seconds: int) -> None:
-            self._configure("ResumeTimeout", seconds)
-            # On a busy machine slurmctld may not answer within MessageTimeout; to ask again does no harm.
-            self.wait("slurmctld reads its configuration again", self._reconfigured)
-
-        change(seconds)
+    def configured(self, setting: str, seconds: int) -> Iterator[None]:
+        """A slurmctld that for a while waits longer, or less long: with another ``suspend_timeout``, for example."""
+        self._reconfigure(setting, seconds)
         try:
             yield
         finally:
-            change(self.settings.resume_timeout)
+            self._reconfigure(setting, getattr(self.settings, setting))
+
+    @contextmanager
+    def lasting_power_down(self, name: str) -> Iterator[None]:
+        """What powers a node down, and looks at it as it does: in this sandbox that is over in a second or two."""
+        with self.configured("suspend_timeout", PATIENCE):
+            yield
+            # A slurmctld that reads its configuration may end the program that takes the node's Pod away.
+            self.wait_gone(name)
+
+    def _reconfigure(self, setting: str, seconds: int) -> None:
+        self._configure(setting, seconds)
+        # On a busy machine slurmctld may not answer within MessageTimeout; to ask again does no harm.
+        self.wait(
+            "slurmctld reads its configuration again", lambda: self.try_run("scontrol", "reconfigure").returncode == 0
+        )
 
     @contextmanager
     def hasty_commands(self) -> Iterator[None]:
         """Commands that begin meanwhile wait less long for a daemon that does not answer: those read it each time."""
-        self._configure("MessageTimeout", 4)
+        self._configure("message_timeout", 4)
         try:
             yield
         finally:
-            self._configure("MessageTimeout", self.settings.message_timeout)
+            self._configure("message_timeout", self.settings.message_timeout)
 
-    def _configure(self, name: str, seconds: int) -> None:
+    def _configure(self, setting: str, seconds: int) -> None:
+        name = setting.title().replace("_", "")
         self.run("sh", "-c", f"sed -i s/^{name}=.*/{name}={seconds}/ /etc/slurm/slurm*.conf*")
-
-    def _reconfigured(self) -> bool:
-        return self.try_run("scontrol", "reconfigure").returncode == 0
 
     def power_down(self, *names: str) -> None:
         """Bring nodes down at once, from wherever they are; their machines follow in their own time."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 
 import pytest
@@ -43,6 +44,22 @@ class Mover:
 
         return self.cluster.wait("the move is over", over)
 
+    @contextmanager
+    def kept_off(self, decide: Callable[[tuple[Node, ...]], NodeMove], name: str) -> Iterator[None]:
+        """What lets a node go that a job waits for: it powers down until the move has drained it for good.
+
+        Slurm ends the drain of a power down when that begins, and gives the node to the job when it ends: on a busy
+        machine that may be before the next look.
+        """
+
+        def drained() -> bool:
+            is_over = self.step(decide, name).is_settled
+            return is_over or self.cluster.node(name).state >= {"POWERING_DOWN", "DRAIN"}
+
+        with self.cluster.lasting_power_down(name):
+            yield
+            self.cluster.wait(f"{name} is drained as it powers down", drained)
+
 
 @pytest.fixture(params=["ssh", "rest"])
 def mover(request: pytest.FixtureRequest, cluster: Cluster, connect: Callable[[str], Way]) -> Mover:
@@ -64,6 +81,10 @@ def force(nodes: tuple[Node, ...]) -> NodeMove:
 
 def lend(nodes: tuple[Node, ...]) -> NodeMove:
     return node_orders.kept_off(nodes, PowerDownMode.ASAP, reason=LENT)
+
+
+def lend_by_force(nodes: tuple[Node, ...]) -> NodeMove:
+    return node_orders.kept_off(nodes, PowerDownMode.FORCE, reason=LENT)
 
 
 def test_nodes_go_up_stay_down_and_come_back_with_no_order_given_twice(mover: Mover) -> None:
@@ -91,16 +112,18 @@ def test_a_node_that_powers_down_is_powered_up_after_that(over_ssh: Mover, clust
 @pytest.mark.oldest_slurm
 def test_a_queued_job_gets_no_node_that_is_kept_off(over_ssh: Mover, cluster: Cluster) -> None:
     over_ssh.until_over(node_orders.up, "worker-1")
-    first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=4")
-    cluster.wait_job(first, "RUNNING")
-    second = cluster.sbatch("--nodelist=worker-1", "--gpus-per-node=8")
-    assert over_ssh.step(lend, "worker-1").waiting == {"worker-1": "powers down after its jobs"}
-    cluster.let_go(first)
+    with over_ssh.kept_off(lend, "worker-1"):
+        first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=4")
+        cluster.wait_job(first, "RUNNING")
+        second = cluster.sbatch("--nodelist=worker-1", "--gpus-per-node=8")
+        assert over_ssh.step(lend, "worker-1").waiting == {"worker-1": "powers down after its jobs"}
+        cluster.let_go(first)
     assert over_ssh.until_over(lend, "worker-1").is_over
     assert cluster.job_state(second) == "PENDING"
     assert cluster.active_nodes() == [0]
     # Powered up by somebody else, it goes down again.
-    over_ssh.way.ask(PowerUp(("worker-1",)))
+    with over_ssh.kept_off(lend, "worker-1"):
+        over_ssh.way.ask(PowerUp(("worker-1",)))
     assert over_ssh.until_over(lend, "worker-1").is_over
     over_ssh.until_over(node_orders.up, "worker-1")
     cluster.wait_job(second, "COMPLETED")
@@ -109,14 +132,15 @@ def test_a_queued_job_gets_no_node_that_is_kept_off(over_ssh: Mover, cluster: Cl
 @pytest.mark.leaves("drains")
 def test_force_ends_jobs_and_lets_no_other_start(over_ssh: Mover, cluster: Cluster) -> None:
     over_ssh.until_over(node_orders.up, "worker-1")
-    first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
-    cluster.wait_job(first, "RUNNING")
-    second = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
-    over_ssh.step(lambda nodes: node_orders.down(nodes, PowerDownMode.IDLE), "worker-1")
-    over_ssh.step(asap, "worker-1")
-    assert over_ssh.step(asap, "worker-1").orders == ()
-    assert over_ssh.step(lambda nodes: node_orders.down(nodes, PowerDownMode.IDLE), "worker-1").orders == ()
-    over_ssh.until_over(lambda nodes: node_orders.kept_off(nodes, PowerDownMode.FORCE, reason=LENT), "worker-1")
+    with over_ssh.kept_off(lend_by_force, "worker-1"):
+        first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
+        cluster.wait_job(first, "RUNNING")
+        second = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
+        over_ssh.step(lambda nodes: node_orders.down(nodes, PowerDownMode.IDLE), "worker-1")
+        over_ssh.step(asap, "worker-1")
+        assert over_ssh.step(asap, "worker-1").orders == ()
+        assert over_ssh.step(lambda nodes: node_orders.down(nodes, PowerDownMode.IDLE), "worker-1").orders == ()
+    over_ssh.until_over(lend_by_force, "worker-1")
     modes = [order.mode for order in over_ssh.ordered if isinstance(order, PowerDown)]
     assert modes == [PowerDownMode.IDLE, PowerDownMode.ASAP, PowerDownMode.FORCE]
     assert cluster.job(first)["restart_cnt"] == 1

@@ -8,6 +8,7 @@ import pytest
 
 from sandbox.settings import EPHEMERAL_SET, STATIC_SET
 from tests.integration.cluster import NOT_UP, OFF, Cluster
+from tests.patience import PATIENCE
 
 GOING_UP = {"POWER_UP", "POWERING_UP"}
 
@@ -59,11 +60,14 @@ def test_a_job_of_three_nodes_powers_up_all_of_them(cluster: Cluster) -> None:
 
 def test_power_up_is_ignored_while_the_node_powers_down(cluster: Cluster) -> None:
     cluster.power_up("worker-1")
-    cluster.run("scontrol", "power", "down", "worker-1")
-    cluster.wait_node("worker-1", has={"POWERING_DOWN"})
-    said = cluster.try_run("scontrol", "power", "up", "worker-1")
-    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
-    assert not GOING_UP & cluster.node("worker-1").state
+    with cluster.lasting_power_down("worker-1"):
+        cluster.run("scontrol", "power", "down", "worker-1")
+        cluster.wait_node("worker-1", has={"POWERING_DOWN"})
+        said = cluster.try_run("scontrol", "power", "up", "worker-1")
+        assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+        state = cluster.node("worker-1").state
+        assert "POWERING_DOWN" in state
+        assert not GOING_UP & state
     # An order that had been kept would now show beside POWERED_DOWN, and would soon undo it.
     assert cluster.wait_node("worker-1", has={"POWERED_DOWN"}).state == OFF
     cluster.wait_gone("worker-1")
@@ -90,24 +94,25 @@ def test_power_down_waits_for_the_job_and_lets_more_jobs_start(cluster: Cluster)
     cluster.let_go(second)
     cluster.wait_job(second, "COMPLETED")
     cluster.wait_node("worker-1", has={"POWERED_DOWN"})
+    cluster.wait_gone("worker-1")
     assert cluster.active_nodes() == [0]
-    assert cluster.pod("worker-1") is None
 
 
 def test_power_down_asap_waits_for_the_job_and_lets_no_other_start(cluster: Cluster) -> None:
     cluster.power_up("worker-1")
-    first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=4")
-    cluster.wait_job(first, "RUNNING")
-    cluster.run("scontrol", "power", "down", "asap", "worker-1")
-    node = cluster.wait_node("worker-1", has={"POWER_DOWN", "DRAIN"})
-    assert node.reason == "POWER_DOWN_ASAP"
-    second = cluster.sbatch("--nodelist=worker-1", "--gpus-per-node=4")
-    cluster.wait("the scheduler has seen it", lambda: cluster.job(second)["state_reason"] == "ReqNodeNotAvail")
-    assert cluster.job_state(first) == "RUNNING"
-    cluster.let_go(first)
-    cluster.wait_job(first, "COMPLETED")
-    cluster.wait_node("worker-1", has={"POWERING_DOWN"}, lacks={"POWER_DOWN", "DRAIN"})
-    assert cluster.job_state(second) == "PENDING"
+    with cluster.lasting_power_down("worker-1"):
+        first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=4")
+        cluster.wait_job(first, "RUNNING")
+        cluster.run("scontrol", "power", "down", "asap", "worker-1")
+        node = cluster.wait_node("worker-1", has={"POWER_DOWN", "DRAIN"})
+        assert node.reason == "POWER_DOWN_ASAP"
+        second = cluster.sbatch("--nodelist=worker-1", "--gpus-per-node=4")
+        cluster.wait("the scheduler has seen it", lambda: cluster.job(second)["state_reason"] == "ReqNodeNotAvail")
+        assert cluster.job_state(first) == "RUNNING"
+        cluster.let_go(first)
+        cluster.wait_job(first, "COMPLETED")
+        cluster.wait_node("worker-1", has={"POWERING_DOWN"}, lacks={"POWER_DOWN", "DRAIN"})
+        assert cluster.job_state(second) == "PENDING"
     # The drain has gone with the power, so that it does not keep the node off.
     cluster.wait_job(second, "COMPLETED")
     assert cluster.run("sacct", "--noheader", "--parsable2", "--allocations", "-j", second, "-o", "NodeList") == (
@@ -118,12 +123,13 @@ def test_power_down_asap_waits_for_the_job_and_lets_no_other_start(cluster: Clus
 @pytest.mark.each_slurm
 def test_power_down_force_requeues_the_job_which_then_runs_again(cluster: Cluster) -> None:
     cluster.power_up("worker-1")
-    job = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
-    cluster.wait_job(job, "RUNNING")
-    cluster.run("scontrol", "power", "down", "force", "worker-1")
-    cluster.wait("the job is back in the queue", lambda: cluster.job(job)["restart_cnt"] == 1)
-    cluster.wait_node("worker-1", has={"POWERING_DOWN"})
-    assert "PENDING" in cluster.job_state(job)
+    with cluster.lasting_power_down("worker-1"):
+        job = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
+        cluster.wait_job(job, "RUNNING")
+        cluster.run("scontrol", "power", "down", "force", "worker-1")
+        cluster.wait("the job is back in the queue", lambda: cluster.job(job)["restart_cnt"] == 1)
+        cluster.wait_node("worker-1", has={"POWERING_DOWN"})
+        assert "PENDING" in cluster.job_state(job)
     cluster.wait_node("worker-1", has={"POWERED_DOWN"})
     cluster.start_soon(job)
     cluster.let_go(job)
@@ -150,8 +156,9 @@ def test_a_reason_for_power_down_asap_is_taken_from_25_11_on(cluster: Cluster) -
 def test_power_down_of_a_node_that_is_off_runs_the_cycle_again(cluster: Cluster) -> None:
     cluster.run("scontrol", "update", "nodename=worker-1", "state=drain", "reason=stay off")
     cluster.wait_node("worker-1", has={"POWERED_DOWN", "DRAIN"})
-    cluster.run("scontrol", "power", "down", "worker-1")
-    cluster.wait_node("worker-1", has={"POWERING_DOWN"}, lacks={"POWERED_DOWN"})
+    with cluster.lasting_power_down("worker-1"):
+        cluster.run("scontrol", "power", "down", "worker-1")
+        cluster.wait_node("worker-1", has={"POWERING_DOWN"}, lacks={"POWERED_DOWN"})
     node = cluster.wait_node("worker-1", has={"POWERED_DOWN"}, lacks={"POWERING_DOWN"})
     assert "DRAIN" not in node.state
 
@@ -164,11 +171,11 @@ def test_power_down_of_a_static_node_stops_nothing_and_loses_the_node_to_slurm(c
     before = cluster.pod(name).metadata.uid
     cluster.run("scontrol", "power", "down", name)
     cluster.wait_node(name, has={"POWERED_DOWN"})
+    skipped = f"power-manager: NodeSet {STATIC_SET} is not ephemeral, skipping"
+    cluster.wait("it was told so", lambda: skipped in cluster.kubectl("logs", "controller-0", "--container=slurmctld"))
     assert cluster.pod(name).metadata.uid == before
     assert cluster.run("hostname", pod=name).strip() == name
     assert cluster.custom("nodesets", STATIC_SET)["status"]["phase"] == "Ready"
-    skipped = f"power-manager: NodeSet {STATIC_SET} is not ephemeral, skipping"
-    assert skipped in cluster.kubectl("logs", "controller-0", "--container=slurmctld")
     # slurmd runs on, but as it does not register again, `power up` would end in ResumeTimeout. A new slurmd does.
     cluster.replace_pod(name)
     cluster.wait_node(name, has={"IDLE"}, lacks=NOT_UP)
@@ -222,13 +229,17 @@ def test_a_node_set_with_nodes_off_is_ready_only_from_5_0_on(cluster: Cluster) -
 
 
 def test_a_power_state_changed_by_hand_goes_past_slurm(cluster: Cluster) -> None:
-    cluster.set_active_nodes([0, 2])
-    # Nobody told slurmctld, and yet the slurmd that registers makes it take the node for one that is on.
-    cluster.wait_node("worker-2", has={"IDLE"}, lacks=NOT_UP)
-    cluster.set_active_nodes([0])
-    cluster.wait("the Pod is gone", lambda: cluster.pod("worker-2") is None)
-    cluster.wait("so is its slurmd", lambda: "worker-2" not in cluster.sandbox.init.processes())
-    assert cluster.node("worker-2").state == {"IDLE", "CLOUD"}
+    # It asks a slurmd whether it is there a third of that after it was last heard of.
+    with cluster.configured("slurmd_timeout", 3 * PATIENCE):
+        cluster.set_active_nodes([0, 2])
+        # Nobody told slurmctld, and yet the slurmd that registers makes it take the node for one that is on.
+        cluster.wait_node("worker-2", has={"IDLE"}, lacks=NOT_UP)
+        cluster.set_active_nodes([0])
+        cluster.wait("the Pod is gone", lambda: cluster.pod("worker-2") is None)
+        cluster.wait("so is its slurmd", lambda: "worker-2" not in cluster.sandbox.init.processes())
+        assert cluster.node("worker-2").state == {"IDLE", "CLOUD"}
+        # A slurmctld that reads its configuration sends it to all that are on.
+        cluster.power_down("worker-2")
 
 
 # Reading
