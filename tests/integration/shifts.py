@@ -256,7 +256,7 @@ class Queue:
     def __init__(self, shifts: Shifts, count: int = 900) -> None:
         self.shifts, self.cluster = shifts, shifts.cluster
         self.held = {name: self.cluster.held_job(WHOLE_NODE, f"--nodelist={name}") for name in shifts.workers}
-        self.array = self.cluster.sbatch(WHOLE_NODE, f"--array=1-{count}", "--time=1", wrap="sleep 1")
+        self.array = self.cluster.sbatch(WHOLE_NODE, f"--array=1-{count}", "--time=10", wrap="sleep 1")
         for job in self.held.values():
             self.cluster.wait_job(job, "RUNNING")
 

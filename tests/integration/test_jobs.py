@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_soperator.slurm.notations import ExitCode
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, until
 from tests.integration.outside import accounted, ssh
 
 pytestmark = pytest.mark.oldest_slurm
 
 SHARED = "/opt/soperator-outputs/shared"
+#: The last words of a job that runs until its test has seen it, however long that takes.
+HELD = f"exec bash -c '{until('/root/go-$SLURM_JOB_ID')}'"
 
 
 def output(cluster: Cluster, job: str) -> str:
@@ -32,7 +34,7 @@ def test_a_job_sees_the_gpus_that_it_asked_for_and_no_others(cluster: Cluster) -
 
 
 def test_jobs_side_by_side_share_no_gpu(cluster: Cluster) -> None:
-    words = 'echo "$SLURM_JOB_GPUS"; sleep 60'
+    words = f'echo "$SLURM_JOB_GPUS"; {HELD}'
     jobs = [cluster.sbatch("--nodes=1", "--nodelist=worker-0", "--gpus=4", wrap=words) for _ in range(2)]
     for job in jobs:
         cluster.wait_job(job, "RUNNING")
@@ -122,7 +124,7 @@ def test_a_job_after_one_that_failed_never_runs(cluster: Cluster) -> None:
 
 @pytest.mark.each_slurm
 def test_a_requeued_job_starts_again_under_its_id(cluster: Cluster) -> None:
-    job = cluster.sbatch("--open-mode=append", wrap='echo "start ${SLURM_RESTART_COUNT:-0}"; sleep 60')
+    job = cluster.sbatch("--open-mode=append", wrap='echo "start ${SLURM_RESTART_COUNT:-0}"; ' + HELD)
     out = f"/root/{job}.out"
     cluster.wait("it has started", lambda: cluster.try_run("cat", out).stdout == "start 0\n")
     cluster.run("scontrol", "requeue", job)

@@ -24,8 +24,11 @@ from tests.integration.cluster import Cluster
 @pytest.mark.each_slurm
 def test_a_node_through_its_power_states(cluster: Cluster) -> None:
     assert the_node(cluster).is_off
+    # It boots once the test has seen what comes before.
+    cluster.fault("node-no-boot", node="worker-1")
     ask(cluster, PowerUp(("worker-1",)))
     wait_node(cluster, lambda node: node.is_coming_up)
+    cluster.fault("clear")
     wait_node(cluster, lambda node: node.is_usable)
     job = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
     busy = wait_node(cluster, lambda node: node.is_busy)

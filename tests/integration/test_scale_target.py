@@ -334,13 +334,21 @@ def test_replicas_that_flux_puts_back_are_foreseen_and_left_at_that(vllm: Servic
 
 def test_pods_hold_their_gpus_for_their_grace_period(vllm: Service) -> None:
     vllm.machines(1)
-    spec = {"terminationGracePeriodSeconds": 3}
-    change = ("patch", "deployment", "vllm", "--type=merge", "--patch")
-    vllm.kubectl(*change, json.dumps({"spec": {"template": {"spec": spec}}}))
+    change, target = ("patch", "deployment", "vllm", "--type=merge", "--patch"), vllm.target()
+
+    def ended(grace: int) -> Holding:
+        """What is seen of a Pod that is ended, or has been by then."""
+        spec = {"terminationGracePeriodSeconds": grace}
+        vllm.kubectl(*change, json.dumps({"spec": {"template": {"spec": spec}}}))
+        bring(target, 1)
+        at_work(target, lambda session: session.shrink(0, release(PowerDownMode.ASAP)))
+        return vllm.cluster.wait(
+            "it is being ended", lambda: one if (one := look(target)).finishing or not one.held else None
+        )
+
     try:
-        bring(vllm.target(), 1)
-        at_work(vllm.target(), lambda session: session.shrink(0, release(PowerDownMode.ASAP)))
-        seen = vllm.cluster.wait("it is being ended", lambda: one if (one := look(vllm.target())).finishing else None)
+        # On a busy machine a short one is over before it is looked at.
+        seen = next(seen for grace in (3, 15, 75, 375) if (seen := ended(grace)).finishing)
         assert (seen.allowed, seen.held, seen.ready, seen.is_settled) == (0, 1, 0, False)
         assert bring(vllm.target(), 0) == Holding(allowed=0, held=0, ready=0)
     finally:

@@ -17,7 +17,7 @@ from airflow_provider_soperator.capacity.steering import SteeringCommand
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
 from sandbox.cloud.landscape import INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
-from tests.integration.cluster import check_ledger
+from tests.integration.cluster import Cluster, check_ledger
 from tests.integration.shifts import WHOLE_NODE, Queue, Said, Shifts, at, opened
 from tests.patience import PATIENCE
 
@@ -87,7 +87,7 @@ def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts, monkeypatc
     monkeypatch.setattr(SlurmNodesSession, "_history", unknown)
     cluster = shifts.cluster
     # Slurm counts time limits in minutes.
-    ahead = shifts.order(2, 2, wanted_at=at(PATIENCE), transfer=timedelta(seconds=5))
+    ahead = shifts.order(2, 2, wanted_at=at(2 * PATIENCE), transfer=timedelta(seconds=5))
     first = shifts.start(ahead)
     shifts.wait_said(first, "only jobs that end by then start there")
     (handover,) = [name for name in shifts.reservations() if "handover" in name]
@@ -96,8 +96,8 @@ def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts, monkeypatc
     staying = [name for name in shifts.workers if name not in leaving]
     for name in staying:
         cluster.wait_job(cluster.held_job(WHOLE_NODE, f"--nodelist={name}"), "RUNNING")
-    long = cluster.held_job(WHOLE_NODE, f"--time={PATIENCE // 60 + 2}")
-    short = cluster.held_job(WHOLE_NODE, "--time=1")
+    long = cluster.held_job(WHOLE_NODE, f"--time={2 * PATIENCE // 60 + 2}")
+    short = cluster.held_job(WHOLE_NODE, f"--time={PATIENCE // 60}")
     cluster.wait_job(short, "RUNNING")
     assert cluster.job(short)["nodes"] in leaving
     cluster.wait("the long one waits for the others", lambda: cluster.job(long)["state_reason"] != "None")
@@ -264,8 +264,9 @@ def test_what_others_have_reserved_is_left_to_them(shifts: Shifts) -> None:
     shifts.check_at_rest()
 
 
-def test_force_warns_gives_the_grace_and_requeues(shifts: Shifts) -> None:
-    cluster, grace = shifts.cluster, 3.0
+def warnable(shifts: Shifts) -> list[str]:
+    """A job at work on each node, of which the last one ends when it is warned."""
+    cluster = shifts.cluster
     # As Slurm's own preemption does, the signal goes to steps: this one notes it, and works on.
     note, live = "date +%s.%N >> /root/warned-$SLURM_JOB_ID", "date +%s.%N >> /root/alive-$SLURM_JOB_ID; sleep 0.2"
     stubborn = f"srun bash -c \"trap '{note}' TERM; while :; do {live}; done\""
@@ -278,8 +279,28 @@ def test_force_warns_gives_the_grace_and_requeues(shifts: Shifts) -> None:
         cluster.wait(
             f"{job} is at work", lambda job=job: cluster.try_run("test", "-e", f"/root/alive-{job}").returncode == 0
         )
-    *requeued, ended = jobs
-    figures = shifts.run(shifts.order(0, 4, mode="force", grace=timedelta(seconds=grace))).figures
+    return jobs
+
+
+def grace_of(cluster: Cluster, job: str) -> float:
+    """Seconds for which a job was at work after its warning."""
+    alive, warned = (cluster.try_run("cat", f"/root/{what}-{job}").stdout.split() for what in ("alive", "warned"))
+    return float(alive[-1]) - float(warned[0]) if warned else 0.0
+
+
+def test_force_warns_gives_the_grace_and_requeues(shifts: Shifts) -> None:
+    cluster, grace = shifts.cluster, 3.0
+    while True:
+        *requeued, ended = jobs = warnable(shifts)
+        figures = shifts.run(shifts.order(0, 4, mode="force", grace=timedelta(seconds=grace))).figures
+        given = [grace_of(cluster, job) for job in requeued]
+        # It begins before the signal is sent: on a busy machine that, and to heed it, takes most of a short one.
+        is_heeded = shifts.fates([ended]) == {ended: ("COMPLETED", 0)} and min(given) > grace * 5 / 6
+        if is_heeded or 5 * grace > PATIENCE:
+            break
+        cluster.run("scancel", "--full", "--partition=main")
+        shifts.run(shifts.order(4, 0))
+        grace *= 5
     shifts.check(0, same_cluster=4)
     assert shifts.fates(jobs) == {ended: ("COMPLETED", 0)} | dict.fromkeys(requeued, ("PENDING", 1))
     assert (figures.jobs_ended, figures.jobs_requeued, figures.jobs_killed) == (1, 3, 0)
@@ -288,9 +309,7 @@ def test_force_warns_gives_the_grace_and_requeues(shifts: Shifts) -> None:
         "sacct", "--noheader", "--duplicates", "--allocations", "--format=State", f"--jobs={','.join(jobs)}"
     )
     assert "NODE_FAIL" not in accounted
-    for job in requeued:
-        alive, warned = (cluster.run("cat", f"/root/{what}-{job}").split() for what in ("alive", "warned"))
-        assert float(alive[-1]) - float(warned[0]) > grace - 0.5, "it did not get its grace"
+    assert min(given) > grace * 5 / 6, "one did not get its grace"
     cluster.run("scancel", *requeued)
     shifts.run(shifts.order(4, 0))
     shifts.check_at_rest()
