@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from sandbox.errors import DOCKER
-from sandbox.settings import FIRST_PORT_BASE, Settings, home
+from sandbox.preflight import _claimed_ranges
+from sandbox.settings import FIRST_PORT_BASE, PORTS_PER_SANDBOX, Settings, home
 from tests.integration.cluster import Cluster
 from tests.integration.outside import Said, apt_config, command_line, refusal
 from tests.integration.test_lifecycle import remains
@@ -119,12 +122,7 @@ def test_a_tool_is_missing(elsewhere: Path) -> None:
 
 @pytest.mark.parametrize("offset", [0, 1, 5, 20])
 def test_a_port_is_taken(offset: int) -> None:
-    needed = (0, 1, 2, 3, 4, 5, *range(20, 28), 116, 117)
-    base = next(base for base in range(10000, 25000, 200) if all(can_bind(base + port) for port in needed))
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", base + offset))
-        listener.listen()
+    with range_in_use(offset, first=10000) as base:
         line = complaint(command_line("up", "--name", NAME, f"--port-base={base}"))
     service = {0: "ssh", 1: "slurmctld", 5: "nebius", 20: "slurmd of worker-0"}[offset]
     assert line.startswith(f"port {base + offset} ({service}) is taken by ")
@@ -133,19 +131,35 @@ def test_a_port_is_taken(offset: int) -> None:
 
 
 def test_a_range_of_ports_that_is_taken_is_passed_over_where_none_was_asked_for() -> None:
-    first = FIRST_PORT_BASE
     try:
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            free = next(base for base in range(first, 60000, 200) if can_bind(base))
-            listener.bind(("127.0.0.1", free))
-            listener.listen()
+        with range_in_use(0, first=FIRST_PORT_BASE) as free:
             said = command_line("up", "--name", NAME, "--workers=1", "--static=0")
             assert said.returncode == 0, said.stderr
             # Not "greater": a sandbox beside this one may have ended meanwhile, and left a lower range.
             assert Settings.load(Settings(name=NAME).paths.settings).port_base != free
     finally:
         command_line("down", "--name", NAME)
+
+
+@contextmanager
+def range_in_use(offset: int, first: int) -> Iterator[int]:
+    """The first port of a range that no sandbox has, and one of whose ports is taken."""
+    needed = (0, 1, 2, 3, 4, 5, *range(20, 28), 116, 117)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # A sandbox that is made meanwhile has chosen its range before, or finds this one taken.
+        with (home() / ".ports.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            claimed = _claimed_ranges(NAME)
+            base = next(
+                base
+                for base in range(first, 60000, PORTS_PER_SANDBOX)
+                if all(abs(base - other) >= PORTS_PER_SANDBOX for other in claimed)
+                and all(can_bind(base + port) for port in needed)
+            )
+            listener.bind(("127.0.0.1", base + offset))
+            listener.listen()
+        yield base
 
 
 def can_bind(port: int) -> bool:
