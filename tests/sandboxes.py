@@ -22,6 +22,7 @@ from tests.contract.transports import WAYS, Way, connection_id
 from tests.integration.cluster import Cluster, check_ledger, is_ready
 from tests.lanes import lane_of
 from tests.leftovers import Leftovers
+from tests.patience import PATIENCE
 
 #: Folders whose tests are about a running sandbox, and what those of them share that do not share a sandbox.
 FOLDERS = {
@@ -44,11 +45,9 @@ LONG = (
 )
 
 
-#: Seconds that what a test has ended may take to be gone.
-GOING = 20
-#: Whether a test itself has passed: what one has left that failed, or was interrupted, says nothing.
 #: Of each log of a sandbox whose test has failed.
 LAST_LINES = 40
+#: Whether a test itself has passed: what one has left that failed, or was interrupted, says nothing.
 HAS_PASSED = pytest.StashKey[bool]()
 
 
@@ -164,8 +163,9 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     slurm: dict[str, str] = request.param
     # Its own name: a sandbox that the developer has running stays out of it.
     name = f"test-{slurm['slurm'].replace('.', '')}-{os.getpid()}"
-    settings = Settings(name=name, **slurm, workers=4, resume_timeout=60, suspend_timeout=1, checks="off")
-    with kept_up(replace(settings, vm_boot=0.5, vm_lag=3, vm_removal=0.5)) as made:
+    settings = Settings(name=name, **slurm, workers=4, suspend_timeout=1, checks="off")
+    # What never boots is given up before a test has waited for that as long as it waits.
+    with kept_up(replace(settings, resume_timeout=PATIENCE // 2, vm_boot=0.5, vm_lag=3, vm_removal=0.5)) as made:
         yield made
 
 
@@ -191,7 +191,7 @@ def owned(
     # What the test is about may be left for this to remove, if it says so.
     kinds = {kind for mark in request.node.iter_markers("leaves") for kind in mark.args}
     has_passed = request.node.stash.get(HAS_PASSED, False)
-    deadline = time.monotonic() + GOING
+    deadline = time.monotonic() + PATIENCE
     while True:
         left = leftovers.look(cluster.sandbox)
         wrong = left.without(jobs=cluster.jobs, drained=cluster.drained, kinds=kinds)

@@ -15,6 +15,7 @@ from tests.integration.clients import KINDS, ClientUnderTest
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.shifts import Shifts
+from tests.patience import PATIENCE
 from tests.sandboxes import kept_up, owned
 
 ConnectClient = Callable[..., ClientUnderTest]
@@ -91,8 +92,8 @@ def shift_sandbox(sandbox: Sandbox) -> Iterator[Sandbox]:
     """One whose nodes are all on, and whose machines go soon."""
     name = f"shifts-{sandbox.settings.name}"[:32].rstrip("-")
     all_on = Settings(name=name, slurm=sandbox.settings.slurm, root=sandbox.settings.root, workers=4, initial=4)
-    soon = replace(all_on, static=1, resume_timeout=180, suspend_timeout=1, vm_boot=0.5, vm_lag=1, vm_removal=0.5)
-    with kept_up(soon) as made:
+    soon = replace(all_on, static=1, suspend_timeout=1, vm_boot=0.5, vm_lag=1, vm_removal=0.5)
+    with kept_up(replace(soon, resume_timeout=PATIENCE // 2)) as made:
         yield made
 
 

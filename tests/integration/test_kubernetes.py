@@ -89,9 +89,15 @@ def test_the_log_of_a_daemon_is_the_one_of_its_pod(cluster: Cluster) -> None:
         "slurmctld's log tells of the job",
         lambda: f"JobId={job} " in kubectl(cluster, "logs", "controller-0", "-c", "slurmctld", "--tail=20").stdout,
     )
-    whole = kubectl(cluster, "logs", "worker-0", "-c", "slurmd").stdout
-    assert "slurmd started on" in whole
-    assert whole.endswith(kubectl(cluster, "logs", "worker-0", "-c", "slurmd", "--tail=1").stdout)
+    log = ("logs", "worker-0", "-c", "slurmd")
+    assert "slurmd started on" in kubectl(cluster, *log).stdout
+
+    def ends_with_its_last_line() -> bool:
+        # Asked for first: of the whole, it is the last line until another one is written.
+        last = kubectl(cluster, *log, "--tail=1").stdout
+        return last.count("\n") == 1 and kubectl(cluster, *log).stdout.endswith(last)
+
+    cluster.wait("its end is its last line", ends_with_its_last_line)
 
 
 def test_each_worker_runs_on_the_kubernetes_node_that_slurm_names(cluster: Cluster) -> None:
@@ -186,7 +192,7 @@ def test_the_python_client_sees_the_cluster_come_and_go(cluster: Cluster, api: A
     custom = kubernetes.client.CustomObjectsApi(api)
     where = ("slurm.nebius.ai", "v1", "soperator", "slurmclusters")
     assert custom.get_namespaced_custom_object(*where, "soperator")["status"]["phase"] == "Available"
-    with_field = {"field_selector": "metadata.name=soperator", "timeout_seconds": 30}
+    with_field = {"field_selector": "metadata.name=soperator", "timeout_seconds": PATIENCE}
     watch = kubernetes.watch.Watch().stream(custom.list_namespaced_custom_object, *where, **with_field)
     phases = (event["object"]["status"]["phase"] for event in watch)
     assert next(phases) == "Available"

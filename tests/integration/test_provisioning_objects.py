@@ -22,6 +22,7 @@ from tests.integration import provisioning
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.provisioning import CPU, GPU, TaskInstance
+from tests.patience import PATIENCE
 from tests.unit.provisioning import clusters
 
 pytestmark = pytest.mark.usefixtures("connections")
@@ -127,7 +128,7 @@ def test_a_job_on_each_node_set_sees_its_gpus(
     cluster: Cluster, connections: Connections, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids = ConnectionIds(slurm=connections.login_node().slurm_conn_id)
-    slow = {"connections": ids, "ready_timeout": timedelta(minutes=2), "plan_only": False}
+    slow = {"connections": ids, "ready_timeout": timedelta(seconds=PATIENCE), "plan_only": False}
     try:
         made = provision(OBJECTS, **slow)
         assert made["tried"] == {"worker": "worker-0", "worker-cpu": "worker-cpu-0"}

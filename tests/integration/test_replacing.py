@@ -33,10 +33,9 @@ def operator(connections: Connections) -> Callable[..., ReplaceNodesOperator]:
     conn_id = connections.login_node().slurm_conn_id
 
     def operator(nodes: str, **options: Any) -> ReplaceNodesOperator:
-        common = {"slurm_conn_id": conn_id, "kubernetes_conn_id": "kubernetes_default", "poll_interval": 0.2}
-        return ReplaceNodesOperator(
-            task_id="replace", nodes=nodes, drain_owner="test", timeout=timedelta(minutes=2), **{**common, **options}
-        )
+        ids = {"slurm_conn_id": conn_id, "kubernetes_conn_id": "kubernetes_default"}
+        common: dict[str, Any] = {**ids, "poll_interval": 0.2, "timeout": timedelta(seconds=PATIENCE)}
+        return ReplaceNodesOperator(task_id="replace", nodes=nodes, drain_owner="test", **{**common, **options})
 
     return operator
 

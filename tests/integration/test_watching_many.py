@@ -88,7 +88,7 @@ def test_a_rate_limit_is_kept(strict_sandbox: Sandbox, connect_client: ConnectCl
     followed.until_state("PENDING")
     # Her own jobs alone are asked for: with root's rights all would be.
     rpc = {"REQUEST_JOB_USER_INFO", "REQUEST_JOB_INFO_SINGLE"}
-    before, started = questions(administrator, rpc), time.monotonic()
+    started, before = time.monotonic(), questions(administrator, rpc)
     cluster.wait("some rounds have passed", lambda: questions(administrator, rpc) - before >= 2)
     # Each round costs three of those that are let through, and half of them are left to her other programs.
     assert time.monotonic() - started >= 3 - 0.5
