@@ -126,13 +126,15 @@ class JobsInTheWay:
 
         A process that takes over signals once more, which does no harm.
         """
-        now, notes = datetime.now(timezone.utc), self._notes
+        notes = self._notes
         ending = [one for one in jobs.values() if not is_ending(one) and notes.ended.get(one.id) != one.restarts]
         new = tuple(job.id for job in ending if job.id not in notes.warned)
         if new and release.signal:
             args = (self._target, release.signal, ", ".join(map(str, new)), release.grace)
             self._log.warning("%s: sending SIG%s to jobs %s, which have %s to end", *args)
             await self._ask(CancelJobs(ids=new, signal=release.signal))
+        # A signal that took its time takes none of the grace.
+        now = datetime.now(timezone.utc)
         notes.warned |= dict.fromkeys(new, now)
         for job in (job for job in ending if now - notes.warned[job.id] >= release.grace):
             notes.forced = notes.forced or now
