@@ -17,13 +17,17 @@ pytestmark = pytest.mark.oldest_slurm
 
 
 def test_the_block_has_its_gpus_back_only_some_time_after_the_node_is_off(cluster: Cluster) -> None:
-    cluster.power_up("worker-1")
-    machine = cluster.machine_of("worker-1")
-    cluster.run("scontrol", "power", "down", "worker-1")
-    cluster.wait_node("worker-1", has={"POWERED_DOWN"})
-    seen_off = time.time()
-    assert cluster.pod("worker-1") is None
-    assert [entry["entry"] for entry in cluster.ledger_of(machine)] == ["claim"]
+    def switched_off() -> tuple[str | None, float] | None:
+        cluster.power_up("worker-1")
+        machine = cluster.machine_of("worker-1")
+        cluster.run("scontrol", "power", "down", "worker-1")
+        cluster.wait_node("worker-1", has={"POWERED_DOWN"})
+        seen_off = time.time()
+        cluster.wait("its Pod is gone", lambda: cluster.pod("worker-1") is None)
+        return (machine, seen_off) if [one["entry"] for one in cluster.ledger_of(machine)] == ["claim"] else None
+
+    # Where the test is slow the machine has gone by then.
+    machine, seen_off = cluster.wait("the node is off and its machine still holds GPUs", switched_off)
     cluster.wait("the machine gives back its GPUs", lambda: len(cluster.ledger_of(machine)) == 2)
     release = cluster.ledger_of(machine)[-1]
     assert (release["entry"], release["gpus"]) == ("release", cluster.settings.gpus)

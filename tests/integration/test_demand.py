@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from threading import Thread
 from typing import Any
@@ -37,7 +40,6 @@ DEMAND = Demand(
         MetricLoad(target="inference", query="requests", per_unit=64),
         QueueLoad(target="training", partition="main", min_wait=timedelta(0), min_work=timedelta(0)),
     ],
-    # Longer than the looks are apart, also on a busy machine.
     calm=timedelta(seconds=15),
 )
 
@@ -73,13 +75,13 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 class Watcher:
     """The watcher of a DAG that no run of is under way, looking when a test says so."""
 
-    def __init__(self, shifts: Shifts, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shifts, self.variables = shifts, dict[str, str]()
+    def __init__(self, shifts: Shifts, monkeypatch: pytest.MonkeyPatch, calm: timedelta = DEMAND.calm) -> None:
+        self.shifts, self.variables, self.calm = shifts, dict[str, str](), calm
         monkeypatch.setattr(Variable, "get", lambda key, default=None: self.variables.get(key, default))
         monkeypatch.setattr(Variable, "set", self.variables.__setitem__)
         monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", staticmethod(lambda **_: 0))
         order, schedule = shifts.order(0, 0, desired={}), json.dumps(SCHEDULE.describe())
-        names = {"demand": json.dumps(DEMAND.write()), "demanded": "shifts_demand"}
+        names = {"demand": json.dumps(replace(DEMAND, calm=calm).write()), "demanded": "shifts_demand"}
         self.trigger = CapacityDifferenceTrigger("shifts", json.dumps(order.write()), schedule, "o", **names)
 
     def look(self) -> dict[str, int] | None:
@@ -118,7 +120,14 @@ def test_a_burst_is_served_by_nodes_that_trained_and_that_train_again_after_it(
     for job in requeued:
         cluster.start_soon(job)
 
+    looked = math.inf
+
     def again() -> bool:
+        nonlocal watcher, looked
+        before, looked = looked, time.monotonic()
+        if looked - before > watcher.calm.total_seconds() / 2:
+            # What was seen longer ago than `calm` is forgotten, and on a busy machine looks may be as far apart.
+            watcher = Watcher(shifts, monkeypatch, 2 * watcher.calm)
         return watcher.look() == {"training": 4, "inference": 0}
 
     cluster.wait("the queue has what inference needs no more", again)
