@@ -31,6 +31,7 @@ from airflow_provider_soperator.slurm.requests import (
     UpdateReservation,
 )
 from tests.integration.shifts import Said, run
+from tests.patience import PATIENCE
 
 _ORDERS = (CancelJobs, CreateReservation, DeleteReservation, Drain, PowerDown, PowerUp, Undrain, UpdateReservation)
 _PROCESSES: ForkServerContext = multiprocessing.get_context("forkserver")
@@ -76,7 +77,7 @@ class Life:
     failure: str = ""
 
     def begin(self) -> None:
-        assert self.news.poll(60), "the process does not begin"
+        assert self.news.poll(PATIENCE), "the process does not begin"
         assert self.news.recv() == "begun"
 
     def end(self, timeout: float) -> bool:
@@ -100,7 +101,7 @@ def to_its_end(order: ShiftOrder, connections: Mapping[str, str], step: Step | N
     """A process that carries out an order, once it has ended: by itself, or at the step at which it dies."""
     with alive(order, connections, step) as life:
         life.begin()
-        assert life.end(300), "it does not end"
+        assert life.end(PATIENCE), "it does not end"
         return life
 
 

@@ -20,6 +20,7 @@ from benchmarks.transports import Login
 from tests.contract.transports import AsyncWay, Way
 from tests.forks import forked
 from tests.integration.cluster import Cluster
+from tests.patience import PATIENCE
 from tests.submissions import ask_until_known, ids_of, new_jobs
 
 DRAINED = "worker-cpu-0"
@@ -48,6 +49,17 @@ def stop_controller(cluster: Cluster) -> None:
 def kill_accounting(cluster: Cluster) -> None:
     # slurmctld keeps what is for it.
     cluster.fault("slurmdbd-down")
+
+
+@contextmanager
+def patient_commands(cluster: Cluster) -> Iterator[None]:
+    """Commands that begin meanwhile wait for a slurmctld that hangs until a slow test lets it go on."""
+    # Slurm warns of more than this.
+    cluster._configure("message_timeout", 100)
+    try:
+        yield
+    finally:
+        cluster._configure("message_timeout", cluster.settings.message_timeout)
 
 
 def cut_after(seconds: float, cluster: Cluster, way: Way, jobs: tuple[BatchJob, ...]) -> dict[str, str]:
@@ -119,7 +131,7 @@ class Worker:
             yield
 
     def _hear(self) -> None:
-        assert select.select([self._says], [], [], 60)[0], "the worker says nothing"
+        assert select.select([self._says], [], [], PATIENCE)[0], "the worker says nothing"
         os.read(self._says, 1)
 
     def _submit(self) -> None:
