@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.board import usage
+from airflow_provider_soperator.board import looks, usage
 from airflow_provider_soperator.board.check_history import look_at_health
 from airflow_provider_soperator.board.queue_rows import output_tail
 from airflow_provider_soperator.board.usage import look_at_usage
@@ -15,8 +15,15 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import ListJobs
 from tests.integration.cluster import Cluster
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("connections")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look waits for a slow machine, so that what it shows is what there is."""
+    monkeypatch.setattr(looks.attempt, "__defaults__", (float(PATIENCE),))
 
 
 def test_a_connection_with_kubernetes_has_pods_and_the_results_of_checks(cluster: Cluster) -> None:
