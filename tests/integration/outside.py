@@ -80,9 +80,11 @@ def kubectl(cluster: Cluster, *words: str, stdin: str | None = None) -> Said:
 
 
 class Nebius:
-    """The Nebius SDK on the endpoint of the access file; calls that hang or fail for good are soon over."""
+    """The Nebius SDK on the endpoint of the access file; calls that fail for good are soon over."""
 
+    #: For a call that hangs, and for all others.
     BRIEF: ClassVar[dict[str, Any]] = {"timeout": 5.0, "per_retry_timeout": 5.0, "auth_timeout": 5.0, "retries": 1}
+    PATIENT: ClassVar[dict[str, Any]] = dict.fromkeys(BRIEF, float(PATIENCE)) | {"retries": 1}
 
     def __init__(self, cluster: Cluster, credentials: str = "") -> None:
         self._facts = cluster.access["nebius"]
@@ -101,11 +103,11 @@ class Nebius:
 
     def block(self) -> Any:
         request = GetCapacityBlockGroupRequest(id=self._facts["capacity_block_group"])
-        return CapacityBlockGroupServiceClient(self._sdk).get(request, **self.BRIEF).wait()
+        return CapacityBlockGroupServiceClient(self._sdk).get(request, **self.PATIENT).wait()
 
-    def group(self, role: str) -> Any:
+    def group(self, role: str, *, hangs: bool = False) -> Any:
         request = GetNodeGroupRequest(id=self._facts["node_groups"][role])
-        return NodeGroupServiceClient(self._sdk).get(request, **self.BRIEF).wait()
+        return NodeGroupServiceClient(self._sdk).get(request, **(self.BRIEF if hangs else self.PATIENT)).wait()
 
 
 def accounted(cluster: Cluster, job: str) -> dict[str, str]:
@@ -124,7 +126,12 @@ def accounted(cluster: Cluster, job: str) -> dict[str, str]:
 
 def wait_until_saved(cluster: Cluster) -> None:
     """slurmctld writes its state down every few seconds; when it is killed it forgets what came later."""
-    cluster.wait_saved("job", lambda: cluster.run("scancel", cluster.sbatch("--hold")))
+
+    def change() -> None:
+        cluster.run("scancel", cluster.sbatch("--hold"))
+        cluster._wait_nodes_saved()
+
+    cluster.wait_saved("job", change)
 
 
 def apt_config(folder: Path, mirror: str) -> Path:

@@ -18,6 +18,7 @@ from sandbox.lifecycle import Sandbox
 from sandbox.settings import SUITES, Settings
 from tests.integration import test_checks_double
 from tests.integration.cluster import NOT_UP, Cluster
+from tests.integration.fire import patient_commands
 from tests.integration.outside import (
     Nebius,
     accounted,
@@ -44,7 +45,26 @@ def state_of(cluster: Cluster, daemon: str) -> str:
 def heal(cluster: Cluster) -> None:
     said = command_line("up", "--name", cluster.settings.name)
     assert said.returncode == 0, said.stderr
-    assert status(cluster).returncode == 0
+    wait_sound(cluster)
+
+
+def wait_sound(cluster: Cluster) -> None:
+    """The status has some seconds for each daemon, and says of one that needs longer that it does not answer."""
+    cluster.wait("all that should run does", lambda: status(cluster).returncode == 0)
+
+
+def wait_down(cluster: Cluster, daemon: str) -> None:
+    cluster.wait(f"{daemon} is seen to be down", lambda: state_of(cluster, daemon) == "down")
+
+
+def shown(cluster: Cluster) -> str:
+    """All of the status, once the doubles have answered in the seconds that it has for them."""
+
+    def whole() -> str | None:
+        said = " ".join(status(cluster).stdout.split())
+        return said if "Capacity block" in said else None
+
+    return cluster.wait("the doubles answer", whole)
 
 
 # ------------------------------------------------------------------------------------------------- daemons
@@ -57,7 +77,7 @@ def test_slurmctld_down(cluster: Cluster) -> None:
     wait_until_saved(cluster)
     fault(cluster, "slurmctld-down")
     with cluster.hasty_commands():
-        assert state_of(cluster, "slurmctld") == "down"
+        wait_down(cluster, "slurmctld")
         assert status(cluster).returncode == 1
         said = cluster.try_run("scontrol", "show", "nodes")
     assert said.returncode == 1
@@ -72,20 +92,21 @@ def test_slurmctld_down(cluster: Cluster) -> None:
 def test_slurmctld_hung(cluster: Cluster) -> None:
     job = cluster.sbatch("--hold")
     fault(cluster, "slurmctld-hung")
-    try:
-        with pytest.raises(subprocess.TimeoutExpired):
-            cluster.sandbox.init.run("sshd", ["squeue"], timeout=3)
-        # Its port is open all the same: this is not a controller that is down.
-        said = ssh(cluster, f"timeout 3 bash -c ': < /dev/tcp/127.0.0.1/{cluster.access['ports']['slurmctld']}'")
-        assert said.returncode == 0
-        waiting = subprocess.Popen([*ssh_command(cluster), f"scontrol release {job}"])
-        assert waiting.poll() is None
-    finally:
-        fault(cluster, "clear")
-    # The call that hung goes through.
-    assert waiting.wait(timeout=PATIENCE) == 0
+    with patient_commands(cluster):
+        try:
+            with pytest.raises(subprocess.TimeoutExpired):
+                cluster.sandbox.init.run("sshd", ["squeue"], timeout=3)
+            # Its port is open all the same: this is not a controller that is down.
+            said = ssh(cluster, f"timeout 60 bash -c ': < /dev/tcp/127.0.0.1/{cluster.access['ports']['slurmctld']}'")
+            assert said.returncode == 0
+            waiting = subprocess.Popen([*ssh_command(cluster), f"scontrol release {job}"])
+            assert waiting.poll() is None
+        finally:
+            fault(cluster, "clear")
+        # The call that hung goes through.
+        assert waiting.wait(timeout=PATIENCE) == 0
     assert accounted(cluster, job)["State"] == "COMPLETED"
-    assert status(cluster).returncode == 0
+    wait_sound(cluster)
 
 
 def test_slurmctld_hung_is_seen_in_the_status(cluster: Cluster) -> None:
@@ -101,7 +122,7 @@ def test_slurmdbd_down(cluster: Cluster) -> None:
     before = cluster.sbatch()
     accounted(cluster, before)
     fault(cluster, "slurmdbd-down")
-    assert state_of(cluster, "slurmdbd") == "down"
+    wait_down(cluster, "slurmdbd")
     said = cluster.try_run("sacct", f"--jobs={before}")
     assert said.returncode == 1
     assert "Connection refused" in said.stderr
@@ -117,7 +138,7 @@ def test_slurmrestd_down(cluster: Cluster) -> None:
     url = f"{cluster.access['rest']['url']}/slurm/v0.0.42/ping"
     assert httpx.get(url, timeout=PATIENCE).status_code == 401
     fault(cluster, "slurmrestd-down")
-    assert state_of(cluster, "slurmrestd") == "down"
+    wait_down(cluster, "slurmrestd")
     with pytest.raises(httpx.ConnectError):
         httpx.get(url, timeout=10)
     heal(cluster)
@@ -152,8 +173,8 @@ def test_login_cut_in_the_middle_of_a_command(cluster: Cluster) -> None:
 
 @pytest.fixture
 def impatient() -> Iterator[Cluster]:
-    """A sandbox whose Slurm gives a silent node up after a few seconds."""
-    settings = Settings(name=f"impatient-{os.getpid()}", slurm=max(SUITES), workers=2, static=0, slurmd_timeout=3)
+    """A sandbox whose Slurm can be told to give a silent node up after a few seconds."""
+    settings = Settings(name=f"impatient-{os.getpid()}", slurm=max(SUITES), workers=2, static=0)
     sandbox = Sandbox(settings)
     sandbox.up()
     try:
@@ -172,7 +193,9 @@ def test_node_dies(impatient: Cluster) -> None:
     assert before in fault(cluster, "node-dies", "worker-0")
     # Down it may be for a moment only; accounting remembers.
     events = ["sacctmgr", "--noheader", "--parsable2", "show", "event", "nodes=worker-0", "format=state,reason"]
-    cluster.wait("Slurm has missed the node", lambda: re.search(r"DOWN.*\|Not responding", cluster.run(*events)))
+    # On a busy machine a node that is well may be silent for as long as this.
+    with cluster.configured("slurmd_timeout", 3):
+        cluster.wait("Slurm has missed the node", lambda: re.search(r"DOWN.*\|Not responding", cluster.run(*events)))
     assert accounted(cluster, lost)["State"] == "NODE_FAIL"
     # Another machine comes in the place of the dead one.
     cluster.wait_node("worker-0", lacks=NOT_UP)
@@ -218,7 +241,7 @@ def test_node_drain_knows_each_reason_by_its_short_name(cluster: Cluster) -> Non
 @pytest.mark.each_slurm
 def test_node_no_boot_until_it_is_cleared(cluster: Cluster) -> None:
     fault(cluster, "node-no-boot", "worker-1")
-    assert "worker-1 does not boot" in " ".join(status(cluster).stdout.split())
+    assert "worker-1 does not boot" in shown(cluster)
     cluster.run("scontrol", "power", "up", "worker-1")
     cluster.wait("the machine is there", lambda: cluster.machine_of("worker-1"))
     cluster.wait("its Pod is not", lambda: "BackOff" in kubectl(cluster, "describe", "pod", "worker-1").stdout)
@@ -244,7 +267,7 @@ def test_kubernetes_api_conflicts(cluster: Cluster) -> None:
         struck = kubectl(cluster, *scale)
         assert struck.returncode == 1
         assert "Error from server (Conflict)" in struck.stderr
-    assert "conflict on PATCH nodesets/*" in " ".join(status(cluster).stdout.split())
+    assert "conflict on PATCH nodesets/*" in shown(cluster)
     fault(cluster, "clear")
     assert kubectl(cluster, *scale).returncode == 0
     assert kubectl(cluster, *[word.replace("21%", "20%") for word in scale]).returncode == 0
@@ -262,11 +285,12 @@ def test_kubernetes_api_hangs(cluster: Cluster) -> None:
 
 def test_powering_a_node_survives_conflicts(cluster: Cluster) -> None:
     """The power manager tries again, as Soperator's does."""
-    fault(cluster, "api", "kubernetes", "conflict", "--matching=PUT nodesetpowerstates/worker", "--count=0")
+    fault(cluster, "api", "kubernetes", "conflict", "--matching=PUT nodesetpowerstates/worker", "--count=3")
+    assert "conflict on PUT nodesetpowerstates/worker" in shown(cluster)
     cluster.run("scontrol", "power", "up", "worker-1")
-    cluster.wait("Slurm has called for the node", lambda: "POWERING_UP" in cluster.node("worker-1").state)
-    fault(cluster, "clear")
     cluster.wait_node("worker-1", has={"IDLE"}, lacks=NOT_UP)
+    # All of them have struck.
+    assert "conflict on PUT" not in shown(cluster)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +306,7 @@ def test_nebius_api_faults(cluster: Cluster, effect: str, codes: set[StatusCode]
     fault(cluster, "api", "nebius", effect, "--matching=NodeGroupService/Get", "--count=0")
     with Nebius(cluster) as nebius:
         with pytest.raises(RequestError) as struck:
-            nebius.group("training")
+            nebius.group("training", hangs=effect == "hang")
         assert struck.value.status.code in codes
         # What else it answers goes on as before.
         assert nebius.block().status.usage == cluster.settings.gpus
@@ -329,7 +353,7 @@ def test_block_exhausted(cluster: Cluster) -> None:
     cluster.settle()
     free = cluster.settings.block - cluster.usage()
     assert f"holds {free - 8} GPUs" in fault(cluster, "block-exhausted", "--leave=8")
-    assert "somebody-else" in status(cluster).stdout
+    assert "somebody-else" in shown(cluster)
     cluster.power_up("worker-1")
     with Nebius(cluster) as nebius:
         status_ = nebius.block().status
@@ -343,14 +367,16 @@ def test_block_exhausted(cluster: Cluster) -> None:
 
 def seconds_for_files(cluster: Cluster) -> float:
     """How long a number of calls on file names takes on the login node, as the one who makes them measures it."""
-    script = "import os, time; s = time.monotonic(); [os.stat(chr(47)) for _ in range(20)]; print(time.monotonic() - s)"
+    script = (
+        "import os, time; s = time.monotonic(); [os.stat(chr(47)) for _ in range(100)]; print(time.monotonic() - s)"
+    )
     said = ssh(cluster, f"python3 -ISc '{script}'")
     assert said.returncode == 0, said.stderr
     return float(said.stdout)
 
 
 def test_slow_jail(cluster: Cluster) -> None:
-    at_least = 20 * 0.02
+    at_least = 100 * 0.02
     # One measurement may be that of a machine with more to do.
     cluster.wait("files are fast", lambda: seconds_for_files(cluster) < at_least / 10)
     fault(cluster, "slow-jail", "--delay=0.02")
