@@ -137,11 +137,11 @@ def test_a_connection_takes_as_many_sessions_as_a_stock_sshd(cluster: Cluster) -
 
 
 def token(cluster: Cluster, user: str = "root", *, age: float = 0, key: bytes | None = None) -> dict[str, str]:
-    """The headers of a caller whose token was minted ``age`` seconds ago and lives for a minute."""
+    """The headers of a caller whose token was minted ``age`` seconds ago and lives for an hour."""
     if key is None:
         key = Path(cluster.access["rest"]["jwt_key_file"]).read_bytes()
     now = int(time.time() - age)
-    claims = {"sun": user, "iat": now, "exp": now + 60}
+    claims = {"sun": user, "iat": now, "exp": now + 3600}
     return {"X-SLURM-USER-TOKEN": jwt.encode(claims, key, algorithm="HS256")}
 
 
@@ -191,7 +191,7 @@ def test_a_job_goes_all_its_way_over_slurmrestd(cluster: Cluster, user: str) -> 
 
 
 def test_a_token_that_slurm_made_opens_slurmrestd(cluster: Cluster) -> None:
-    made = ssh(cluster, "scontrol token lifespan=60", user="alice").stdout.strip().removeprefix("SLURM_JWT=")
+    made = ssh(cluster, "scontrol token lifespan=3600", user="alice").stdout.strip().removeprefix("SLURM_JWT=")
     for headers in ({"X-SLURM-USER-TOKEN": made}, {"Authorization": f"Bearer {made}"}):
         assert get(cluster, f"slurm/{V}/jobs", headers).status_code == 200
 
@@ -216,7 +216,7 @@ def test_slurmrestd_refuses_a_caller_without_a_token(cluster: Cluster) -> None:
 @pytest.mark.parametrize("flaw", ["expired", "forged"])
 def test_slurmrestd_refuses_a_bad_token(cluster: Cluster, flaw: str) -> None:
     job = cluster.sbatch("--hold")
-    bad = token(cluster, age=120) if flaw == "expired" else token(cluster, key=b"not the key of this cluster, at all")
+    bad = token(cluster, age=7200) if flaw == "expired" else token(cluster, key=b"not the key of this cluster, at all")
     # slurmrestd cannot judge a token by itself; what it then says is that those behind it refused.
     assert all(code >= 500 for code in refused(cluster, bad).values())
     url = f"{cluster.access['rest']['url']}/slurm/{V}/job/{job}"

@@ -145,7 +145,7 @@ class Road:
         self.ssh += ["-o", "ControlMaster=auto", "-o", f"ControlPath={folder}/ssh", "-o", "ControlPersist=60"]
         self.ssh += [f"{ssh['user']}@{ssh['host']}"]
         key = Path(self.rest["jwt_key_file"]).read_bytes()
-        claims = {"sun": self.rest["user"], "iat": int(time.time()), "exp": int(time.time()) + 3600}
+        claims = {"sun": self.rest["user"], "iat": int(time.time()), "exp": int(time.time()) + 86400}
         self.token = jwt.encode(claims, key, algorithm="HS256")
 
     def close(self) -> None:

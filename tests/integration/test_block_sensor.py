@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -42,12 +44,13 @@ each_way = pytest.mark.parametrize("wait", [poked, deferred])
 
 
 @each_way
-def test_free_gpus_are_waited_for(
-    wait: Callable[..., Any], cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_free_gpus_are_waited_for(wait: Callable[..., Any], cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where Airflow's loggers write to without a supervisor. What is taken from `capsys` may lose what is written then.
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="utf-8", write_through=True))
+
     def wait_told(words: str) -> None:
-        # Where Airflow's loggers write to without a supervisor.
-        cluster.wait(f"it is told that {words}", lambda: words in capsys.readouterr().out)
+        cluster.wait(f"it is told that {words}", lambda: words in written.getvalue().decode())
 
     cluster.fault("block-exhausted", leave=0)
     with ThreadPoolExecutor(1) as pool:

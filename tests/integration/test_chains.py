@@ -375,8 +375,10 @@ def test_another_job_takes_the_place_of_one_that_failed(slurm: SlurmClient, clus
 
 def test_the_place_can_be_taken_of_a_job_that_is_forgotten(connect_kind: ConnectClient, forgetful: Cluster) -> None:
     slurm = connect_kind("loop", forgetful)
-    failed = forgetful.sbatch(wrap="false")
+    failed = forgetful.sbatch("--hold", wrap="false")
     one = forgetful.sbatch(f"--dependency=afterok:{failed}")
+    # Else it may be forgotten before the other is submitted.
+    forgetful.run("scontrol", "release", failed)
     forgetful.wait("it is forgotten", lambda: not slurm.ask(ListJobs(ids=(JobId.parse(failed),))))
     new = forgetful.sbatch("--hold")
     waits = JobId.parse(one)
@@ -404,7 +406,7 @@ def test_a_job_that_waits_in_vain_can_be_let_go(slurm: SlurmClient, cluster: Clu
 
 @pytest.mark.each_slurm
 def test_elements_whose_counterpart_failed_are_let_go_alone(slurm: SlurmClient, cluster: Cluster) -> None:
-    source = cluster.sbatch("--array=0-2%2", wrap="case $SLURM_ARRAY_TASK_ID in 1) false;; 2) sleep 100;; esac")
+    source = cluster.sbatch("--array=0-2%2", wrap="case $SLURM_ARRAY_TASK_ID in 1) false;; 2) sleep 3600;; esac")
     array = cluster.sbatch("--array=0-2", f"--dependency=aftercorr:{source}")
 
     def states() -> list[str]:
@@ -419,7 +421,7 @@ def test_elements_whose_counterpart_failed_are_let_go_alone(slurm: SlurmClient, 
 
 
 def test_what_has_started_goes_on_when_the_waiting_is_cancelled(slurm: SlurmClient, cluster: Cluster) -> None:
-    array, running = cluster.sbatch("--array=1-4%1", wrap="sleep 100"), cluster.held_job()
+    array, running = cluster.sbatch("--array=1-4%1", wrap="sleep 3600"), cluster.held_job()
     waits, ended = cluster.sbatch(f"--dependency=afterok:{running}"), cluster.sbatch()
     cluster.wait_job(running, "RUNNING")
     cluster.wait_job(ended, "COMPLETED")
