@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from airflow_provider_soperator.capacity import reservations
 from airflow_provider_soperator.capacity.holdings import Release, World
 from airflow_provider_soperator.capacity.lease_store import TERM, ShiftRecord
 from airflow_provider_soperator.capacity.node_choice import NodeLoad
 from airflow_provider_soperator.capacity.reconciliation import goal_in
-from airflow_provider_soperator.capacity.targets import SlurmNodesTarget, slurm_session
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget, jobs_in_the_way, slurm_session
 from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -41,6 +42,7 @@ from airflow_provider_soperator.slurm.states import JobState, NodeState
 from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, OutputTooLarge
 from tests.unit.capacity.nodes import Nodes, SlurmNode
 from tests.unit.capacity.world import Log
+from tests.unit.clock import StoppedClock
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
@@ -125,7 +127,7 @@ def test_nodes_are_of_a_block_that_is_named() -> None:
 
 def test_two_targets_in_one_slurm_reserve_their_nodes_together() -> None:
     nodes = FixedNodes([IDLE] * 4)
-    ahead = Release(wanted_at=datetime.now(timezone.utc), mode=None)
+    ahead = Release(wanted_at=NOW, mode=None)
     for _ in range(2):
         for names in ("worker-[0-1]", "worker-[2-3]"):
             asyncio.run(nodes.session(names).shrink(1, ahead))
@@ -146,15 +148,22 @@ def test_what_has_its_gpus_yet_counts(held: list[tuple[str, str]]) -> None:
 
 
 NOW = datetime.now(timezone.utc)
+CLOCK = StoppedClock(NOW)
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 
 
+@pytest.fixture(autouse=True)
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (jobs_in_the_way, reservations, slurm_session):
+        monkeypatch.setattr(module, "datetime", CLOCK)
+
+
 class Slurm(Nodes):
-    """A Slurm whose clock is the real one, as nothing here has to pass."""
+    """A Slurm with the clock of those who ask it."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(count, lambda: datetime.now(timezone.utc))
+        super().__init__(count, CLOCK.now)
         self.log = Log()
         self.memory: dict[str, Any] = {}
 
@@ -197,7 +206,7 @@ def test_what_is_idle_goes_and_what_has_jobs_is_kept_free_until_it_is() -> None:
 
 def test_no_job_powers_a_node_up_before_it_is_drained_again() -> None:
     """The drain that comes with a power down ends with it: a shift whose process has died drains the node later."""
-    slurm, now = Slurm(2), datetime.now(timezone.utc)
+    slurm, now = Slurm(2), CLOCK.now()
     slurm.now = lambda: now
     slurm.run("worker-0")
     assert slurm.shrink(1) == ["worker-1"]
@@ -418,7 +427,7 @@ def test_nodes_that_are_gone_stay_away_and_are_no_mistake() -> None:
 
 def test_the_lease_is_kept_with_a_node_that_exists() -> None:
     slurm = Slurm(3)
-    store, now = slurm.session(nodes="gpu-[0-4],worker-[1-2]").lease(), datetime.now(timezone.utc)
+    store, now = slurm.session(nodes="gpu-[0-4],worker-[1-2]").lease(), CLOCK.now()
     lease = asyncio.run(store.write(ShiftRecord(key="shift", task="t"), now, TERM, None))
     assert lease is not None
     assert lease.is_mine
@@ -480,7 +489,7 @@ def test_a_plan_has_the_nodes_that_go_and_their_jobs() -> None:
 
 
 def test_a_target_that_gives_none_after_all_leaves_what_is_reserved_of_another_for_later_as_it_is() -> None:
-    slurm, later = Slurm(4), datetime.now(timezone.utc) + HOUR
+    slurm, later = Slurm(4), NOW + HOUR
     one, other = slurm.session(nodes="worker-[0-1]"), slurm.session(nodes="worker-[2-3]")
     for session in (one, other):
         asyncio.run(session.shrink(1, Release(wanted_at=later, mode=None)))

@@ -28,7 +28,7 @@ from airflow_provider_soperator.slurm.requests import PowerDownMode, UpdateJob
 from airflow_provider_soperator.triggers import shift as trigger_module
 from airflow_provider_soperator.triggers.shift import ShiftTrigger
 from tests.unit.capacity.test_shift import DAY, NIGHT, ORDER, carry, made_cloud
-from tests.unit.capacity.test_slurm_session import HOUR, NOW, Slurm
+from tests.unit.capacity.test_slurm_session import HOUR, NOW, Slurm, stopped_clock  # noqa: F401
 from tests.unit.capacity.world import BLOCK, NEVER, SECOND, START, Cloud, Pace, UnitsSession
 
 MINUTE = timedelta(minutes=1)

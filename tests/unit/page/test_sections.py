@@ -17,8 +17,10 @@ from airflow_provider_soperator.capacity.demand import Decision
 from airflow_provider_soperator.capacity.overrides import Override
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.page import sections as page_sections
+from airflow_provider_soperator.page import viewer
 from airflow_provider_soperator.page.sections import Sections, said
 from tests.unit.board.test_blocks import DAG, WORLD
+from tests.unit.clock import StoppedClock
 from tests.unit.page.test_app import HOSTILE, NOW, Everything, picture, rights, visit  # noqa: F401
 
 SHIFT = ShiftSeen(
@@ -60,6 +62,12 @@ OF_DAGS = [
 USAGE = UsageLook(taken=NOW, days={NOW: UsedDay(used=OF_DAGS)})
 
 
+@pytest.fixture(autouse=True)
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (page_sections, viewer):
+        monkeypatch.setattr(module, "datetime", StoppedClock(NOW))
+
+
 class Known(Sections):
     """Sections of which all is known."""
 
@@ -92,7 +100,6 @@ def test_one_sees_who_has_the_block_what_comes_next_and_what_was_used(rights: Ev
         "8.0 GPU-hours of 2 jobs, 100 % of them of jobs that failed",
         "Not read: the block of twin.",
         "Not read: Pods.",
-        # Of when this was imported, which may be minutes ago.
         "What is shown of it is 2 h",
     ):
         assert part in text
