@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -158,11 +159,13 @@ def late_share(rate: float, seconds: float, servers: int, wait: float, seed: int
     return late / count
 
 
-@pytest.mark.timeout(5)
 def test_a_metric_in_another_unit_keeps_no_event_loop_busy() -> None:
+    began = time.thread_time()
     assert units_for(1e9, 4, 32, 1, 0.99) == pytest.approx(4e9 / 32, rel=0.01)
     # It goes on from where the model ends.
     assert units_for(1e5 - 1, 1, 1, 1, 0.99) == pytest.approx(units_for(1e5 + 1, 1, 1, 1, 0.99), rel=0.01)
+    # Others may keep the machine busy meanwhile.
+    assert time.thread_time() - began < 5
 
 
 def mistakes() -> Iterator[tuple[Any, str]]:
