@@ -8,6 +8,7 @@ from typing import Any
 import kubernetes.client
 import pytest
 
+from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
 from airflow_provider_soperator.transports.kubernetes import CONTROLLER, LOGIN, KubernetesTransport, PodChoice
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, ConnectRefused
 from sandbox.settings import NAMESPACE
@@ -137,14 +138,18 @@ def test_a_wrong_token_is_said_to_be_refused_and_a_new_one_is_taken(reach: Reach
     assert way.ask(HOSTNAME).stdout == b"login-0\n"
 
 
-def test_a_token_that_expires_is_replaced_for_the_next_shell(reach: Reach) -> None:
+def test_a_token_that_expires_is_replaced_for_the_next_shell(reach: Reach, cluster: Cluster) -> None:
     clients: list[Any] = []
     way = reach(change=clients.append)
     assert way.ask(HOSTNAME).status == 0
     set_token(clients[0], "expired")
     assert way.ask(HOSTNAME).status == 0
-    slow = Run(("sh", "-c", "sleep 0.5; hostname"))
-    assert outcomes(way, slow, slow) == [b"login-0\n"] * 2
+    cluster.run("rm", "-f", "/root/first", "/root/second")
+    # Each waits for the other, so that they need a shell each.
+    meets = "touch /root/{}; until test -e /root/{}; do sleep 0.1; done; hostname"
+    pair = (("first", "second"), ("second", "first"))
+    both = [Run(("sh", "-c", meets.format(one, other)), timeout=TIMEOUT) for one, other in pair]
+    assert outcomes(way, *both) == [b"login-0\n"] * 2
     assert way.ask(HOSTNAME).stdout == b"login-0\n"
     assert len(clients) == 2
 
@@ -210,11 +215,12 @@ def test_an_api_that_nobody_vouches_for_is_not_trusted(reach: Reach) -> None:
 def test_an_api_that_hangs_is_not_waited_for(
     reach: Reach, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider_soperator.transports.kubernetes.API_TIMEOUT", 1)
     cluster.fault("api", api="kubernetes", effect="hang", matching=call, count=0)
     way = reach()
-    with pytest.raises(ConnectFailed, match="does not answer"):
-        way.ask(HOSTNAME)
+    with monkeypatch.context() as brief:
+        brief.setattr("airflow_provider_soperator.transports.kubernetes.API_TIMEOUT", 1)
+        with pytest.raises(ConnectFailed, match="does not answer"):
+            way.ask(HOSTNAME)
     cluster.fault("clear")
     assert way.ask(HOSTNAME).stdout == b"login-0\n"
 

@@ -30,8 +30,10 @@ def is_gone(cluster: Cluster, *pids: str) -> bool:
 # The shell at the other end keeps the limit, so it is kept in the same way over every transport.
 @pytest.mark.parametrize("name", ["local", "ssh"])
 def test_what_takes_too_long_is_ended_on_the_cluster(
-    name: str, connect: Callable[[str], Way], cluster: Cluster
+    name: str, connect: Callable[[str], Way], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The end of a command is not taken for silence, however long it takes.
+    monkeypatch.setattr("airflow_provider_soperator.transports.shell.SLACK", PATIENCE)
     way = connect(name)
     obedient, stubborn = "exec sleep 300", "trap '' TERM; sleep 300; sleep 300"
     cases = [*enumerate([(obedient, b""), (obedient, b"stdin"), (stubborn, b""), (stubborn, b"stdin")])]
@@ -70,8 +72,10 @@ def test_a_limit_is_over_with_its_command(shell_way: Way, cluster: Cluster) -> N
 
 @pytest.mark.parametrize("name", ["ssh"])
 def test_a_command_that_is_ended_takes_nothing_else_with_it(
-    name: str, connect: Callable[[str], Way], cluster: Cluster
+    name: str, connect: Callable[[str], Way], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The end of a command is not taken for silence, however long it takes.
+    monkeypatch.setattr("airflow_provider_soperator.transports.shell.SLACK", PATIENCE)
     way = connect(name)
     left = way.ask(Run(("sh", "-c", "sleep 300 & echo $!"))).stdout.decode().strip()
     [late, other] = outcomes(way, Run(("sleep", "300"), timeout=0.5), Run(("sh", "-c", "sleep 1; echo on")))

@@ -95,17 +95,22 @@ def test_an_sshd_that_allows_no_session_is_named(login: Callable[..., Login]) ->
 def test_a_connection_that_has_gone_silent_is_replaced(
     at_once: int, login: Callable[..., Login], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell, "SLACK", 0.5)
-    monkeypatch.setattr(ssh, "_OPENING", 6)
-    node = login()
-    assert node.way.ask(Run(("echo", "on"))).stdout == b"on\n"
-    node.signal(signal.SIGSTOP)
-    # What waited for a shell of it goes on with the next one.
-    said = [one for one in outcomes(node.way, *[Run(("true",), timeout=0.5)] * at_once) if one != b""]
-    assert 1 <= len(said) <= shell.MAX_SHELLS
-    assert all(isinstance(one, TransportError) and one.retryable for one in said), said
-    monkeypatch.undo()
-    assert outcomes(node.way, *[Run(("echo", "on"))] * at_once) == [b"on\n"] * at_once
+    # On a busy machine a limit may strike also where nothing is silent.
+    for limit in (0.5, 5, 50):
+        node = login()
+        assert node.way.ask(Run(("echo", "on"))).stdout == b"on\n"
+        with monkeypatch.context() as brief:
+            brief.setattr(shell, "SLACK", limit)
+            brief.setattr(ssh, "_OPENING", 4 + 4 * limit)
+            node.signal(signal.SIGSTOP)
+            # What waited for a shell of it goes on with the next one.
+            said = [one for one in outcomes(node.way, *[Run(("true",), timeout=limit)] * at_once) if one != b""]
+        assert said
+        assert all(isinstance(one, TransportError) and one.retryable for one in said), said
+        assert outcomes(node.way, *[Run(("echo", "on"))] * at_once) == [b"on\n"] * at_once
+        if len(said) <= shell.MAX_SHELLS and len(node.started) == 2:
+            break
+    assert len(said) <= shell.MAX_SHELLS
     assert len(node.started) == 2
 
 
