@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -26,6 +28,7 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported
 from tests.contract.comparison import all_differences, differences
 from tests.contract.transports import REST, AsyncWay, Run, Way, minted, newest, url_of
 from tests.integration.cluster import Cluster
+from tests.patience import PATIENCE
 from tests.submissions import Submit
 
 # What Slurm answers differs from one version to the next.
@@ -35,6 +38,8 @@ ODD = 'it\'s "odd" & $(id) | 50% \\ ünï 日本'
 #: Longer than what slurmrestd and sacct write of a list of elements.
 SPARSE = "1,2,4,8,16,32,64,128,256,512,600,603,604,607,610,615,620,623,629,690,701,703,705,789"
 NOBODY = JobId(999_999)
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -52,6 +57,17 @@ def unknown(request: pytest.FixtureRequest, cluster: Cluster) -> set[str]:
 def version(request: pytest.FixtureRequest, cluster: Cluster) -> int:
     """Of slurmrestd's interface; as good as any for the others."""
     return newest(cluster) if request.node.callspec.params["way"] in REST else 99
+
+
+def settled(apart: Callable[..., T], *asked: object) -> T:
+    """What two answers have apart, asked for until that is nothing.
+
+    Slurm plans anew every few seconds, forgets what is old, and hears of ends, and so perhaps between the two.
+    """
+    until = time.monotonic() + PATIENCE
+    while (found := apart(*asked)) and time.monotonic() < until:
+        time.sleep(0.1)
+    return found
 
 
 def the_job(way: Way, job: JobId) -> object:
@@ -76,21 +92,19 @@ def test_jobs_are_the_same_over_every_way(way: Way, commands: Way, unknown: set[
     cluster.wait_job(str(ids[6]), "RUNNING")
     # Between two questions the clock may move on.
     unknown |= {"time_used"}
+
+    def apart(chosen: tuple[JobId, ...] | None) -> list[object]:
+        said, expected = way.ask(ListJobs(ids=chosen)), commands.ask(ListJobs(ids=chosen))
+        only_one_has = {job.id for job in said} ^ {job.id for job in expected}
+        # Others may have left jobs of srun's behind, whose batch host is another to each.
+        said, expected = (
+            tuple(job for job in jobs if any(job.id.job == own.job for own in (*ids, blocked)))
+            for jobs in (said, expected)
+        )
+        return [*only_one_has, *all_differences(said, expected, "id", unknown).items()]
+
     for chosen in (None, (ids[0], ids[1]), (*ids, blocked)):
-        for _ in range(5):
-            said, expected = way.ask(ListJobs(ids=chosen)), commands.ask(ListJobs(ids=chosen))
-            only_one_has = {job.id for job in said} ^ {job.id for job in expected}
-            # Others may have left jobs of srun's behind, whose batch host is another to each.
-            said, expected = (
-                [job for job in jobs if any(job.id.job == own.job for own in (*ids, blocked))]
-                for jobs in (said, expected)
-            )
-            found_apart = all_differences(said, expected, "id", unknown)
-            # Slurm plans anew every few seconds, and forgets what is old, and so perhaps between the two.
-            if not only_one_has and not found_apart:
-                break
-        assert not only_one_has
-        assert found_apart == {}
+        assert settled(apart, chosen) == []
     # Of a job that is over the time stands still.
     assert differences(the_job(way, ids[4]), the_job(commands, ids[4]), unknown - {"time_used"}) == {}
     found = way.ask(ListJobs(ids=(JobId(ids[1].job, element=690),)))
@@ -213,13 +227,17 @@ def test_accounting_is_the_same_over_every_way(way: Way, commands: Way, cluster:
         return len(found) == 7 and all(job.state.is_finished and job.ended for job in found)
 
     cluster.wait("accounting has their ends", ended)
-    assert all_differences(way.ask(question), commands.ask(question), "id") == {}
+
+    def apart(question: Accounting) -> dict[str, object]:
+        return all_differences(way.ask(question), commands.ask(question), "id")
+
+    assert settled(apart, question) == {}
     first = commands.ask(question)[0].submitted
     for question in (
         Accounting(names=("fails", "steps", "nothing"), since=first),
         Accounting(user="root", since=first),
         Accounting(ids=(NOBODY,)),
     ):
-        assert all_differences(way.ask(question), commands.ask(question), "id") == {}, question
+        assert settled(apart, question) == {}, question
     with pytest.raises(UnknownUser):
         way.ask(Accounting(user="nobody-at-all", since=first))

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, InvalidRequest, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.requests import ListJobs
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Together, Withdraw
 from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.transports.local import LocalTransport
@@ -128,12 +129,19 @@ def test_a_job_that_has_left_the_queue_is_found_in_accounting(sandbox: Sandbox) 
         odd = zip(new_jobs(3), ("my job", "données (1) $x", "训练"), strict=True)
         named = tuple(job.replace(name=str(job.name).replace("once", words)) for job, words in odd)
         jobs = (*new_jobs(), *new_jobs(array="1-3"), *named[:2])
+
+        def is_past(*ids: JobId | None) -> bool:
+            """Accounting has each of them, and the queue has none."""
+            known = way.ask(Accounting(ids=tuple(one for one in ids if one)))
+            ended = {job.id.job for job in known if job.state.is_finished}
+            return ended == {one.job for one in ids if one} and not way.ask(ListJobs())
+
         first = way.ask(SubmitOnce(jobs=jobs))
-        cluster.wait("the queue has forgotten them", lambda: not way.ask(ListJobs()))
+        cluster.wait("only accounting has them", lambda: is_past(*(one.id for one in first)))
         second = way.ask(SubmitOnce(jobs=jobs))
         assert [(one.id, one.adopted) for one in second] == [(one.id, True) for one in first]
         [third] = way.ask(SubmitOnce(jobs=named[2:]))
-        cluster.wait("the queue has forgotten it", lambda: not way.ask(ListJobs()))
+        cluster.wait("only accounting has it", lambda: is_past(third.id))
         assert [(one.id, one.adopted) for one in way.ask(SubmitOnce(jobs=named[2:]))] == [(third.id, True)]
         way.close()
     finally:
