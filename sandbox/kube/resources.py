@@ -104,7 +104,8 @@ class Resources:
             await response.prepare(request)
             loop = asyncio.get_running_loop()
             end = loop.time() + seconds
-            while (left := end - loop.time()) > 0 and (event := await watch.next(left)) is not None:
+            # What has happened by the end is told, however late it is.
+            while (event := await watch.next(max(0.0, end - loop.time()))) is not None:
                 type_, thing = event
                 if include and type_ not in ("ERROR", "BOOKMARK"):
                     version = thing["metadata"]["resourceVersion"]

@@ -86,13 +86,17 @@ def test_commands_that_cannot_run(world: KubeWorld, way: dict[str, str]) -> None
 
 
 def test_a_client_that_goes_away_takes_its_processes_along(world: KubeWorld, way: dict[str, str]) -> None:
-    script = "sleep 1000 & echo $!; wait"
+    # kubectl loses what comes before it is ready, and sends its input once it is.
+    script = "read x; sleep 1000 & echo $!; wait"
     before = dict(os.environ)
     os.environ.update(way)
     try:
-        running = world.kubectl_running("exec", "worker-0", "--", "sh", "-c", script, stdout=subprocess.PIPE)
-        with running as kubectl:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with world.kubectl_running("exec", "-i", "worker-0", "--", "sh", "-c", script, **pipes) as kubectl:
+            assert kubectl.stdin is not None
             assert kubectl.stdout is not None
+            kubectl.stdin.write(b"go on\n")
+            kubectl.stdin.flush()
             child = int(kubectl.stdout.readline())
     finally:
         os.environ.clear()
@@ -132,7 +136,7 @@ class TerminalSession:
 
     def await_text(self, text: bytes) -> None:
         while text not in self.shown:
-            ready, _, _ = select.select([self._master], [], [], 60)
+            ready, _, _ = select.select([self._master], [], [], PATIENCE)
             try:
                 data = os.read(self._master, 4096) if ready else b""
             except OSError:
@@ -152,11 +156,12 @@ class TerminalSession:
             os.close(self._master)
 
 
+#: kubectl tells the size once it is ready for what comes, and loses what came before.
+IS_READY = "until [ \"$(stty size)\" = '33 101' ]; do sleep 0.02; done; "
+
+
 def test_terminal(world: KubeWorld, way: dict[str, str]) -> None:
-    script = (
-        "until [ \"$(stty size)\" = '33 101' ]; do sleep 0.02; done; "
-        "test -t 0 && test -t 1 && test -t 2 && echo si''zed; read x; echo g''ot $x; exit 4"
-    )
+    script = IS_READY + "test -t 0 && test -t 1 && test -t 2 && echo si''zed; read x; echo g''ot $x; exit 4"
     session = TerminalSession(world, way, script)
     session.await_text(b"sized")
     session.type(b"word\n")
@@ -165,7 +170,7 @@ def test_terminal(world: KubeWorld, way: dict[str, str]) -> None:
 
 
 def test_interrupt_on_a_terminal(world: KubeWorld, way: dict[str, str]) -> None:
-    script = "trap 'echo cau''ght; exit 5' INT; echo rea''dy; while :; do sleep 0.02; done"
+    script = IS_READY + "trap 'echo cau''ght; exit 5' INT; echo rea''dy; while :; do sleep 0.02; done"
     session = TerminalSession(world, way, script)
     session.await_text(b"ready")
     session.type(b"\x03")
