@@ -13,14 +13,21 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.patience import PATIENCE
+
 # What is imported while tests are collected stays: to go through it for garbage, again and again, takes as long as to
 # collect them, and a fifth of the time of unit tests.
 gc.disable()
 
 # Airflow reads its home once, when it is first imported, which some test modules do while they are collected.
 AIRFLOW_HOME = tempfile.mkdtemp(prefix=f"airflow-home-{os.getpid()}-")
-# Its examples have a listener, which other Airflows hardly have.
-os.environ |= {"AIRFLOW_HOME": AIRFLOW_HOME, "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+os.environ |= {
+    "AIRFLOW_HOME": AIRFLOW_HOME,
+    # Its examples have a listener, which other Airflows hardly have.
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    # The first import of a DAG has all of Airflow with it.
+    "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": str(PATIENCE),
+}
 
 #: Folders beside this file whose tests CI must run in full, as it must all tests marked ``sandbox``.
 REQUIRED_IN_CI = {"contract", "integration", "sandbox", "ui"}

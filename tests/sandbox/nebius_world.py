@@ -40,8 +40,13 @@ TOKEN = "sandbox-token"
 BLOCK = "capacityblockgroup-e00sandbox"
 TRAINING = "mk8snodegroup-e00training"
 INFERENCE = "mk8snodegroup-e00inference"
-#: Short enough that a call which hangs or fails for good is over soon.
-BRIEF: dict[str, Any] = {"timeout": 5.0, "per_retry_timeout": 5.0, "auth_timeout": 5.0, "retries": 1}
+#: A call that fails for good is over soon.
+BRIEF: dict[str, Any] = {
+    "timeout": PATIENCE,
+    "per_retry_timeout": PATIENCE,
+    "auth_timeout": PATIENCE,
+    "retries": 1,
+}
 
 R = TypeVar("R")
 

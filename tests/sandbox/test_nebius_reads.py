@@ -259,7 +259,7 @@ def test_a_server_stops_at_once_though_calls_hang(here: World) -> None:
     here.faults.add(ApiFault("nebius", "hang", "*", count=1))
     with grpc.insecure_channel(here.server.address) as channel:
         call = channel.unary_unary("/any.Service/Call")
-        hung = call.future(b"", timeout=60)
+        hung = call.future(b"", timeout=PATIENCE)
         deadline = time.monotonic() + PATIENCE
         while here.faults.describe():  # it is gone once it has struck
             assert time.monotonic() < deadline

@@ -188,7 +188,7 @@ def test_load_ends_with_the_block() -> None:
 
 def test_load_ends_with_a_parent_that_is_killed() -> None:
     program = "import time; from tests.flaky.load import load\nwith load(['busy']) as pids:\n"
-    program += "    print(*pids, flush=True); time.sleep(60)\n"
+    program += f"    print(*pids, flush=True); time.sleep({PATIENCE})\n"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         processes = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
@@ -203,9 +203,9 @@ def test_an_interrupted_run_puts_down_what_its_tests_have_put_up(
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     up, down = tmp_path / "up", tmp_path / "down"
-    test = "import pathlib, time\ndef test_it():\n    pathlib.Path({up!r}).touch()\n    try:\n        time.sleep(60)\n"
-    test += "    finally:\n        pathlib.Path({down!r}).touch()\n"
-    (tmp_path / "test_it.py").write_text(test.format(up=str(up), down=str(down)))
+    test = "import pathlib, time\ndef test_it():\n    pathlib.Path({up!r}).touch()\n    try:\n"
+    test += "        time.sleep({patience})\n    finally:\n        pathlib.Path({down!r}).touch()\n"
+    (tmp_path / "test_it.py").write_text(test.format(up=str(up), down=str(down), patience=PATIENCE))
     command = [*FINDER, str(tmp_path / "test_it.py"), "--no-quiet", "--runs=2", "--load=disk"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as finder:
         deadline = time.monotonic() + PATIENCE

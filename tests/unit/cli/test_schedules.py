@@ -16,6 +16,7 @@ from airflow_provider_soperator.cli import schedules
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
+from tests.patience import PATIENCE
 from tests.unit.cli.calls import called
 
 DAG = """
@@ -193,7 +194,7 @@ class Silent:
 @pytest.mark.parametrize(
     ("seconds", "soon", "why"),
     [
-        (0, 60.0, "scontrol: slurmctld at controller-0 is down. Check whether slurmctld is up"),
+        (0, PATIENCE, "scontrol: slurmctld at controller-0 is down. Check whether slurmctld is up"),
         (3600, 0.1, "No answer within 0.1 s."),
     ],
 )

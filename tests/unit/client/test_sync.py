@@ -95,7 +95,7 @@ def test_a_forked_process_makes_blocking_calls_in_a_thread_of_its_own() -> None:
         os.write(writing, str(loop.run(call())).encode())
 
     with forked(child) as pid:
-        assert select.select([reading], [], [], 60)[0], "the call waits for a thread that there is not"
+        assert select.select([reading], [], [], PATIENCE)[0], "the call waits for a thread that there is not"
         assert os.read(reading, 100) == str(pid).encode()
     os.close(reading)
     os.close(writing)

@@ -87,6 +87,8 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, database: Database)
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of sixty-four letters" * 3)
     monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path))
     monkeypatch.setenv("AIRFLOW__SOPERATOR__EXECUTOR_QUEUES", '{"gpu": {"gpus": 1}}')
+    # It looks when a test lets it.
+    monkeypatch.setattr(slurm, "LOOK", 10 * PATIENCE)
     made = SlurmExecutor()
     made.name = ExecutorName(PATH, "SlurmExecutor")
     made.start()

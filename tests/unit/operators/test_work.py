@@ -23,7 +23,7 @@ class Endless(KillableTrigger):
     async def event(self) -> dict[str, Any]:
         self.begun.set()
         # As good as endless, and a test that fails ends.
-        await asyncio.sleep(30)
+        await asyncio.sleep(PATIENCE)
         return {}
 
     async def cancel(self) -> None:

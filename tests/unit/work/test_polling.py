@@ -38,6 +38,7 @@ from airflow_provider_soperator.work.protocols import (
     succeeded,
     timed_out,
 )
+from tests.patience import PATIENCE
 from tests.unit.client.tracking import run_without_waiting
 
 LOST = ConnectionLost("the connection broke")
@@ -129,21 +130,21 @@ def test_what_a_watch_comes_to(play: Callable[..., None], acts: tuple[Any, ...],
 
 def test_no_answer_from_before_the_wait_counts(play: Callable[..., None]) -> None:
     play("there", "there")
-    for seconds in (0, 600):
-        trigger = WatchTrigger(Played(poll_interval=600.0).write(), made=time.time() - seconds)
+    for seconds in (0, 4 * PATIENCE):
+        trigger = WatchTrigger(Played(poll_interval=4.0 * PATIENCE).write(), made=time.time() - seconds)
         asyncio.run(anext(trigger.run()))
-    assert SCRIPT.max_ages[0] < 60
-    assert SCRIPT.max_ages[1] == 300
+    assert SCRIPT.max_ages[0] < PATIENCE
+    assert SCRIPT.max_ages[1] == 2 * PATIENCE
 
 
 def test_no_answer_from_before_the_work_counts() -> None:
     now = datetime.now(timezone.utc)
-    since, deadline = now - timedelta(seconds=10), now + timedelta(hours=1)
-    assert PlayedWork(since=now, deadline=deadline, poll_interval=600.0).max_age < 60
-    work = PlayedWork(since=since, deadline=deadline, poll_interval=5.0)
-    assert work.max_age == 2.5
+    since, deadline = now - timedelta(seconds=4 * PATIENCE), now + timedelta(hours=1)
+    assert PlayedWork(since=now, deadline=deadline, poll_interval=4.0 * PATIENCE).max_age < PATIENCE
+    assert PlayedWork(since=since, deadline=deadline, poll_interval=5.0).max_age == 2.5
     # Another try of it begins.
-    assert work.begin(logging.getLogger(__name__)).max_age < 2.5
+    work = PlayedWork(since=since, deadline=deadline, poll_interval=4.0 * PATIENCE)
+    assert work.begin(logging.getLogger(__name__)).max_age < PATIENCE
 
 
 def test_after_a_failure_the_connection_is_opened_anew(play: Callable[..., None]) -> None:
