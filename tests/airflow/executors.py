@@ -24,10 +24,18 @@ def held(task_id, **asked):
 """
 
 
-def told(run: Run, task_id: str) -> str:
-    """The audit log of a task."""
-    found = run.stack.call("GET", "/eventLogs", params={"dag_id": run.dag_id, "task_id": task_id, "limit": 100})
-    return "\n".join(f"{row['event']}: {row['extra']}" for row in found["event_logs"])
+def wait_told(run: Run, task_id: str, text: str) -> None:
+    """Wait until the audit log of a task has this text, which may be written after its state and its own log."""
+
+    def told() -> str:
+        asked = {"dag_id": run.dag_id, "task_id": task_id, "limit": 100}
+        found = run.stack.call("GET", "/eventLogs", params=asked)
+        return "\n".join(f"{row['event']}: {row['extra']}" for row in found["event_logs"])
+
+    try:
+        run.stack.wait(f"the audit log of {task_id} has {text!r}", lambda: text in told())
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n--- the task's audit log\n{told()}") from None
 
 
 def visible(home: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -113,6 +114,17 @@ class Pipeline:
             return jobs[number] if len(jobs) > number and jobs[number].state == state else None
 
         return self.run.stack.wait(f"job {number} of {stage} is {state}", reached)
+
+    def wait_jobs(self, states: Mapping[str, list[str]]) -> None:
+        """Until accounting, which lags behind, has the jobs of each of these stages in exactly these states."""
+
+        def found() -> dict[str, list[str]]:
+            return {stage: [job.state for job in self.jobs(stage)] for stage in states}
+
+        try:
+            self.run.stack.wait(f"the jobs of {self.group} are {states}", lambda: found() == states)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n--- the jobs are {found()}") from None
 
     def _ahead(self, stage: str) -> str | None:
         """The job of a stage that was submitted ahead, whatever it is called."""

@@ -264,8 +264,9 @@ def test_a_shift_that_runs_is_steered(stack: Stack, capacity: Capacity) -> None:
     run.wait("shift", "deferred")
     stack.wait("two have moved", lambda: state()["moved"] == 2)
     [node] = kept_free()
-    assert state()["text"].startswith(f"2 of 3 nodes moved; {node} powers down after its jobs: runs {jobs[node]} (")
-    assert state()["text"] in run.log("shift")
+    text = state()["text"]
+    assert text.startswith(f"2 of 3 nodes moved; {node} powers down after its jobs: runs {jobs[node]} (")
+    run.wait_log("shift", text)
     mistake = dag.trigger(steer="leave_out", nodes="worker-33")
     mistake.wait("steer", "failed")
     mistake.wait_log("steer", "no node worker-33 can be left out: did you mean 'worker-3'?")

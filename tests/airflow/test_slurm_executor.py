@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.airflow.executors import HEAD, told
+from tests.airflow.executors import HEAD, wait_told
 from tests.airflow.jobs import Jobs
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
@@ -101,5 +101,5 @@ def test_a_task_that_fails_has_failed_though_its_job_did_its_work(run: Run, slur
 
 def test_what_slurm_rejects_is_told_in_its_words(run: Run) -> None:
     run.wait("rejected", "failed")
-    assert "partition 'nowhere'" in told(run, "rejected")
+    wait_told(run, "rejected", "partition 'nowhere'")
     run.wait_log("rejected", "The job could not be submitted")

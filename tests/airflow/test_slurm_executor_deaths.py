@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.airflow.executors import HEAD, told
+from tests.airflow.executors import HEAD, wait_told
 from tests.airflow.jobs import Jobs
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
@@ -36,7 +36,7 @@ def test_a_log_is_read_while_the_task_runs(deaths: Run) -> None:
 def test_a_task_may_wait_for_longer_than_airflow_would_let_it(deaths: Run, stack: Stack, slurm: Cluster) -> None:
     jobs = Jobs(slurm, deaths, "waiting")
     jobs.wait("PENDING")
-    stack.wait("it is told why it waits", lambda: "its owner holds it (JobHeldUser)" in told(deaths, "waiting"))
+    wait_told(deaths, "waiting", "its owner holds it (JobHeldUser)")
     before = stack.components["scheduler"].log.read_text().count("resetting orphaned tasks")
     age = "UPDATE task_instance SET queued_dttm = queued_dttm - interval '1 hour' WHERE dag_id = :dag"
     stack.change(age, dag=deaths.dag_id)
@@ -65,7 +65,7 @@ def test_the_end_of_a_job_is_explained(deaths: Run, slurm: Cluster) -> None:
     jobs.cancel()
     deaths.wait("cancelled", "failed")
     assert "Diagnosis of job" in deaths.wait_log("cancelled", " by root")
-    assert " by root" in told(deaths, "cancelled")
+    wait_told(deaths, "cancelled", " by root")
 
 
 def test_a_scheduler_that_is_killed_leaves_one_job_for_each_try(deaths: Run, stack: Stack, slurm: Cluster) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.airflow.executors import HEAD, told
+from tests.airflow.executors import HEAD, wait_told
 from tests.airflow.jobs import Jobs
 from tests.airflow.stack import HAS_REGIONS, Run, Stack
 from tests.integration.cluster import Cluster
@@ -73,7 +73,7 @@ def test_a_try_fails_with_the_name_of_its_end(ends: Run, slurm: Cluster, name: s
     Jobs(slurm, ends, name).wait(DEATHS[name].slurm)
     # One that has the time to end tells Airflow so before Slurm does.
     assert f"is {DEATHS[name].slurm}" in ends.wait_log(name, "Diagnosis of job")
-    assert f"is {DEATHS[name].slurm}" in told(ends, name)
+    wait_told(ends, name, f"is {DEATHS[name].slurm}")
 
 
 def test_a_task_that_is_cleared_while_it_runs_ends_its_job_and_begins_again(ends: Run, slurm: Cluster) -> None:
@@ -83,7 +83,7 @@ def test_a_task_that_is_cleared_while_it_runs_ends_its_job_and_begins_again(ends
     jobs.wait("COMPLETED", "RUNNING")
     if not HAS_REGIONS:
         # From 3.4 on Airflow keeps a try that was cleared apart before its job has ended.
-        assert "it was ended, as its task was cleared" in told(ends, "cleared")
+        wait_told(ends, "cleared", "it was ended, as its task was cleared")
     ends.wait("cleared", "running", least_try=2)
     jobs.let_go()
     ends.wait("cleared", "success")
