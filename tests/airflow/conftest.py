@@ -38,7 +38,8 @@ def slurm(home: Path) -> Iterator[Cluster]:
         name=f"airflow-{os.getpid()}",
         slurm="26.05",
         workers=4,
-        resume_timeout=180,
+        # Only strikes where a test is to see it: Cluster.give_up_boot.
+        resume_timeout=1800,
         suspend_timeout=1,
         # Runs are looked at minutes after they began.
         min_job_age=3600,

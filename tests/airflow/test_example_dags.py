@@ -16,7 +16,7 @@ def runs(stack: Stack) -> dict[str, Run]:
 
 def states(run: Run) -> dict[str, list[str]]:
     """Of each task, once its run is over; of a mapped one all."""
-    run.stack.wait(f"{run.dag_id} is over", lambda: run.state() in ("success", "failed"), 240)
+    run.stack.wait(f"{run.dag_id} is over", lambda: run.state() in ("success", "failed"))
     found: dict[str, list[str]] = {}
     for task in run.tasks():
         found.setdefault(task["task_id"], []).append(task["state"])

@@ -31,7 +31,7 @@ def test_who_is_ill_is_healed(stack: Stack, slurm: Cluster, old: str) -> None:
     # The watcher of a DAG that was paused begins when Airflow reads the file next, which tests do only if it changes.
     (stack.dags / "replace_sick_nodes.py").touch()
     [run] = stack.wait("the watcher has seen it", dag.runs)
-    states = run.wait_all(240)
+    states = run.wait_all()
     assert states == dict.fromkeys(states, "success") | dict.fromkeys(("ask", "power_down", "power_up"), "skipped")
     assert run.xcom("replace").keys() == {"worker-0"}
     replaced = run.xcom("replace")["worker-0"]

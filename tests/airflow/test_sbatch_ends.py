@@ -35,7 +35,7 @@ class End:
     modes: tuple[bool, ...] = (True,)
 
 
-SLEEP = "script='#!/bin/bash\\nsleep 300\\n'"
+SLEEP = "script='#!/bin/bash\\nsleep 3000\\n'"
 BOTH = (False, True)
 #: A node that boots for its job, and one that is kept from it.
 BOOTING, BROKEN = "worker-1", "worker-3"
@@ -57,14 +57,14 @@ def preempt(cluster: Cluster, job: str) -> None:
 CASES = {
     # Another try may help, or none would, or there is nothing to mend.
     "exit_code": End("command='exit 3'", "up_for_retry", "with exit code 3", "FAILED", modes=BOTH),
-    "timeout": End(f"{SLEEP}, time_limit=1", "failed", "reached its time limit", "TIMEOUT", end_now),
+    "timeout": End(f"{SLEEP}, time_limit=60", "failed", "reached its time limit", "TIMEOUT", end_now),
     # A worker submits the jobs of those that are deferred, too.
     "refused": End("command='true', partition='nowhere'", "failed", "invalid partition specified: nowhere"),
     "invalid": End("command='true', gpus=1, mem='{{ \"much\" }}'", "failed", "mem: ", modes=(False,)),
     "nowhere": End("command='true', slurm_conn_id='no_such_id'", "failed", "there is no connection no_such_id: add it"),
     # Of these Slurm knows more than the exit code says.
     "too_large": End(
-        "script='#!/bin/bash\\npython3 -c \"x = bytes(1) * (200 << 20); import time; time.sleep(60)\"\\n', mem=20",
+        "script='#!/bin/bash\\npython3 -c \"x = bytes(1) * (200 << 20); import time; time.sleep(3000)\"\\n', mem=20",
         "up_for_retry",
         "MiB per task",
         "FAILED",
@@ -126,7 +126,7 @@ def ended(stack: Stack, slurm: Cluster) -> Run:
         if CASES[name].act:
             Jobs(slurm, run, f"{name}_{mode}").wait(CASES[name].slurm)
     slurm.give_up_boot(BROKEN)
-    run.wait_all(180, ENDS | {"up_for_retry"})
+    run.wait_all(ends=ENDS | {"up_for_retry"})
     return run
 
 

@@ -17,7 +17,7 @@ from airflow_provider_soperator.sensors.jobs import SlurmJobSensor, SlurmQueueSe
 # Airflow fails a task that it has rescheduled and that comes back before the scheduler has noticed.
 ways = {
     "poke": {"poke_interval": 1},
-    "reschedule": {"mode": "reschedule", "poke_interval": 8},
+    "reschedule": {"mode": "reschedule", "poke_interval": 20},
     "defer": {"deferrable": True, "poke_interval": 1},
 }
 for way, common in ways.items():

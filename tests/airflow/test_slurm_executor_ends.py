@@ -42,7 +42,7 @@ def die(cluster: Cluster, job: str) -> None:
 
 
 DEATHS = {
-    "timed_out": Death("time_limit=1", "TIMEOUT", time_is_over),
+    "timed_out": Death("time_limit=60", "TIMEOUT", time_is_over),
     "preempted": Death(f"nodelist='{TAKEN}', exclusive=True", "PREEMPTED", preempt),
     "node_died": Death(f"nodelist='{DYING}'", "NODE_FAIL", die),
     # Airflow alone takes more.

@@ -55,13 +55,13 @@ def ranked():
     print("this is rank", rank, "of", os.environ["SLURM_NTASKS"])
     return rank
 
-@task.sbatch(ranks=2, time_limit=2)
+@task.sbatch(ranks=2)
 def one_rank_fails():
     import os
     import time
     if os.environ["SLURM_PROCID"] == "1":
         raise RuntimeError("rank 1 gives up")
-    time.sleep(300)
+    time.sleep(3000)
 
 @task.sbatch(python=None, venv="/opt/venv")
 def in_venv(run_id, ds_nodash=None):
