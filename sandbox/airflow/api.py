@@ -29,10 +29,10 @@ Json = dict[str, Any]
 class AirflowApi:
     """The API of an Airflow that asks nobody for a login."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout: float = 90) -> None:
+        """``timeout``: seconds that an answer may take, by default more than it waits itself for its turn to write."""
         self.url = url
-        # Longer than it waits itself for its turn to write.
-        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=90, trust_env=False)
+        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=timeout, trust_env=False)
 
     def close(self) -> None:
         self._client.close()

@@ -55,11 +55,33 @@ CALL = "300"
 #: Tasks that are queued or run at a time. Airflow 3.3's LocalExecutor takes any number of them into a pipe, and has the
 #: whole scheduler wait when that is full, which it is with some 50: until a task ends, again and again.
 QUEUED = 40
-#: The scheduler forks the workers, which are to be as nice as others.
-_NOT_FIRST = """
+#: What all processes begin with, those on nodes, too.
+_SETTINGS = """
 import os
+import signal
+import sys
 
+from airflow_provider_soperator.client import job_accounts
+
+# The scheduler forks the workers, which are to be as nice as others.
 os.register_at_fork(after_in_child=lambda: os.setpriority(os.PRIO_PROCESS, 0, 0))
+
+# Seconds that a job which is over waits for what accounting has of it.
+job_accounts.PATIENCE = 60
+
+if "scheduler" in sys.argv:
+    from airflow.sdk.execution_time.supervisor import WatchedSubprocess
+
+    # In Airflow 3.3 a worker gives a task that is to end so many seconds, and kills it then: a job is to go in them.
+    if WatchedSubprocess.kill.__defaults__ == (signal.SIGINT, 5.0, False):
+        WatchedSubprocess.kill.__defaults__ = (signal.SIGINT, 120.0, False)
+        look = WatchedSubprocess._service_subprocess
+
+        def look_often(self, max_wait_time, *more, **options):
+            # A worker that does not hear of the end of its task would sleep until all of these seconds are over.
+            return look(self, min(max_wait_time, 2), *more, **options)
+
+        WatchedSubprocess._service_subprocess = look_often
 """
 
 
@@ -106,7 +128,7 @@ class Stack:
             for name in COMPONENTS
         }
         self._database = sqlalchemy.create_engine(database)
-        self.api = AirflowApi(self._home.url)
+        self.api = AirflowApi(self._home.url, timeout=PATIENCE)
         self.call = self.api.call
 
     def __enter__(self) -> Stack:
@@ -115,7 +137,7 @@ class Stack:
             self._home.make(self.environment)
             self.change("UPDATE slot_pool SET slots = :slots", slots=QUEUED)
             with (self.folder / "config/airflow_local_settings.py").open("a") as settings:
-                settings.write(_NOT_FIRST)
+                settings.write(_SETTINGS)
             self.start_all()
         except BaseException:
             self.__exit__()
