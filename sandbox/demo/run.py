@@ -39,7 +39,7 @@ SHOWN = {"local": Shown("train_pipeline", 8), "slurm": Shown("tune", 1, on_nodes
 #: The task whose result is the run's.
 LAST_TASK = "best"
 #: Seconds that a run may take on a machine that is busy with other things.
-TIMEOUT = 300
+TIMEOUT = 1200
 #: Lines of a failed task's log that are shown.
 LAST_LINES = 30
 
