@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver.remote.remote_connection import RemoteConnection
+
+from tests.patience import PATIENCE
 
 #: What moves cannot be clicked, or takes a click for another; and what is said in passing stays in ``said``.
 EACH_PAGE = """
@@ -33,6 +36,11 @@ def browser() -> Iterator[webdriver.Chrome]:
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,2600"):
         options.add_argument(argument)
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    browser.set_script_timeout(PATIENCE)
+    browser.set_page_load_timeout(PATIENCE)
+    # Who asks the driver gives up later than the driver does.
+    assert isinstance(browser.command_executor, RemoteConnection)
+    browser.command_executor.client_config.timeout = PATIENCE + 60
     browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": EACH_PAGE})
     yield browser
     browser.quit()

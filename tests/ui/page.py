@@ -11,6 +11,7 @@ from selenium import webdriver
 from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.expected_conditions import frame_to_be_available_and_switch_to_it
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.patience import PATIENCE
@@ -43,6 +44,11 @@ class Page:
         wait = WebDriverWait(self._browser, PATIENCE, ignored_exceptions=MOVING)
         [answer] = wait.until(answered, f"nothing is shown at {xpath}")
         return answer
+
+    def enter_frame(self) -> None:
+        """Go on in the page that is in a frame of this one."""
+        entered = frame_to_be_available_and_switch_to_it((By.XPATH, "//iframe"))
+        WebDriverWait(self._browser, PATIENCE, ignored_exceptions=MOVING).until(entered, "there is no frame")
 
     def hear(self, words: str) -> str:
         """The message with these words, which may have faded since."""

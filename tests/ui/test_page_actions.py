@@ -62,7 +62,7 @@ class Board(Page):
         browser.get(f"{api.url}/api/v2/version")
         browser.add_cookie({"name": "_token", "value": api.token, "path": "/"})
         super().__init__(browser, f"{api.url}/plugin/soperator/soperator/?{NODE}")
-        browser.switch_to.frame(self.find("//iframe"))
+        self.enter_frame()
         if not IS_3_3_2:
             self.click("//a[@id = 'node-worker-0']")
 
@@ -135,9 +135,13 @@ def test_an_administrator_drains_a_node(
 
 def test_no_click_is_lost_as_the_page_is_drawn_anew(browser: webdriver.Chrome, board: Callable[[str], Board]) -> None:
     page = board("ann")
+    drain = "//*[@id = 'node']//a[. = 'Drain']"
+    page.find(drain)
+    # Until all sections are there, the page renews itself every other second.
+    whole = "return Number(document.body.dataset.refresh) > 2"
+    WebDriverWait(browser, PATIENCE).until(lambda browser: browser.execute_script(whole), "the page is not whole")
     asked = "return performance.getEntriesByType('resource').filter((one) => one.initiatorType === 'fetch').length"
     before = browser.execute_script(asked)
-    drain = "//*[@id = 'node']//a[. = 'Drain']"
     page.ask(drain, lambda link: ActionChains(browser).click_and_hold(link).perform())
     browser.execute_script("refresh()")
     WebDriverWait(browser, PATIENCE).until(lambda browser: browser.execute_script(asked) > before)

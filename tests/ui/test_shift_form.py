@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.patience import PATIENCE
-from tests.ui.page import Page
+from tests.ui.page import MOVING, Page
 
 DAG_ID = "gpu_shifts"
 
@@ -26,11 +27,17 @@ class Form(Page):
         WebDriverWait(browser, PATIENCE).until(lambda _: self._is_open(), "the form does not open")
 
     def _is_open(self) -> bool:
-        """Until the page has its script the button does nothing; behind the form it cannot be clicked."""
-        if not self._browser.find_elements(By.XPATH, "//input[@name = 'element_training']"):
-            self.click("//button[contains(., 'Trigger')]")
-            return False
-        return True
+        """Until the page has its script the button does nothing; behind the form it cannot be clicked.
+
+        The form may be there before its fields: what is clicked then is in the way, and is not waited for.
+        """
+        if self._browser.find_elements(By.XPATH, "//input[@name = 'element_training']"):
+            return True
+        with suppress(*MOVING):
+            buttons = self._browser.find_elements(By.XPATH, "//button[contains(., 'Trigger')]")
+            for button in [button for button in buttons if button.is_displayed()][:1]:
+                button.click()
+        return False
 
     def fill_in(self, target: str, amount: str) -> None:
         self.paste(f"//input[@name = 'element_{target}']", amount)

@@ -25,7 +25,7 @@ class Board(Page):
 
     def __init__(self, browser: webdriver.Chrome, url: str, query: str) -> None:
         super().__init__(browser, f"{url}/plugin/soperator/soperator/?{query}")
-        browser.switch_to.frame(self.find("//iframe"))
+        self.enter_frame()
 
     def lights(self) -> str:
         """Whether it is light or dark, as it is drawn."""
