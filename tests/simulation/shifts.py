@@ -179,6 +179,7 @@ class Controller:
             raise ConnectionLost("slurmctld is away")
         if isinstance(request, PowerDown):
             self._check_heeded(request)
+            world.told_by |= dict.fromkeys(request.names, self)
         answer = world.slurm.answer(request)
         if not isinstance(request, ListJobs | ListNodes | ListReservations):
             what = getattr(request, "names", ()) or getattr(request, "nodes", ()) or getattr(request, "name", "")
@@ -315,6 +316,8 @@ class World(Story):
         self.controllers: list[Controller] = []
         #: When something was done to a node by others.
         self._touched: dict[str, int] = {}
+        #: Who has told a node to power down, of late.
+        self.told_by: dict[str, Controller] = {}
         #: Some may buy; of dice of their own, as all else is as it is without.
         extra = random.Random(f"bought {seed}")
         self._wakes = random.Random(f"woken {seed}")
@@ -459,10 +462,10 @@ class World(Story):
         """Slurm powers a node up that is off, for a job."""
         self.note(f"{name} is powered up for a job")
         self.counts["woken"] += 1
-        orders = [one.order for one in self.controllers if not one.is_over]
-        is_taken_back = any(order.mode == "idle" or order.rollback == "all" for order in orders)
-        has_gone_for_us = self.slurm.nodes[name].reason.startswith("airflow:") and name not in self._touched
-        if orders and has_gone_for_us and not is_taken_back:
+        # An order that is over has left behind what was still to go, as it had jobs.
+        teller = self.told_by.get(name)
+        is_kept = teller and not (teller.is_over or teller.order.mode == "idle" or teller.order.rollback == "all")
+        if is_kept and self.slurm.nodes[name].reason.startswith("airflow:") and name not in self._touched:
             self._break("no job takes a node that has gone for a shift", name)
         self.slurm.run(name, limit, lasts=lasts)
 

@@ -100,6 +100,17 @@ def leaves_its_comments_at_jobs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(slurm_session.SlurmNodesSession, "finish", finish)
 
 
+def keeps_no_node_that_is_not_drained_yet(patch: pytest.MonkeyPatch) -> None:
+    before = slurm_session.SlurmNodesSession._reserve
+
+    async def reserve(
+        session: slurm_session.SlurmNodesSession, loads: Any, leaving: Any, release: Any, *_: Any
+    ) -> None:
+        await before(session, loads, leaving, release)
+
+    patch.setattr(slurm_session.SlurmNodesSession, "_reserve", reserve)
+
+
 def buys_whatever_it_costs(patch: pytest.MonkeyPatch) -> None:
     before = bought_nodes.BoughtGroup.bring
 
@@ -135,6 +146,7 @@ def keeps_what_it_has_bought(patch: pytest.MonkeyPatch) -> None:
         (forgets_who_is_left_out, "a node that is left out stays"),
         (goes_on_when_it_is_told_to_stop, "a shift that was told to stop moves nothing"),
         (leaves_its_comments_at_jobs, "nothing is left behind"),
+        (keeps_no_node_that_is_not_drained_yet, "no job takes a node that has gone for a shift"),
         (buys_whatever_it_costs, "no window costs more than it may"),
         (keeps_what_it_has_bought, "nothing is left behind"),
     ],

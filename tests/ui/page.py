@@ -8,7 +8,11 @@ from typing import TypeVar
 
 from packaging.version import Version
 from selenium import webdriver
-from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.expected_conditions import frame_to_be_available_and_switch_to_it
@@ -18,8 +22,8 @@ from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
-#: What is told of an element that is drawn anew, or that another one is in the way of.
-MOVING = (ElementClickInterceptedException, StaleElementReferenceException)
+#: What is told of an element that is drawn anew, has no place yet, or that another one is in the way of.
+MOVING = (ElementClickInterceptedException, ElementNotInteractableException, StaleElementReferenceException)
 #: Before that, Airflow's frame does not hand the page the query of its address, and forms do not mask secrets.
 IS_3_3_2 = Version(version("apache-airflow-core")) >= Version("3.3.2")
 
