@@ -59,7 +59,7 @@ def is_lapsed(one: Reservation, now: datetime) -> bool:
 
 
 class HandoverReservation:
-    """The nodes that one shift takes from Slurm, reserved from the moment at which they leave until they are drained.
+    """The nodes that one shift takes from Slurm, reserved from when they are to leave until they are off and drained.
 
     No job starts on them then, as on drained nodes; but other nodes can still take their place.
     """

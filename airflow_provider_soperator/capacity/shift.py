@@ -96,14 +96,19 @@ class Shift(OrderedShift):
         await self._connect()
         # A shift that has the block by now is at work with cordons and comments of the same name.
         is_anothers = await self._lease.is_anothers()
-        ended = (one.forget(self._order.key) if is_anothers else one.finish() for one in self._sessions.values())
-        answers = await asyncio.gather(*ended, return_exceptions=True)
+        key, sessions = self._order.key, self._sessions.values()
+        # One after the other: targets in one Slurm share a reservation.
+        ends = (one.forget(key) if is_anothers else one.finish() for one in sessions)
+        answers = [answer for end in ends for answer in await asyncio.gather(end, return_exceptions=True)]
         if False in answers:
             return None
         errors = [error for error in answers if isinstance(error, BaseException)]
         for error in errors:
             if isinstance(error, Exception) and is_waited_out(error):
                 raise error
+        if errors:
+            # What could not be brought to its end keeps no node from jobs.
+            await asyncio.gather(*(one.forget(key) for one in sessions), return_exceptions=True)
         await self._lease.give_back()
         for error in errors:
             raise error

@@ -60,15 +60,15 @@ class TargetScaling(Work[Session]):
             raise WorkFailed(str(error)) from error
         self._tell(seen)
         is_there = seen.is_settled and seen.ready >= self.units >= max(seen.held, seen.allowed)
-        if not is_there:
+        if not is_there or await session.finish() is False:
             return None
-        await session.finish()
         name, gpus = self.target.name, seen.there * self.target.gpus_per_unit
         return {"target": name, "units": seen.there, "gpus": gpus, "seconds": self.seconds}
 
     async def undo(self, session: Session) -> str:
         """Undo only temporary changes: a target half way back is as bad as half way there."""
-        await session.finish()
+        if await session.finish() is False:
+            await session.forget(self.key)
         return f"Target {self.target.name} is left as it is, on its way to what it was told last"
 
     async def _bring(self, session: Session) -> Holding:

@@ -316,7 +316,7 @@ class World(Story):
         self.controllers: list[Controller] = []
         #: When something was done to a node by others.
         self._touched: dict[str, int] = {}
-        #: Who has told a node to power down, of late.
+        #: Who was the last to tell a node to power down.
         self.told_by: dict[str, Controller] = {}
         #: Some may buy; of dice of their own, as all else is as it is without.
         extra = random.Random(f"bought {seed}")
@@ -462,7 +462,8 @@ class World(Story):
         """Slurm powers a node up that is off, for a job."""
         self.note(f"{name} is powered up for a job")
         self.counts["woken"] += 1
-        # An order that is over has left behind what was still to go, as it had jobs.
+        # An order that is over has left behind what was still to go, as it had jobs; one that only takes idle nodes
+        # reserves none, and one that goes back gives up what it has reserved.
         teller = self.told_by.get(name)
         is_kept = teller and not (teller.is_over or teller.order.mode == "idle" or teller.order.rollback == "all")
         if is_kept and self.slurm.nodes[name].reason.startswith("airflow:") and name not in self._touched:

@@ -1,4 +1,4 @@
-"""Time that does not pass: a test may begin an hour after it was collected, and what is to come would have come."""
+"""Time that hardly passes: a test may begin an hour after it was collected, and what is to come would have come."""
 
 from __future__ import annotations
 

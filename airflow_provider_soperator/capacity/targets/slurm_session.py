@@ -195,8 +195,8 @@ class SlurmNodesSession(Session):
         if mode is not PowerDownMode.IDLE:
             others = [load for load in loads if load.node.name in waiting or load.node.name not in chosen]
             # The drain that comes with a power down ends with it, and a job would power the node up again.
-            undrained = [node.name for node in going if not node.is_kept_off]
-            await self._reserve(others, [*waiting.values()], release, undrained)
+            not_kept_off = [node.name for node in going if not node.is_kept_off]
+            await self._reserve(others, [*waiting.values()], release, not_kept_off)
         move = kept_off(going, mode, reason=self._reason)
         for order in move.orders:
             await self._client.ask(order)
@@ -245,17 +245,17 @@ class SlurmNodesSession(Session):
             await self._client.ask(Undrain(tuple(back)))
 
     async def finish(self) -> bool | None:
+        await self._in_the_way.withdraw()
         told = [node for node in await self._nodes() if self._is_told_by_us(node)]
-        try:
-            for order in kept_off(told, PowerDownMode.IDLE, reason=self._reason).orders:
-                await self._client.ask(order)
-        finally:
-            await self._reservation.end()
-            await self._in_the_way.withdraw()
-        # An idle one powers down within seconds.
+        for order in kept_off(told, PowerDownMode.IDLE, reason=self._reason).orders:
+            await self._client.ask(order)
+        # An idle one powers down within seconds, and is to be drained then.
         since = datetime.now(timezone.utc) - _GOES_WITHIN
         soon = (node for node in told if node.state.has(NodeFlag.POWER_DOWN) and (node.reason_since or since) > since)
-        return all(node.is_busy or node.is_coming_up for node in soon)
+        if not all(node.is_busy or node.is_coming_up for node in soon):
+            return False
+        await self._reservation.reserve((), datetime.now(timezone.utc), self._reason.why)
+        return True
 
     def leave_out(self, units: Mapping[str, str]) -> None:
         self._left_out = units
@@ -341,7 +341,7 @@ class SlurmNodesSession(Session):
     async def _reserve(
         self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release, going: Collection[str] = ()
     ) -> None:
-        """Reserve nodes until they are drained: no job starts on them that would not end by their release."""
+        """Reserve nodes until they are off and drained: no job starts there that would not end by their release."""
         nodes = [*await self._to_reserve(loads, leaving, release), *going]
         new = await self._reservation.reserve(nodes, release.wanted_at, self._reason.why)
         if nodes := sorted(new - {*going}):

@@ -360,16 +360,22 @@ def test_who_never_had_the_block_undoes_nothing_of_the_shift_that_has_it(
 def test_a_target_that_cannot_be_left_keeps_neither_the_others_nor_the_block(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = list[UnitsSession]()
+    ended, forgotten = list[UnitsSession](), list[str]()
 
     async def finish(session: UnitsSession) -> None:
         ended.append(session)
         if len(ended) == 1:
             raise NotPermitted("Access/permission denied", "scontrol")
 
+    async def forget(session: UnitsSession, key: str) -> None:
+        forgotten.append(key)
+
     monkeypatch.setattr(UnitsSession, "finish", finish)
+    monkeypatch.setattr(UnitsSession, "forget", forget)
     assert carry(cloud).state == "done"
     assert (len(ended), cloud.reservations.known) == (2, {})
+    # No node stays reserved that could not be drained.
+    assert forgotten == [ORDER.key] * 2
     assert "The reservations of the shift could not be removed: " in cloud.log.said[-1]
 
 

@@ -27,6 +27,7 @@ from airflow_provider_soperator.slurm.errors import AccountingUnreachable, Inval
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
+    CancelJobs,
     CreateReservation,
     ListJobs,
     ListNodes,
@@ -498,6 +499,10 @@ def test_a_target_that_gives_none_after_all_leaves_what_is_reserved_of_another_f
     asyncio.run(other.relax())
     (reserved,) = slurm.reservations.known.values()
     assert (reserved.nodelist, reserved.start) == ("worker-0", later)
+    asyncio.run(other.finish())
+    assert slurm.reserved == ["worker-0"]
+    asyncio.run(one.finish())
+    assert slurm.reserved == []
 
 
 def test_a_node_that_was_told_to_go_as_the_shift_ended_is_kept_off() -> None:
@@ -508,7 +513,9 @@ def test_a_node_that_was_told_to_go_as_the_shift_ended_is_kept_off() -> None:
     assert asyncio.run(slurm.session().finish()) is False, "it is called again"
     slurm.advance()
     assert slurm.nodes["worker-0"].power == "going"
+    assert slurm.reserved == ["worker-0", "worker-1", "worker-2"], "no job may have it before it is drained again"
     assert asyncio.run(slurm.session().finish()) is True, "none is waited for that has a job"
+    assert slurm.reserved == []
     drained = {node.name: (node.power, node.drain) for node in slurm.nodes.values()}
     ours = "airflow:capacity/block-1"
     assert drained == {"worker-0": ("going", ours), "worker-1": ("on", ours), "worker-2": ("going", ours)}
@@ -616,6 +623,25 @@ def test_jobs_get_their_grace_also_over_a_new_connection() -> None:
     slurm.memory["training"].jobs.warned[JobId(1)] -= HOUR
     force(slurm, 0, grace=HOUR)
     assert (job.signals, job.restarts) == (["USR1"], 1)
+
+
+def test_a_signal_that_is_slow_to_send_takes_none_of_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, now = Slurm(1), NOW
+    monkeypatch.setattr(jobs_in_the_way, "datetime", SimpleNamespace(now=lambda _: now))
+    job, answer = slurm.run("worker-0", HOUR), slurm.answer
+
+    def answer_late(request: Any) -> Any:
+        nonlocal now
+        now += MINUTE if isinstance(request, CancelJobs) else timedelta(0)
+        return answer(request)
+
+    monkeypatch.setattr(slurm, "answer", answer_late)
+    for _ in range(2):
+        force(slurm, 0, grace=MINUTE)
+        assert (job.signals, job.restarts) == (["USR1"], 0)
+    now += MINUTE
+    force(slurm, 0, grace=MINUTE)
+    assert job.restarts == 1
 
 
 def test_a_job_that_was_requeued_to_another_node_that_goes_gets_its_signal_and_grace_again() -> None:
