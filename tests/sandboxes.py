@@ -45,6 +45,8 @@ LONG = (
 )
 
 
+#: Seconds that what a test has ended may take to be gone, also on a busy machine.
+GOING = 120
 #: Of each log of a sandbox whose test has failed.
 LAST_LINES = 40
 #: Whether a test itself has passed: what one has left that failed, or was interrupted, says nothing.
@@ -191,7 +193,7 @@ def owned(
     # What the test is about may be left for this to remove, if it says so.
     kinds = {kind for mark in request.node.iter_markers("leaves") for kind in mark.args}
     has_passed = request.node.stash.get(HAS_PASSED, False)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + GOING
     while True:
         left = leftovers.look(cluster.sandbox)
         wrong = left.without(jobs=cluster.jobs, drained=cluster.drained, kinds=kinds)

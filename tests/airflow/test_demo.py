@@ -50,7 +50,7 @@ def test_an_interrupted_start_leaves_the_sandbox_as_it_was(made: Sandbox) -> Non
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Whoever runs tests in the background may have them ignore it, and all that they start.
+        # Tests that run in the background may ignore it, and all that they start.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert starting.stdout is not None

@@ -72,7 +72,7 @@ def test_the_controller_is_up(way: Way) -> None:
 def test_a_slurmctld_that_is_down_is_told(name: str, connect: Callable[[str], Way], cluster: Cluster) -> None:
     way = connect(name)
     cluster.fault("slurmctld-down")
-    with cluster.hasty_commands():
+    with cluster.commands_wait(4):
         for request in (Ping(), ListJobs()):
             with pytest.raises(ControllerUnreachable):
                 way.ask(request)

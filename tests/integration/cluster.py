@@ -95,7 +95,7 @@ class Cluster:
         """
         done = self.try_run("scontrol", "update", f"jobid={job}", "starttime=now+3")
         # On a busy machine the two minutes may be over by now.
-        assert done.returncode == 0 or "PENDING" not in self.job_state(job), done.stderr
+        assert done.returncode == 0 or {"RUNNING", "COMPLETED"} & {*self.job_state(job).split("+")}, done.stderr
 
     def kubectl(self, *argv: str) -> str:
         said = subprocess.run(
@@ -331,8 +331,8 @@ class Cluster:
     @contextmanager
     def configured(self, setting: str, seconds: int) -> Iterator[None]:
         """A slurmctld that for a while waits longer, or less long: with another ``suspend_timeout``, for example."""
-        self._reconfigure(setting, seconds)
         try:
+            self._reconfigure(setting, seconds)
             yield
         finally:
             self._reconfigure(setting, getattr(self.settings, setting))
@@ -342,7 +342,8 @@ class Cluster:
         """What powers a node down, and looks at it as it does: in this sandbox that is over in a second or two."""
         with self.configured("suspend_timeout", PATIENCE):
             yield
-            # A slurmctld that reads its configuration may end the program that takes the node's Pod away.
+            # A slurmctld that reads its configuration may end the program that takes the node's Pod away. Where the
+            # test has failed before, the node may not go at all.
             self.wait_gone(name)
 
     def _reconfigure(self, setting: str, seconds: int) -> None:
@@ -353,9 +354,12 @@ class Cluster:
         )
 
     @contextmanager
-    def hasty_commands(self) -> Iterator[None]:
-        """Commands that begin meanwhile wait less long for a daemon that does not answer: those read it each time."""
-        self._configure("message_timeout", 4)
+    def commands_wait(self, seconds: int) -> Iterator[None]:
+        """Commands that begin meanwhile wait so long for a daemon that does not answer: they read that each time.
+
+        Slurm warns of more than 100.
+        """
+        self._configure("message_timeout", seconds)
         try:
             yield
         finally:

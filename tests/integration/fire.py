@@ -51,17 +51,6 @@ def kill_accounting(cluster: Cluster) -> None:
     cluster.fault("slurmdbd-down")
 
 
-@contextmanager
-def patient_commands(cluster: Cluster) -> Iterator[None]:
-    """Commands that begin meanwhile wait for a slurmctld that hangs until a slow test lets it go on."""
-    # Slurm warns of more than this.
-    cluster._configure("message_timeout", 100)
-    try:
-        yield
-    finally:
-        cluster._configure("message_timeout", cluster.settings.message_timeout)
-
-
 def cut_after(seconds: float, cluster: Cluster, way: Way, jobs: tuple[BatchJob, ...]) -> dict[str, str]:
     """Cut all connections so long after a submission has begun; the ids of its jobs in the end."""
     cut = threading.Timer(seconds, cluster.fault, ("login-cut",))

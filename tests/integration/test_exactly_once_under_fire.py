@@ -26,7 +26,6 @@ from tests.integration.fire import (
     kill_accounting,
     let_nothing_start,
     over_ssh,
-    patient_commands,
     scripts,
     stop_controller,
     under_restarts,
@@ -104,7 +103,7 @@ def test_a_worker_is_killed_at_every_step(
 def test_a_submission_that_is_withdrawn_while_slurmctld_hangs_leaves_no_job(cluster: Cluster, way: Way) -> None:
     [ended, other] = waiting_jobs(2)
     keys = SubmitOnce(jobs=(ended,)).submission_keys()
-    with patient_commands(cluster), ThreadPoolExecutor(1) as pool:
+    with cluster.commands_wait(100), ThreadPoolExecutor(1) as pool:
         cluster.fault("slurmctld-hung")
         submission = pool.submit(way.ask, SubmitOnce(jobs=(ended, other)))
         cluster.wait("its program has begun", lambda: is_submitting(cluster))
@@ -118,7 +117,7 @@ def test_a_submission_that_is_withdrawn_while_slurmctld_hangs_leaves_no_job(clus
 
 def test_what_is_taken_back_while_slurmctld_hangs_leaves_no_job(cluster: Cluster, way: Way) -> None:
     jobs = waiting_jobs(2)
-    with patient_commands(cluster), ThreadPoolExecutor(2) as pool:
+    with cluster.commands_wait(100), ThreadPoolExecutor(2) as pool:
         cluster.fault("slurmctld-hung")
         submission = pool.submit(run_steps, submissions.submit_together(jobs, None, None), way.ask)
         cluster.wait("its program has begun", lambda: is_submitting(cluster))

@@ -18,7 +18,6 @@ from sandbox.lifecycle import Sandbox
 from sandbox.settings import SUITES, Settings
 from tests.integration import test_checks_double
 from tests.integration.cluster import NOT_UP, Cluster
-from tests.integration.fire import patient_commands
 from tests.integration.outside import (
     Nebius,
     accounted,
@@ -76,7 +75,7 @@ def test_slurmctld_down(cluster: Cluster) -> None:
     waiting = cluster.sbatch("--nodes=1", "--gpus=8", "--nodelist=worker-0")
     wait_until_saved(cluster)
     fault(cluster, "slurmctld-down")
-    with cluster.hasty_commands():
+    with cluster.commands_wait(4):
         wait_down(cluster, "slurmctld")
         assert status(cluster).returncode == 1
         said = cluster.try_run("scontrol", "show", "nodes")
@@ -92,7 +91,7 @@ def test_slurmctld_down(cluster: Cluster) -> None:
 def test_slurmctld_hung(cluster: Cluster) -> None:
     job = cluster.sbatch("--hold")
     fault(cluster, "slurmctld-hung")
-    with patient_commands(cluster):
+    with cluster.commands_wait(100):
         try:
             with pytest.raises(subprocess.TimeoutExpired):
                 cluster.sandbox.init.run("sshd", ["squeue"], timeout=3)

@@ -257,7 +257,7 @@ def test_an_interrupted_first_up_leaves_nothing(name: str) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Whoever runs tests in the background may have them ignore it, and all that they start.
+            # Tests that run in the background may ignore it, and all that they start.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert making.stdout is not None

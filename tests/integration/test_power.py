@@ -232,7 +232,7 @@ def test_a_power_state_changed_by_hand_goes_past_slurm(cluster: Cluster) -> None
     # It asks a slurmd whether it is there a third of that after it was last heard of.
     with cluster.configured("slurmd_timeout", 3 * PATIENCE):
         cluster.set_active_nodes([0, 2])
-        # Nobody told slurmctld, and yet the slurmd that registers makes it take the node for one that is on.
+        # slurmctld was not told, and yet the slurmd that registers makes it take the node for one that is on.
         cluster.wait_node("worker-2", has={"IDLE"}, lacks=NOT_UP)
         cluster.set_active_nodes([0])
         cluster.wait("the Pod is gone", lambda: cluster.pod("worker-2") is None)

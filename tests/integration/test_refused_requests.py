@@ -140,7 +140,7 @@ def test_accounting_that_does_not_answer(cluster: Cluster) -> None:
 @pytest.mark.oldest_slurm
 def test_a_controller_that_does_not_answer(cluster: Cluster) -> None:
     cluster.fault("slurmctld-hung")
-    with cluster.hasty_commands():
+    with cluster.commands_wait(4):
         for question in (Ping(), ListJobs(mine=True)):
             with pytest.raises(errors.ControllerUnreachable) as raised:
                 ask(cluster, question)

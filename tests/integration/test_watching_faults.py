@@ -34,7 +34,7 @@ def test_slurmctld_is_killed_and_comes_back(cluster: Cluster, connect_both: Conn
     followed = [slurm.watch(job) for slurm in clients]
     for one in followed:
         one.until_state("RUNNING")
-    with cluster.hasty_commands():
+    with cluster.commands_wait(4):
         cluster.fault("slurmctld-down")
         for one in followed:
             one.until("slurmctld is down", lambda status: "slurmctld" in status.trouble)
@@ -55,7 +55,7 @@ def test_slurmctld_hangs_and_goes_on(cluster: Cluster, connect_both: ConnectBoth
     followed = [slurm.watch(job) for slurm in connect_both(cluster)]
     for one in followed:
         one.until_state("RUNNING")
-    with cluster.hasty_commands():
+    with cluster.commands_wait(4):
         cluster.fault("slurmctld-hung")
         for one in followed:
             one.until("slurmctld hangs", lambda status: bool(status.trouble))

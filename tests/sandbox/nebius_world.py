@@ -41,7 +41,7 @@ BLOCK = "capacityblockgroup-e00sandbox"
 TRAINING = "mk8snodegroup-e00training"
 INFERENCE = "mk8snodegroup-e00inference"
 #: A call that fails for good is over soon.
-BRIEF: dict[str, Any] = {
+ONE_TRY: dict[str, Any] = {
     "timeout": PATIENCE,
     "per_retry_timeout": PATIENCE,
     "auth_timeout": PATIENCE,
@@ -108,11 +108,11 @@ class World:
         self._loop.close()
 
     def group(self, group_id: str = INFERENCE) -> NodeGroup:
-        return self.groups.get(GetNodeGroupRequest(id=group_id), **BRIEF).wait()
+        return self.groups.get(GetNodeGroupRequest(id=group_id), **ONE_TRY).wait()
 
     def capacity(self) -> CapacityBlockGroup:
         client = CapacityBlockGroupServiceClient(self.sdk)
-        return client.get(GetCapacityBlockGroupRequest(id=BLOCK), **BRIEF).wait()
+        return client.get(GetCapacityBlockGroupRequest(id=BLOCK), **ONE_TRY).wait()
 
     def update(
         self,
@@ -124,7 +124,7 @@ class World:
         groups: NodeGroupServiceClient | None = None,
     ) -> Any:
         request = UpdateNodeGroupRequest(metadata=ResourceMetadata(id=group, resource_version=version), spec=spec)
-        return (groups or self.groups).update(request, metadata=metadata, **BRIEF).wait()
+        return (groups or self.groups).update(request, metadata=metadata, **ONE_TRY).wait()
 
     def resize(self, count: int, **more: Any) -> Any:
         """The form that touches nothing but the count."""

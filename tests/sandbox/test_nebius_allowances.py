@@ -24,7 +24,7 @@ from nebius.api.nebius.common.v1 import ResourceMetadata
 
 from airflow_provider_soperator.nebius.capacity_blocks import Allowance, read_allowances
 from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT
-from tests.sandbox.nebius_world import BLOCK, BRIEF, World, refusal, sdk_of, world
+from tests.sandbox.nebius_world import BLOCK, ONE_TRY, World, refusal, sdk_of, world
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ def spec(limit: int | None) -> CapacityAllowanceSpec:
 
 def allow(client: CapacityAllowanceServiceClient, limit: int | None, project: str = INFERENCE_PROJECT) -> str:
     request = CreateCapacityAllowanceRequest(metadata=ResourceMetadata(parent_id=project), spec=spec(limit))
-    operation = client.create(request, **BRIEF).wait()
+    operation = client.create(request, **ONE_TRY).wait()
     assert operation.done()
     return str(operation.resource_id)
 
 
 def of(client: CapacityAllowanceServiceClient, project: str) -> CapacityAllowance:
     request = GetCapacityAllowanceByParentAndCapacityBlockGroupRequest(parent_id=project, capacity_block_group_id=BLOCK)
-    return client.get_by_parent_and_capacity_block_group(request, **BRIEF).wait()
+    return client.get_by_parent_and_capacity_block_group(request, **ONE_TRY).wait()
 
 
 def test_a_project_gets_no_more_than_it_may_have(here: World, client: CapacityAllowanceServiceClient) -> None:
@@ -76,14 +76,14 @@ def test_a_project_gets_no_more_than_it_may_have(here: World, client: CapacityAl
 def test_it_is_made_changed_and_taken_back(here: World, client: CapacityAllowanceServiceClient) -> None:
     assert of(client, INFERENCE_PROJECT).spec.limit is None
     made = allow(client, 16)
-    found = client.get(GetCapacityAllowanceRequest(id=made), **BRIEF).wait()
+    found = client.get(GetCapacityAllowanceRequest(id=made), **ONE_TRY).wait()
     assert (found.spec.limit, found.status.usage, found.metadata.parent_id) == (16, 16, INFERENCE_PROJECT)
     change = UpdateCapacityAllowanceRequest(metadata=ResourceMetadata(id=made), spec=spec(8))
-    client.update(change, **BRIEF).wait()
+    client.update(change, **ONE_TRY).wait()
     assert of(client, INFERENCE_PROJECT).spec.limit == 8
     assert here.block.usage == 16, "what is there stays"
-    client.delete(DeleteCapacityAllowanceRequest(id=made), **BRIEF).wait()
-    (shown,) = client.list(ListCapacityAllowancesRequest(parent_id=INFERENCE_PROJECT), **BRIEF).wait().items
+    client.delete(DeleteCapacityAllowanceRequest(id=made), **ONE_TRY).wait()
+    (shown,) = client.list(ListCapacityAllowancesRequest(parent_id=INFERENCE_PROJECT), **ONE_TRY).wait().items
     assert shown.spec.limit is None
 
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_is_refused(client: CapacityAllowanceServiceClient) -> No
     assert refusal(lambda: allow(client, 40)).status.code == grpc.StatusCode.INVALID_ARGUMENT
     assert refusal(lambda: allow(client, 8, "project-e00nope")).status.code == grpc.StatusCode.NOT_FOUND
     lost = GetCapacityAllowanceRequest(id="capacityallowance-e00nope")
-    assert refusal(lambda: client.get(lost, **BRIEF).wait()).status.code == grpc.StatusCode.NOT_FOUND
+    assert refusal(lambda: client.get(lost, **ONE_TRY).wait()).status.code == grpc.StatusCode.NOT_FOUND
 
 
 def test_shifts_read_them(here: World, client: CapacityAllowanceServiceClient) -> None:

@@ -46,7 +46,7 @@ from sandbox.cloud.faults import ApiFault
 from sandbox.cloud.fleet import Autoscaling
 from sandbox.nebius.catalogue import INFERENCE_PROJECT, PROJECT, Catalogue
 from tests.patience import PATIENCE
-from tests.sandbox.nebius_world import BLOCK, BRIEF, INFERENCE, TRAINING, World, refusal, sdk_of, wire, world
+from tests.sandbox.nebius_world import BLOCK, INFERENCE, ONE_TRY, TRAINING, World, refusal, sdk_of, wire, world
 
 UsageState = CapacityBlockGroupStatus.UsageState
 STATE = InstanceStatus.InstanceState
@@ -84,15 +84,15 @@ def test_an_autoscaled_group_shows_its_bounds_and_the_target_of_the_moment(here:
 def test_groups_and_clusters_are_found_by_parent_and_name(here: World) -> None:
     clusters = ClusterServiceClient(here.sdk)
     projects = Catalogue().projects
-    found = [one for id in projects for one in clusters.list(ListClustersRequest(parent_id=id), **BRIEF).wait().items]
+    found = [one for id in projects for one in clusters.list(ListClustersRequest(parent_id=id), **ONE_TRY).wait().items]
     assert [cluster.metadata.parent_id for cluster in found] == projects == [PROJECT, INFERENCE_PROJECT]
     assert [cluster.metadata.name for cluster in found] == ["soperator", "inference"]
-    assert wire(clusters.get(GetClusterRequest(id=found[0].metadata.id), **BRIEF).wait()) == wire(found[0])
+    assert wire(clusters.get(GetClusterRequest(id=found[0].metadata.id), **ONE_TRY).wait()) == wire(found[0])
     for cluster, name, group_id in zip(found, ("worker-0", "serving"), (TRAINING, INFERENCE), strict=True):
         parent = cluster.metadata.id
-        listed = here.groups.list(ListNodeGroupsRequest(parent_id=parent), **BRIEF).wait().items
+        listed = here.groups.list(ListNodeGroupsRequest(parent_id=parent), **ONE_TRY).wait().items
         assert [group.metadata.id for group in listed] == [group_id]
-        named = here.groups.get_by_name(GetByNameRequest(parent_id=parent, name=name), **BRIEF).wait()
+        named = here.groups.get_by_name(GetByNameRequest(parent_id=parent, name=name), **ONE_TRY).wait()
         assert named.metadata.id == group_id
 
 
@@ -100,10 +100,10 @@ def test_what_is_not_there_is_not_found_by_name(here: World) -> None:
     for call in (
         lambda: here.group("mk8snodegroup-e00nope"),
         lambda: here.resize(1, group="mk8snodegroup-e00nope"),
-        lambda: ClusterServiceClient(here.sdk).get(GetClusterRequest(id="mk8snodegroup-e00nope"), **BRIEF).wait(),
+        lambda: ClusterServiceClient(here.sdk).get(GetClusterRequest(id="mk8snodegroup-e00nope"), **ONE_TRY).wait(),
         lambda: (
             CapacityBlockGroupServiceClient(here.sdk)
-            .get(GetCapacityBlockGroupRequest(id="mk8snodegroup-e00nope"), **BRIEF)
+            .get(GetCapacityBlockGroupRequest(id="mk8snodegroup-e00nope"), **ONE_TRY)
             .wait()
         ),
     ):
@@ -119,18 +119,18 @@ def test_the_block_says_what_is_used_and_by_whom(here: World) -> None:
     assert status.usage_state == UsageState.USAGE_STATE_USED
     assert status.state == CapacityBlockGroupStatus.State.STATE_ACTIVE
     client = CapacityBlockGroupServiceClient(here.sdk)
-    resources = client.list_resources(ListCapacityBlockGroupResourcesRequest(id=BLOCK), **BRIEF).wait()
+    resources = client.list_resources(ListCapacityBlockGroupResourcesRequest(id=BLOCK), **ONE_TRY).wait()
     assert set(resources.resource_ids) == set(here.fleet.machines)
     own = Catalogue()
-    listed = client.list(ListCapacityBlockGroupsRequest(parent_id=own.tenant), **BRIEF).wait()
+    listed = client.list(ListCapacityBlockGroupsRequest(parent_id=own.tenant), **ONE_TRY).wait()
     assert [group.metadata.id for group in listed.items] == [BLOCK]
     affinity = ResourceAffinity(compute_v1=ResourceAffinityComputeV1(fabric=own.fabric, platform=own.platform))
     request = GetCapacityBlockGroupByResourceAffinityRequest(
         parent_id=own.tenant, region=own.region, resource_affinity=affinity
     )
-    assert client.get_by_resource_affinity(request, **BRIEF).wait().metadata.id == BLOCK
+    assert client.get_by_resource_affinity(request, **ONE_TRY).wait().metadata.id == BLOCK
     request.region = "eu-west1"
-    error = refusal(lambda: client.get_by_resource_affinity(request, **BRIEF).wait())
+    error = refusal(lambda: client.get_by_resource_affinity(request, **ONE_TRY).wait())
     assert error.status.code == grpc.StatusCode.NOT_FOUND
 
 
@@ -160,11 +160,11 @@ def test_an_instance_names_the_block_that_pays_for_it(here: World) -> None:
     here.pending = {TRAINING: 1}
     here.advance(0)
     client = InstanceServiceClient(here.sdk)
-    (made,) = client.list(ListInstancesRequest(parent_id=PROJECT), **BRIEF).wait().items
+    (made,) = client.list(ListInstancesRequest(parent_id=PROJECT), **ONE_TRY).wait().items
     assert (made.status.state, made.metadata.labels["mk8s-node-group-id"]) == (STATE.CREATING, TRAINING)
-    listed = client.list(ListInstancesRequest(parent_id=INFERENCE_PROJECT), **BRIEF).wait().items
+    listed = client.list(ListInstancesRequest(parent_id=INFERENCE_PROJECT), **ONE_TRY).wait().items
     assert [instance.status.state for instance in listed] == [STATE.RUNNING, STATE.RUNNING]
-    got = client.get(GetInstanceRequest(id=listed[0].metadata.id), **BRIEF).wait()
+    got = client.get(GetInstanceRequest(id=listed[0].metadata.id), **ONE_TRY).wait()
     assert got.status.reservation_id == BLOCK
     assert got.metadata.labels["mk8s-node-group-id"] == INFERENCE
 
@@ -175,7 +175,7 @@ def test_lists_come_in_pages(here: World) -> None:
     token, calls = "", 0
     while token or not calls:
         request = ListInstancesRequest(parent_id=INFERENCE_PROJECT, page_size=1, page_token=token)
-        answer = client.list(request, **BRIEF).wait()
+        answer = client.list(request, **ONE_TRY).wait()
         names += [instance.metadata.name for instance in answer.items]
         token, calls = answer.next_page_token, calls + 1
     assert names == list(here.fleet.machines)
@@ -183,7 +183,7 @@ def test_lists_come_in_pages(here: World) -> None:
 
 
 def test_every_answer_says_that_it_is_from_a_double(here: World) -> None:
-    request = here.groups.get(GetNodeGroupRequest(id=INFERENCE), **BRIEF)
+    request = here.groups.get(GetNodeGroupRequest(id=INFERENCE), **ONE_TRY)
     request.wait()
     for metadata in (request.initial_metadata_sync(), request.trailing_metadata_sync()):
         assert metadata["x-sandbox-double"] == ["nebius"]
@@ -193,8 +193,8 @@ def test_every_answer_says_that_it_is_from_a_double(here: World) -> None:
 
 
 def test_what_the_double_lacks_says_so(here: World) -> None:
-    delete = here.groups.delete(DeleteNodeGroupRequest(id=INFERENCE), **BRIEF)
-    intervals = CapacityIntervalServiceClient(here.sdk).get(GetCapacityIntervalRequest(id="x"), **BRIEF)
+    delete = here.groups.delete(DeleteNodeGroupRequest(id=INFERENCE), **ONE_TRY)
+    intervals = CapacityIntervalServiceClient(here.sdk).get(GetCapacityIntervalRequest(id="x"), **ONE_TRY)
     for request, name in ((delete, "NodeGroupService/Delete"), (intervals, "CapacityIntervalService/Get")):
         error = refusal(request.wait)
         assert error.status.code == grpc.StatusCode.UNIMPLEMENTED
@@ -206,7 +206,7 @@ def test_only_the_right_token_is_let_in(here: World) -> None:
     other = sdk_of(here.server, "some-other-token")
     try:
         client = NodeGroupServiceClient(other)
-        error = refusal(lambda: client.get(GetNodeGroupRequest(id=INFERENCE), **BRIEF).wait())
+        error = refusal(lambda: client.get(GetNodeGroupRequest(id=INFERENCE), **ONE_TRY).wait())
         assert error.status.code == grpc.StatusCode.UNAUTHENTICATED
         assert "not one that this sandbox has given out" in (error.status.message or "")
     finally:
@@ -228,7 +228,7 @@ def test_a_service_account_trades_its_key_for_a_token(here: World) -> None:
     with_key = sdk_of(here.server, Reader(account))
     try:
         client = NodeGroupServiceClient(with_key)
-        assert client.get(GetNodeGroupRequest(id=INFERENCE), **BRIEF).wait().metadata.id == INFERENCE
+        assert client.get(GetNodeGroupRequest(id=INFERENCE), **ONE_TRY).wait().metadata.id == INFERENCE
     finally:
         with_key.sync_close()
 
@@ -288,7 +288,7 @@ def test_the_async_client_works_on_any_loop(here: World) -> None:
 
 
 async def _get(client: NodeGroupServiceClient, group_id: str) -> int:
-    group = await client.get(GetNodeGroupRequest(id=group_id), **BRIEF)
+    group = await client.get(GetNodeGroupRequest(id=group_id), **ONE_TRY)
     return group.status.ready_node_count
 
 

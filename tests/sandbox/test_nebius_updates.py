@@ -29,8 +29,8 @@ from sandbox.nebius.state import NebiusState, OperationRecord
 from tests.patience import PATIENCE
 from tests.sandbox.nebius_world import (
     BLOCK,
-    BRIEF,
     INFERENCE,
+    ONE_TRY,
     TRAINING,
     World,
     message,
@@ -50,7 +50,7 @@ def here(tmp_path: Path) -> Iterator[World]:
 
 
 def fetch(here: World, operation_id: str) -> Any:
-    return here.groups.operation_service().get(GetOperationRequest(id=operation_id), **BRIEF).wait()
+    return here.groups.operation_service().get(GetOperationRequest(id=operation_id), **ONE_TRY).wait()
 
 
 def problems(operation: Any) -> list[tuple[str, str]]:
@@ -107,10 +107,10 @@ def test_a_client_can_wait_for_an_operation(here: World) -> None:
     async def scenario() -> bool:
         async with sdk_of(here.server) as sdk:
             client = NodeGroupServiceClient(sdk)
-            group = await client.get(GetNodeGroupRequest(id=INFERENCE), **BRIEF)
+            group = await client.get(GetNodeGroupRequest(id=INFERENCE), **ONE_TRY)
             group.spec.fixed_node_count = 3
             request = UpdateNodeGroupRequest(metadata=group.metadata, spec=group.spec)
-            operation = await client.update(request, **BRIEF)
+            operation = await client.update(request, **ONE_TRY)
             waiting = asyncio.ensure_future(operation.wait(interval=0.01, timeout=PATIENCE))
             await asyncio.to_thread(here.advance, 0)
             await asyncio.to_thread(here.advance, 1)
@@ -168,7 +168,7 @@ def test_the_wiped_policy_then_buys_what_the_block_lacks(here: World) -> None:
     assert here.fleet.payg == 1
     bought = [machine for machine in here.fleet.machines.values() if not machine.reserved]
     client = InstanceServiceClient(here.sdk)
-    got = client.get(GetInstanceRequest(id=bought[0].id), **BRIEF).wait()
+    got = client.get(GetInstanceRequest(id=bought[0].id), **ONE_TRY).wait()
     assert got.status.reservation_id == ""
     assert here.capacity().status.usage == 32
 
@@ -332,7 +332,7 @@ def test_operations_are_listed_newest_first_until_they_are_forgotten(here: World
     here.advance(1)
     second = here.resize(4)
     service = here.groups.operation_service()
-    listed = service.list(ListOperationsRequest(resource_id=INFERENCE), **BRIEF).wait()
+    listed = service.list(ListOperationsRequest(resource_id=INFERENCE), **ONE_TRY).wait()
     assert [operation.id for operation in listed.operations] == [second.id, first.id]
     here.server.state.forget_finished()
     assert refusal(lambda: fetch(here, first.id)).status.code == grpc.StatusCode.NOT_FOUND
