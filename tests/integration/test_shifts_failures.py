@@ -169,8 +169,6 @@ def test_what_others_have_is_bought_where_the_user_says_so_until_the_block_has_i
     fallback = BoughtNodes(node_group=REMOTE_INFERENCE_GROUP, max_nodes=1, gpu_hours=8, after=timedelta(0))
     targets = shifts.training(), shifts.inference(fallback=fallback)
     cluster.fault("block-limit", gpus=40, after=0)
-    # What comes without others in the way has all the time that it needs.
-    shifts.run(shifts.order(3, 1, targets=targets))
     cluster.fault("block-exhausted", leave=0)
     said: dict[str, Any] = {"targets": targets, "timeouts": replace(PATIENT, free=timedelta(seconds=3))}
     order = shifts.order(3, 2, until=at(3000), **said)
@@ -181,7 +179,7 @@ def test_what_others_have_is_bought_where_the_user_says_so_until_the_block_has_i
     cluster.wait("the bought node is there", lambda: shifts.machines(REMOTE_INFERENCE_GROUP) == 1)
     cluster.fault("clear")
     cluster.fault("block-limit", gpus=40, after=0)
-    outcome = shifts.run(shifts.order(3, 2, until=at(3000), targets=targets))
+    outcome = shifts.run(shifts.order(3, 2, until=at(3000), **said))
     assert (outcome.state, outcome.allocation) == ("done", {"training": 3, "inference": 2})
     cluster.wait("it has gone", lambda: shifts.machines(REMOTE_INFERENCE_GROUP) == 0)
     assert [entry["gpus"] for entry in cluster.ledger()[before:] if entry["entry"] == "declared"] == [8]

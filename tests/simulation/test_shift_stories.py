@@ -18,7 +18,7 @@ from tests.simulation.story import Violated, play, played
 #: Seeds of a run of the suite, and those of one test; `make soak` plays thousands.
 SEEDS, AT_ONCE = 60, 20
 #: Those whose stories are the first to break some rule without what keeps it.
-TELLING = (0, 1, 3, 5, 23, 26, 71)
+TELLING = (0, 1, 3, 4, 5, 23, 26, 71, 241)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
