@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -17,9 +16,8 @@ from sandbox.airflow.api import AirflowApi, DagRun
 from sandbox.airflow.beside import Airflow
 from sandbox.airflow.home import COMPONENTS
 from sandbox.lifecycle import Sandbox
-from tests.integration.outside import REPOSITORY, command_line, eventually
+from tests.integration.outside import command_line, eventually, interrupted
 from tests.integration.test_lifecycle import remains
-from tests.patience import PATIENCE
 
 # One story: a whole demonstration for each test would take minutes.
 pytestmark = [pytest.mark.lane("demo"), pytest.mark.in_order]
@@ -44,20 +42,8 @@ def dag_runs(api: AirflowApi) -> list[dict[str, Any]]:
 
 def test_an_interrupted_start_leaves_the_sandbox_as_it_was(made: Sandbox) -> None:
     before = made.init.processes()
-    starting = subprocess.Popen(
-        [sys.executable, "-m", "sandbox", "demo", "--name", NAME],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Tests that run in the background may ignore it, and all that they start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    assert starting.stdout is not None
-    assert any("starting Airflow's api-server" in line for line in iter(starting.stdout.readline, ""))
-    starting.send_signal(signal.SIGINT)
-    _, stderr = starting.communicate(timeout=PATIENCE)
-    assert (starting.returncode, stderr) == (130, "sandbox: interrupted; run the same command again to go on\n")
+    ended = interrupted("demo", "--name", NAME, at="starting Airflow's api-server")
+    assert ended == (130, "sandbox: interrupted; run the same command again to go on\n")
     airflow = Airflow(made)
     assert not airflow.exists
     assert not any(airflow.running().values())

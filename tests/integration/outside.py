@@ -36,6 +36,24 @@ def command_line(*words: str, prefix: Sequence[str] = (), env: dict[str, str] | 
     return _run([*prefix, sys.executable, "-m", "sandbox", *words], env=env)
 
 
+def interrupted(*words: str, at: str) -> tuple[int, str]:
+    """The command line, interrupted once it has said that: its status, and what it says as it ends."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "sandbox", *words],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that run in the background may ignore it, and all that they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert running.stdout is not None
+    assert any(at in line for line in iter(running.stdout.readline, ""))
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=PATIENCE)
+    return running.returncode, stderr
+
+
 def refusal(*words: str) -> Said:
     """What the command line says of what it refuses at once; without a process of its own."""
     out, err = io.StringIO(), io.StringIO()

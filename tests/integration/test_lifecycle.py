@@ -29,6 +29,7 @@ from tests.integration.outside import (
     apt_config,
     command_line,
     eventually,
+    interrupted,
     kubectl,
     ssh,
     wait_until_saved,
@@ -251,25 +252,12 @@ def test_a_sandbox_whose_making_was_killed_is_made_afresh(name: str) -> None:
 
 def test_an_interrupted_first_up_leaves_nothing(name: str) -> None:
     for _ in range(9):
-        making = subprocess.Popen(
-            [sys.executable, "-m", "sandbox", "up", "--name", name],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # Tests that run in the background may ignore it, and all that they start.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        assert making.stdout is not None
-        assert any("starting slurmdbd" in line for line in iter(making.stdout.readline, ""))
-        making.send_signal(signal.SIGINT)
-        _, stderr = making.communicate(timeout=PATIENCE)
-        if making.returncode:
+        status, stderr = interrupted("up", "--name", name, at="starting slurmdbd")
+        if status:
             break
         # On a busy machine it was up before it heard of that.
         assert command_line("down", "--name", name).returncode == 0
-    assert making.returncode == 130
-    assert stderr == "sandbox: interrupted; run the same command again to go on\n"
+    assert (status, stderr) == (130, "sandbox: interrupted; run the same command again to go on\n")
     assert remains(name) == []
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.errors import DOCKER
-from sandbox.preflight import _claimed_ranges
-from sandbox.settings import FIRST_PORT_BASE, PORTS_PER_SANDBOX, Settings, home
+from sandbox.preflight import with_free_ports
+from sandbox.settings import Settings, home
 from tests.integration.cluster import Cluster
 from tests.integration.outside import Said, apt_config, command_line, refusal
 from tests.integration.test_lifecycle import remains
@@ -122,7 +122,7 @@ def test_a_tool_is_missing(elsewhere: Path) -> None:
 
 @pytest.mark.parametrize("offset", [0, 1, 5, 20])
 def test_a_port_is_taken(offset: int) -> None:
-    with range_in_use(offset, first=10000) as base:
+    with range_in_use(offset) as base:
         line = complaint(command_line("up", "--name", NAME, f"--port-base={base}"))
     service = {0: "ssh", 1: "slurmctld", 5: "nebius", 20: "slurmd of worker-0"}[offset]
     assert line.startswith(f"port {base + offset} ({service}) is taken by ")
@@ -132,7 +132,7 @@ def test_a_port_is_taken(offset: int) -> None:
 
 def test_a_range_of_ports_that_is_taken_is_passed_over_where_none_was_asked_for() -> None:
     try:
-        with range_in_use(0, first=FIRST_PORT_BASE) as free:
+        with range_in_use(0) as free:
             said = command_line("up", "--name", NAME, "--workers=1", "--static=0")
             assert said.returncode == 0, said.stderr
             # Not "greater": a sandbox beside this one may have ended meanwhile, and left a lower range.
@@ -142,34 +142,17 @@ def test_a_range_of_ports_that_is_taken_is_passed_over_where_none_was_asked_for(
 
 
 @contextmanager
-def range_in_use(offset: int, first: int) -> Iterator[int]:
-    """The first port of a range that no sandbox has, and one of whose ports is taken."""
-    needed = (0, 1, 2, 3, 4, 5, *range(20, 28), 116, 117)
+def range_in_use(offset: int) -> Iterator[int]:
+    """The range that a new sandbox would have, with one of its ports taken."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # A sandbox that is made meanwhile has chosen its range before, or finds this one taken.
         with (home() / ".ports.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            claimed = _claimed_ranges(NAME)
-            base = next(
-                base
-                for base in range(first, 60000, PORTS_PER_SANDBOX)
-                if all(abs(base - other) >= PORTS_PER_SANDBOX for other in claimed)
-                and all(can_bind(base + port) for port in needed)
-            )
+            base = with_free_ports(Settings(name=NAME, workers=1, static=0)).port_base
             listener.bind(("127.0.0.1", base + offset))
             listener.listen()
         yield base
-
-
-def can_bind(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
 
 
 # -------------------------------------------------------------------------------------------------- the options
