@@ -112,7 +112,7 @@ class MetricLoad:
     """A metric of Prometheus, of which each unit bears a part, or which more units bring down.
 
         MetricLoad(target="inference", query="sum(vllm:num_requests_running + vllm:num_requests_waiting)", per_unit=64)
-        MetricLoad(target="inference", query="max(vllm:gpu_cache_usage_perc)", keep_at=0.7)
+        MetricLoad(target="inference", query="max(vllm:kv_cache_usage_perc)", keep_at=0.7)
 
     :param target: name of the target
     :param query: a PromQL expression; the values of its series are added up

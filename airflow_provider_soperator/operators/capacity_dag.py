@@ -218,8 +218,8 @@ def _amount(target: Target, schedule: CapacitySchedule) -> Param:
     said = units_text({name: one[target.name] for name, one in gives.items() if one})
     most = f" It can have 0 to {schedule.limit // target.gpus_per_unit}." if schedule.limit else ""
     description = (
-        f'As "2" or "{2 * target.gpus_per_unit} gpus".{most} By the schedule it has: {said}. Left empty, it has what '
-        "the others leave of the block; if all are empty, the schedule decides."
+        f'As "2" or "{2 * target.gpus_per_unit} gpus".{most} By the schedule it has: {said}. It can be left empty '
+        "if no other is: it then has what they leave of the block. If all are empty, the schedule decides."
     )
     pattern = rf"^(\d+ *({one_of(target.units)}s?|gpus?|GPUs?)?)?$"
     return _text(f"{target.name}: how many {target.units}", description, pattern=pattern)
