@@ -58,6 +58,8 @@ class JointLease:
         self._watched: dict[tuple[int, str], tuple[str, datetime]] = {}
         #: Its own for each shift, so that two that have a place each do not swap them for ever.
         self._sequence = Random(order.key)
+        #: The claims that this process has written last.
+        self._claimed: Mapping[str, Any] = {}
         self._me = f"{order.task.partition('/')[0]} of Airflow {order.airflow}"
         self._told = ""
         #: True while another process goes on with the shift.
@@ -132,7 +134,7 @@ class JointLease:
         # What was before is of no use to a try whose targets have been renamed in the DAG file since.
         if seen.is_held and seen.is_mine and {*seen.record.before} in (set(), {*self._places}):
             return replace(seen.record, session=mine.session)
-        return self._moving(replace(mine, movers=seen.record.movers, claims=self._foreign(seen.record.claims)))
+        return self._moving(replace(mine, movers=seen.record.movers, claims=seen.record.claims))
 
     def _foreign(self, claims: Mapping[str, Any]) -> dict[str, Any]:
         """The claims for targets that this shift does not see itself."""
@@ -172,8 +174,21 @@ class JointLease:
         for name, units in may.items():
             place, more = self._places[name], (units - world.holdings[name].held) * world.gpus[name]
             if more > 0:
-                known = self.record.claims.get(place)
+                # What a former shift has claimed may be all but over.
+                known = self._claimed.get(place)
                 claims[place] = known if known and known[0] == more else [more, until]
+        await self.keep(replace(self.record, claims=claims))
+        self._claimed = claims
+
+    async def keep_claims(self, world: World) -> None:
+        """As the shift ends: claim what is still on its way of what was claimed, until when that was to count."""
+        claims = dict(self.record.claims)
+        for name, seen in world.holdings.items():
+            gpus, until = claims.pop(self._places[name], (0, 0))
+            left = min(gpus, (seen.allowed - seen.held) * world.gpus[name])
+            # What an autoscaler may add once there is work is not on its way.
+            if left > 0 and seen.ready < seen.allowed:
+                claims[self._places[name]] = [left, until]
         await self.keep(replace(self.record, claims=claims))
 
     def counted(self, world: World) -> World:

@@ -295,7 +295,7 @@ class Shift(OrderedShift):
         if "leaving" in self._lease.record.marks:
             # The release may have been all there was to do, or have completed since the last observation.
             await self._lease.mark("released", now)
-        await self._lease.claim(world, {})
+        await self._lease.keep_claims(world)
         await self._lease.mark("ready", now)
         figures, missing = await self._settle(now), missing_units(world, self._order, why)
         await self._tell(world, is_over=True)

@@ -615,6 +615,40 @@ def test_a_claim_is_written_before_it_counts(place: Place) -> None:
     assert mine.lease.record.claims == {}
 
 
+@pytest.mark.parametrize(
+    ("seen", "left"),
+    [
+        pytest.param(Holding(allowed=6, held=4, ready=4), {"slurm-a/worker-[0-7]": 16}, id="both on their way"),
+        pytest.param(Holding(allowed=6, held=5, ready=4), {"slurm-a/worker-[0-7]": 8}, id="one is there, and boots"),
+        pytest.param(Holding(allowed=8, held=4, ready=4), {"slurm-a/worker-[0-7]": 16}, id="two more may come"),
+        pytest.param(Holding(allowed=6, held=6, ready=6), {}, id="both are there"),
+        pytest.param(Holding(allowed=4, held=4, ready=4), {}, id="both were taken back"),
+        pytest.param(Holding(allowed=6, held=4, ready=6), {}, id="an autoscaler may add both"),
+    ],
+)
+def test_at_the_end_of_a_shift_its_claim_is_for_what_is_still_on_its_way(
+    place: Place, seen: Holding, left: dict[str, int]
+) -> None:
+    mine = Process("monday", place.lease("monday"), near="slurm-a/worker-[0-7]", calm="slurm-a/worker-[8-9]")
+    mine.take()
+    before = replace(world(32, near=(4, 4), calm=(2, 0)), gpus={"near": 8, "calm": 8})
+    at_once(mine.lease.claim(before, {"near": 6}))
+    mine.renew(START + 30 * MINUTE)
+    at_once(mine.lease.keep_claims(replace(before, holdings={**before.holdings, "near": seen})))
+    assert mine.lease.record.owed(START + 44 * MINUTE) == left
+    assert mine.lease.record.owed(START + 45 * MINUTE) == {}
+
+
+def test_a_claim_of_a_former_shift_on_the_same_target_is_replaced_when_that_is_to_grow() -> None:
+    place = KubernetesPlace()
+    claiming(place)
+    same = Process("tuesday", place.lease("tuesday"), near="slurm-a/worker-[0-7]")
+    assert same.has_taken(START + 40 * MINUTE)
+    assert same.lease.record.owed(START + 44 * MINUTE) == {"slurm-a/worker-[0-7]": 16}
+    at_once(same.lease.claim(world(32, near=(4, 4)), {"near": 6}))
+    assert same.lease.record.owed(START + 84 * MINUTE) == {"slurm-a/worker-[0-7]": 16}
+
+
 # What a plan tells
 
 

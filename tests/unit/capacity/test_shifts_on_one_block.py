@@ -148,6 +148,33 @@ def test_what_a_dead_shift_has_claimed_is_left_for_it(cloud: Cloud, place: Kuber
     assert cloud.targets["b"].come == []
 
 
+def test_what_is_on_its_way_when_a_shift_ends_is_left_for_it(cloud: Cloud, place: KubernetesPlace) -> None:
+    cloud.targets["a"].pace = Pace(claim=lambda unit: 700)
+    ended = asyncio.run(run(shift(cloud, place, replace(A, stops_at=START + 100 * SECOND))))
+    assert (ended.state, cloud.targets["a"].count(State.ASKED)) == ("partial", 2)
+    # One of the same target moves nothing, as its time is over, too.
+    late = replace(A, key="c", task="shifts_c/scheduled/shift/-1", stops_at=START)
+    with pytest.raises(Superseded):
+        asyncio.run(run(shift(cloud, place, late)))
+    outcome = asyncio.run(run(shift(cloud, place, B)))
+    assert outcome.state == "partial"
+    assert "only 0 GPUs" in str(outcome.missing)
+    assert len(cloud.targets["a"].come) == 2
+    assert cloud.targets["b"].come == []
+
+
+def test_what_is_on_its_way_when_a_shift_ends_is_no_hindrance_to_the_next_one(
+    cloud: Cloud, place: KubernetesPlace
+) -> None:
+    cloud.targets["a"].pace = Pace(claim=lambda unit: 200)
+    ended = asyncio.run(run(shift(cloud, place, replace(A, desired={"a": 5}, stops_at=START + 100 * SECOND))))
+    assert ended.state == "partial"
+    following = replace(A, key="c", task="shifts_c/scheduled/shift/-1")
+    assert asyncio.run(run(shift(cloud, place, following))).allocation == {"a": 6}
+    # It is told at once, and not only when the first one has come.
+    assert cloud.targets["a"].come[1] - cloud.targets["a"].come[0] < 200
+
+
 def test_a_shift_that_is_gone_holds_nobody_up_for_ever(cloud: Cloud, place: KubernetesPlace) -> None:
     """As of a DAG that was deleted, or of an Airflow that is no more; nobody knows that it has ended."""
     with pytest.raises(Death):
