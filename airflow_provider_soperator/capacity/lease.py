@@ -47,7 +47,12 @@ class JointLease:
 
     def __init__(self, order: ShiftOrder, log: Logger) -> None:
         self.record = ShiftRecord(key=order.key, task=order.task, airflow=order.airflow, session=uuid4().hex[:8])
-        self._log, self._places = log, order.places
+        self._log = log
+        self._moves = ", ".join(f"{name} ({place})" for name, place in order.places.items())
+        # Another Airflow may name another cluster alike; only the id of a node group is the same everywhere.
+        self._places = {
+            name: f"{order.airflow}/{place}" if "/" in place else place for name, place in order.places.items()
+        }
         self._term = max(TERM, timedelta(seconds=3 * order.poll_interval))
         #: The moment of the last look.
         self._now = datetime.now(timezone.utc)
@@ -142,9 +147,8 @@ class JointLease:
 
     def _moving(self, record: ShiftRecord) -> ShiftRecord:
         """The record with what this DAG moves, and the newest of the others."""
-        targets = ", ".join(f"{name} ({place})" for name, place in self._places.items())
         others = {name: what for name, what in record.movers.items() if name != self._me}
-        newest = [*others.items(), (self._me, f"{targets}, on {self._now:%d %b %Y}")][-_MOST_MOVERS:]
+        newest = [*others.items(), (self._me, f"{self._moves}, on {self._now:%d %b %Y}")][-_MOST_MOVERS:]
         return replace(record, movers=dict(newest))
 
     async def begin(self, world: World, now: datetime) -> None:

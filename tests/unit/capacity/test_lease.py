@@ -573,6 +573,29 @@ def test_what_the_shift_sees_itself_is_no_claim_of_others() -> None:
     assert same.lease.counted(world(48, training=(6, 4))).block.free == 16
 
 
+def test_what_another_airflow_names_alike_may_be_another_cluster() -> None:
+    place = KubernetesPlace()
+    claiming(place)
+    staging = Process("tuesday", place.lease("tuesday"), airflow=STAGING, near="slurm-a/worker-[0-7]")
+    assert staging.has_taken(START + MINUTE)
+    assert staging.lease.counted(world(48, near=(0, 0))).block.free == 0
+    at_once(staging.lease.claim(world(32, near=(4, 4)), {"near": 5}))
+    assert sum(staging.lease.record.owed(START + MINUTE).values()) == 24
+
+
+def test_a_node_group_is_the_same_for_each_airflow() -> None:
+    place = KubernetesPlace()
+    here, staging = (
+        Process(key, place.lease(key), airflow=airflow, near="mk8snodegroup-a")
+        for key, airflow in (("monday", HERE), ("tuesday", STAGING))
+    )
+    here.take()
+    at_once(here.lease.claim(world(32, near=(4, 4)), {"near": 6}))
+    at_once(here.lease.give_back())
+    assert staging.has_taken(START + MINUTE)
+    assert staging.lease.counted(world(48, near=(6, 4))).block.free == 16
+
+
 def test_claims_outlive_a_shift_in_between() -> None:
     place = KubernetesPlace()
     claiming(place)
@@ -605,7 +628,7 @@ def test_a_claim_is_written_before_it_counts(place: Place) -> None:
     work.send(None)
     assert mine.lease.record.claims == {}
     at_once(work)
-    assert mine.lease.record.owed(START) == {"slurm-a/worker-[0-7]": 16}
+    assert mine.lease.record.owed(START) == {"0a1b2c/slurm-a/worker-[0-7]": 16}
     # As long as nothing changes, nothing is written.
     written = mine.lease.record
     mine.renew(START + MINUTE)
@@ -618,16 +641,16 @@ def test_a_claim_is_written_before_it_counts(place: Place) -> None:
 @pytest.mark.parametrize(
     ("seen", "left"),
     [
-        pytest.param(Holding(allowed=6, held=4, ready=4), {"slurm-a/worker-[0-7]": 16}, id="both on their way"),
-        pytest.param(Holding(allowed=6, held=5, ready=4), {"slurm-a/worker-[0-7]": 8}, id="one is there, and boots"),
-        pytest.param(Holding(allowed=8, held=4, ready=4), {"slurm-a/worker-[0-7]": 16}, id="two more may come"),
-        pytest.param(Holding(allowed=6, held=6, ready=6), {}, id="both are there"),
-        pytest.param(Holding(allowed=4, held=4, ready=4), {}, id="both were taken back"),
-        pytest.param(Holding(allowed=6, held=4, ready=6), {}, id="an autoscaler may add both"),
+        pytest.param(Holding(allowed=6, held=4, ready=4), 16, id="both on their way"),
+        pytest.param(Holding(allowed=6, held=5, ready=4), 8, id="one is there, and boots"),
+        pytest.param(Holding(allowed=8, held=4, ready=4), 16, id="two more may come"),
+        pytest.param(Holding(allowed=6, held=6, ready=6), 0, id="both are there"),
+        pytest.param(Holding(allowed=4, held=4, ready=4), 0, id="both were taken back"),
+        pytest.param(Holding(allowed=6, held=4, ready=6), 0, id="an autoscaler may add both"),
     ],
 )
 def test_at_the_end_of_a_shift_its_claim_is_for_what_is_still_on_its_way(
-    place: Place, seen: Holding, left: dict[str, int]
+    place: Place, seen: Holding, left: int
 ) -> None:
     mine = Process("monday", place.lease("monday"), near="slurm-a/worker-[0-7]", calm="slurm-a/worker-[8-9]")
     mine.take()
@@ -635,7 +658,8 @@ def test_at_the_end_of_a_shift_its_claim_is_for_what_is_still_on_its_way(
     at_once(mine.lease.claim(before, {"near": 6}))
     mine.renew(START + 30 * MINUTE)
     at_once(mine.lease.keep_claims(replace(before, holdings={**before.holdings, "near": seen})))
-    assert mine.lease.record.owed(START + 44 * MINUTE) == left
+    near = "0a1b2c/slurm-a/worker-[0-7]"
+    assert mine.lease.record.owed(START + 44 * MINUTE) == ({near: left} if left else {})
     assert mine.lease.record.owed(START + 45 * MINUTE) == {}
 
 
@@ -644,9 +668,9 @@ def test_a_claim_of_a_former_shift_on_the_same_target_is_replaced_when_that_is_t
     claiming(place)
     same = Process("tuesday", place.lease("tuesday"), near="slurm-a/worker-[0-7]")
     assert same.has_taken(START + 40 * MINUTE)
-    assert same.lease.record.owed(START + 44 * MINUTE) == {"slurm-a/worker-[0-7]": 16}
+    assert same.lease.record.owed(START + 44 * MINUTE) == {"0a1b2c/slurm-a/worker-[0-7]": 16}
     at_once(same.lease.claim(world(32, near=(4, 4)), {"near": 6}))
-    assert same.lease.record.owed(START + 84 * MINUTE) == {"slurm-a/worker-[0-7]": 16}
+    assert same.lease.record.owed(START + 84 * MINUTE) == {"0a1b2c/slurm-a/worker-[0-7]": 16}
 
 
 # What a plan tells
