@@ -173,10 +173,8 @@ class Shift(OrderedShift):
 
     async def _forward(self, now: datetime) -> ShiftOutcome | None:
         """Observe, and do what is possible now; the outcome, once nothing more is, or the window is over."""
-        stop = await self._heed()
+        stop = await self._why_to_stop(now)
         world, order = await self._see(now), self._order
-        if self._is_over(now):
-            stop = stop or f"the window of the shift was over at {order.ends_at:%d %b %H:%M %Z}"
         if stop:
             return await self._end(world, now, stop)
         has = {name: max(seen.held, seen.allowed) for name, seen in world.holdings.items()}
@@ -207,7 +205,7 @@ class Shift(OrderedShift):
 
     async def _back(self, now: datetime, record: ShiftRecord) -> bool | None:
         """Take a step back: what serves goes only as the place of what went before it is taken."""
-        if stop := await self._heed():
+        if stop := await self._why_to_stop(now):
             raise CapacityError(stop)
         world = await self._see(now)
         goal = world.goal(record.before)
@@ -241,6 +239,13 @@ class Shift(OrderedShift):
             if not donors:
                 await self._lease.mark("released", now)
         return False
+
+    async def _why_to_stop(self, now: datetime) -> str:
+        """Why the shift is to stop where it is, if it is: a person has asked for it, or its window is over."""
+        stop = await self._heed()
+        if self._is_over(now):
+            stop = stop or f"the window of the shift was over at {self._order.ends_at:%d %b %H:%M %Z}"
+        return stop
 
     async def _heed(self) -> str:
         """Put into force what was asked of the shift; returns why the shift is to stop, if it is."""

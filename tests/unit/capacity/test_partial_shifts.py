@@ -158,6 +158,17 @@ def test_a_shift_stops_where_it_is_when_its_window_is_over(cloud: Cloud) -> None
     assert cloud.reservations.known == {}
 
 
+def test_a_rollback_stops_where_it_is_when_its_window_is_over_and_the_next_shift_goes_on(cloud: Cloud) -> None:
+    one_does_not_boot(cloud)
+    cloud.targets["training"].pace = Pace(boot=lambda unit: 5)
+    with pytest.raises(ShiftFailed, match="the rollback failed: the window of the shift was over at 21 Nov 20:00 UTC"):
+        carry(cloud, replace(ALL, stops_at=START + 55 * SECOND))
+    assert cloud.now < 60
+    assert cloud.ready() == {"training": 6, "inference": 2}
+    assert cloud.reservations.known == {}
+    assert carry(cloud, replace(OTHER, desired=NIGHT)).state == "done"
+
+
 def test_an_approval_that_has_ended_is_none(cloud: Cloud) -> None:
     order = replace(ORDER, approved={"goal": DAY, "end": (START - SECOND).isoformat()})
     with pytest.raises(Superseded):
