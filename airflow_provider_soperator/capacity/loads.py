@@ -6,6 +6,7 @@ Each measures its target's need: units, and why so many. A need that cannot be k
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.slurm.hostlist import expand
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.pending_reasons import NODES_DOWN
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
@@ -75,11 +77,15 @@ class QueueLoad:
     def need(self, jobs: Iterable[Job], gpus: int, most: int, now: datetime, nodes: str = "") -> Need:
         """The need by these jobs, with up to ``most`` units of so many GPUs, which are ``nodes`` if these are known."""
         running = waiting = count = 0
-        own, busy = set(expand(nodes)), set[str]()
-        overdue, late, pending = 0, timedelta(0), 0.0
-        for job in jobs:
-            number, has = job.count, job.gpus
+        own, busy, jobs = set(expand(nodes)), set[str](), list(jobs)
+        overdue, late, pending, least = 0, timedelta(0), 0.0, self.min_work.total_seconds()
+        # Slurm gives an array's own limit as the reason only once as many elements run: before, all seem to be helped.
+        room = defaultdict[JobId, float](lambda: math.inf)
+        room.update({job.id.whole: limit for job in jobs if (limit := job.id.limit) is not None})
+        for job in sorted(jobs, key=lambda job: job.state.is_pending):
+            number, has = int(min(job.count, max(0, room[job.id.whole]))), job.gpus
             if not job.state.is_pending:
+                room[job.id.whole] -= 1
                 on = expand(job.nodelist) if has else []
                 # Static nodes of the same partition are no units, and none of theirs is of use.
                 mine = own.intersection(on) if own else set(on)
@@ -88,18 +94,20 @@ class QueueLoad:
                 continue
             waited = now - job.submitted if job.submitted else timedelta(0)
             is_helped = not job.is_held and job.reason.split(",")[0] in _NODES_HELP and has <= most * gpus
-            if not is_helped or waited < self.min_wait:
+            if not is_helped or waited < self.min_wait or not number:
                 continue
+            room[job.id.whole] -= number
             count, waiting, late = count + number, waiting + number * has, max(late, waited)
-            # A job without a limit is worth a unit.
-            limit = job.time_limit if isinstance(job.time_limit, timedelta) else self.min_work
-            # In seconds: a year for each of a hundred thousand elements is more than a timedelta can be.
-            pending += number * has * limit.total_seconds()
+            # A job without a limit is worth a unit. In seconds: a year for each of a hundred thousand elements is more
+            # than a timedelta can be.
+            each = job.time_limit.total_seconds() if isinstance(job.time_limit, timedelta) else least
+            # Elements that their array holds back keep the units of the others busy.
+            pending += has * min(job.count * each, number * max(each, least))
             overdue += number * has * (waited >= self.max_wait)
         used = f"jobs use {running} GPUs of {counted(len(busy), 'nodes')}"
         if not count:
             return Need(len(busy), f"{used}, and none waits")
-        work = gpus * self.min_work.total_seconds()
+        work = gpus * least
         worth = int(pending / work) if work else math.ceil(waiting / gpus)
         more = min(math.ceil(waiting / gpus), max(worth, math.ceil(overdue / gpus)))
         hours, minutes = pending / 3600, late / timedelta(minutes=1)

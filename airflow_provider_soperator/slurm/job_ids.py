@@ -95,6 +95,16 @@ class JobId:
         """The id to requeue: of a heterogeneous job Slurm takes no single part."""
         return replace(self, part=None)
 
+    @property
+    def limit(self) -> int | None:
+        """The number of elements of the array that may run at once, if this id is of pending ones and has it.
+
+        >>> JobId.parse("123_[1-3,7%2]").limit, JobId.parse("123_[1-3,7]").limit
+        (2, None)
+        """
+        limit = self.elements.partition("%")[2]
+        return int(limit) if limit else None
+
     def indices(self) -> Iterator[int]:
         """The indices of the array elements that this id covers; none without an array."""
         if self.element is not None:

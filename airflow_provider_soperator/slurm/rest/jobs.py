@@ -132,8 +132,7 @@ def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
         all_of_it = {JobId.parse(one["job_id"]).element for one in data["jobs"]}
         apart = {calls.number(one["array_task_id"]) for one in found if calls.number(one["array_job_id"]) == array}
         waiting = [element for element in all_of_it - apart if element is not None]
-        limit = written.partition("%")[2]
-        elements[array] = array_text(waiting, int(limit) if limit else None)
+        elements[array] = array_text(waiting, JobId(array, elements=written).limit)
     return elements
 
 

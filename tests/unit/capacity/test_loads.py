@@ -89,6 +89,19 @@ def test_elements_of_an_array_count_each() -> None:
     assert need(*[array] * 500) == 500_000
 
 
+def test_elements_that_their_array_holds_back_need_nothing() -> None:
+    runs = [job("RUNNING", id=JobId.parse(f"7_{element}"), nodelist=f"w{element}") for element in range(2)]
+    held_back = job(id=JobId.parse("7_[2-99%2]"))
+    assert [need(held_back, *runs[:number]) for number in range(3)] == [2, 2, 2]
+    # Elements that were requeued are entries of their own, and of another array as many count as before.
+    assert need(job(id=JobId.parse("7_0")), held_back, job(id=JobId.parse("8_[0-1]"))) == 4
+    assert need(job(id=JobId.parse("7_0"), reason="JobHeldUser"), held_back) == 2
+    found = QUEUE.need([job(waited=10 * HOUR, id=JobId.parse("7_[2-99%2]")), *runs, job()], 8, 8, NOW)
+    assert (found.units, found.because.partition(", and ")[2]) == (3, "1 job with up to 8.0 GPU-hours wait, for 60 min")
+    # One after the other they are worth a unit, and no more.
+    assert [need(job(id=JobId.parse(f"7_[0-{last}%1]"), limit=10 * MINUTE)) for last in (4, 5, 99)] == [0, 1, 1]
+
+
 class Metrics:
     """Clients that have values of metrics, and no Slurm."""
 
