@@ -59,8 +59,9 @@ _FIELDS = {
         title="Steer",
         section=_STEERING_OF,
         description=(
-            "stop: where it is; force: end the jobs that are in the way; leave out: leave nodes as they are; extend: "
-            "put off its end. Such a run moves nothing itself; leave the fields of the other section empty."
+            "stop: where it is, and the next run powers up again what powers down by then; force: end the jobs that "
+            "are in the way; leave out: leave nodes as they are; extend: put off its end. Such a run moves nothing "
+            "itself; leave the fields of the other section empty."
         ),
     ),
     _NODES: _text("Nodes", "For leave out, such as worker-[3-5].", section=_STEERING_OF),

@@ -30,7 +30,8 @@ class SteerShiftOperator(StrictOperator):
     does not know of it. The task fails if no shift of this Airflow is at work on the block.
 
     :param block: id of the capacity block
-    :param action: ``"stop"``: stop where it is; ``"force"``: end the jobs that are still in the way, as with
+    :param action: ``"stop"``: stop where it is, but nodes that were told to power down still do, and the next run of
+        its schedule powers them up again; ``"force"``: end the jobs that are still in the way, as with
         ``mode="force"``; ``"leave_out"``: leave ``nodes`` as they are; ``"extend"``: put off its end by ``extend_by``;
         empty: nothing
     :param nodes: with ``action="leave_out"``: the nodes, as a hostlist
