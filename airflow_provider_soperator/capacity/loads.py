@@ -92,7 +92,7 @@ class QueueLoad:
                 running += has * len(mine) // max(1, len(on))
                 busy |= mine
                 continue
-            waited = now - job.submitted if job.submitted else timedelta(0)
+            waited = job.waited(now)
             is_helped = not job.is_held and job.reason.split(",")[0] in _NODES_HELP and has <= most * gpus
             if not is_helped or waited < self.min_wait or not number:
                 continue

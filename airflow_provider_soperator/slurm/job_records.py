@@ -61,6 +61,8 @@ class JobRecord:
     #: The nodes it has, as a hostlist.
     nodelist: str = ""
     submitted: datetime | None = None
+    #: Since when it may start, by its dependencies and its time to begin, which may be ahead; None while it depends.
+    eligible: datetime | None = None
     #: When it started; for a pending job when Slurm expects it to.
     started: datetime | None = None
     time_limit: Duration = NoDuration.UNKNOWN
@@ -102,6 +104,14 @@ class Job(JobRecord):
     def count(self) -> int:
         """The number of jobs that it is: pending elements of an array are one entry of the queue."""
         return max(1, sum(1 for _ in self.id.indices()))
+
+    def waited(self, now: datetime) -> timedelta:
+        """The time that it has waited, or did wait before it started, since it could start as far as that is known."""
+        since = self.eligible or self.submitted
+        # The start of a pending job is an estimate.
+        until = self.started if self.started and not self.state.is_pending else now
+        # The cluster's clock may differ.
+        return max(until - since, timedelta(0)) if since else timedelta(0)
 
     @property
     def output(self) -> str:
@@ -149,7 +159,6 @@ class AccountingJob(JobRecord):
     Before 25.11 ``sacct`` takes 128 off an exit code: what the queue has as 137:0 is 9:0 here. Ask the queue first.
     """
 
-    eligible: datetime | None = None
     ended: datetime | None = None
     elapsed: timedelta | None = None
     #: The command line that submitted it.

@@ -74,7 +74,7 @@ class QueueFilter:
                 return False
         if self.name and not fnmatch.fnmatchcase(job.name, self.name):
             return False
-        return self.waited is None or _waited(job, now) >= self.waited
+        return self.waited is None or job.waited(now) >= self.waited
 
     def picked(self, jobs: Iterable[Job], now: datetime) -> list[Job]:
         return [job for job in jobs if self.admits(job, now)]
@@ -104,11 +104,3 @@ class Lasting:
     def look(self, is_so: bool, now: datetime) -> bool:
         self.since = (self.since or now) if is_so else None
         return self.since is not None and now - self.since >= self._enough
-
-
-def _waited(job: Job, now: datetime) -> timedelta:
-    if job.submitted is None:
-        return timedelta(0)
-    # The start of a pending job is an estimate.
-    until = job.started if job.started and not job.state.is_pending else now
-    return until - job.submitted

@@ -174,8 +174,7 @@ def _waits(queued: Iterable[tuple[str, Job, JobLoad]], now: datetime) -> WaitTim
     waited: list[float] = []
     for state, job, load in queued:
         if state == PENDING and job.submitted and not job.is_held and job.reason not in _BY_CHOICE:
-            # The cluster's clock may differ.
-            waited += [max(0.0, (now - job.submitted).total_seconds())] * load.jobs
+            waited += [job.waited(now).total_seconds()] * load.jobs
     if not waited:
         return WaitTimes()
     waited.sort()

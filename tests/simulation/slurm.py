@@ -421,6 +421,7 @@ class Cluster:
             "State": part.state,
             "Reason": part.reason,
             "SubmitTime": self._epoch(job.submitted),
+            "EligibleTime": self._epoch(job.submitted),
             "StartTime": self._epoch(part.started),
             "EndTime": self._epoch(part.ended),
             "TimeLimit": "a fortnight" if self.habits.odd_rows else "1:00:00",

@@ -42,6 +42,7 @@ _COLUMNS: commands.Columns = {
     "nodelist": ("NodeList", notations.clean),
     "batch_host": ("BatchHost", notations.clean),
     "submitted": ("SubmitTime", notations.parse_time),
+    "eligible": ("EligibleTime", notations.parse_time),
     "started": ("StartTime", notations.parse_time),
     "ends": ("EndTime", notations.parse_time),
     "time_limit": ("TimeLimit", notations.parse_duration),

@@ -166,6 +166,7 @@ def _job(said: Json, elements: Mapping[int, str], now: datetime) -> Job:
         nodelist=notations.clean(said["nodes"]),
         batch_host=notations.clean(said["batch_host"]),
         submitted=calls.moment(said["submit_time"]),
+        eligible=calls.moment(said["eligible_time"]),
         started=calls.moment(said["start_time"]),
         ends=_ends(said, now),
         time_limit=calls.time_limit(said["time_limit"]),

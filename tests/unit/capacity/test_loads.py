@@ -81,6 +81,14 @@ def test_a_short_job_is_not_left_waiting_for_ever() -> None:
     assert need(job(**short, waited=2 * HOUR)) == 1
 
 
+def test_a_job_that_depended_on_another_waits_since_it_may_start() -> None:
+    freed = {"gpus": 8, "waited": 9 * HOUR, "limit": MINUTE}
+    assert [need(job(**freed, eligible=NOW - ago)) for ago in (MINUTE, HOUR, 2 * HOUR)] == [0, 0, 1]
+    assert need(job(**freed | {"limit": HOUR}, eligible=NOW - 4 * MINUTE)) == 0
+    # As the cluster has it, whose clock may be ahead.
+    assert need(job(**freed, eligible=NOW + MINUTE)) == 0
+
+
 def test_elements_of_an_array_count_each() -> None:
     assert need(job(id=JobId.parse("7_[0-9]"), gpus=1, limit=8 * HOUR)) == 2
     assert need(*[job(id=JobId.parse("7_[0-5]"), gpus=1, limit=80 * MINUTE)]) == 1

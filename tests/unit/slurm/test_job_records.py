@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -50,6 +50,17 @@ def test_holds_by_hand_and_by_state() -> None:
     assert Job(id=JobId(1), state=JobState.parse("PENDING"), reason="JobHeldUser").is_held
     assert Job(id=JobId(1), state=JobState.parse("REQUEUE_HOLD")).is_held
     assert not Job(id=JobId(1), state=JobState.parse("PENDING"), reason="Resources").is_held
+
+
+def test_a_job_waits_since_it_may_start_and_not_since_it_was_submitted() -> None:
+    now, hour = datetime(2026, 11, 22, 12, tzinfo=timezone.utc), timedelta(hours=1)
+    job = Job(id=JobId(1), state=JobState.parse("PENDING"), submitted=now - 9 * hour)
+    assert (job.waited(now), replace(job, submitted=None).waited(now)) == (9 * hour, timedelta(0))
+    freed = replace(job, eligible=now - 2 * hour, started=now + hour)
+    assert freed.waited(now) == 2 * hour
+    assert replace(freed, state=JobState.parse("RUNNING"), started=now - hour).waited(now) == hour
+    # Its time to begin may be ahead, and so may the cluster's clock.
+    assert replace(job, eligible=now + hour).waited(now) == timedelta(0)
 
 
 def test_who_may_change_nodes() -> None:

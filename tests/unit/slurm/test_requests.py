@@ -108,6 +108,7 @@ def test_jobs_are_read() -> None:
                 "State": "PENDING",
                 "Reason": "Resources",
                 "SubmitTime": "1795255200",
+                "EligibleTime": "1795258800",
                 "StartTime": "N/A",
                 "TimeLimit": "UNLIMITED",
                 "RestartCnt": "2",
@@ -115,11 +116,12 @@ def test_jobs_are_read() -> None:
             },
         )
     )
-    assert (job.id, job.name, job.reason, job.submitted, job.started) == (
+    assert (job.id, job.name, job.reason, job.submitted, job.eligible, job.started) == (
         parse("7_[1-3%2]"),
         "a|b\n~c",
         "Resources",
         NOW,
+        NOW + timedelta(hours=1),
         None,
     )
     assert job.time_limit is NoDuration.UNLIMITED
