@@ -180,7 +180,7 @@ def _at_work(shift: ShiftAtWork) -> ShiftSeen | None:
         dag_id=dag_id,
         path=path_of(dag_id, run_id, task_id, int(index)),
         said=told.get("text") or f"its task is {state}",
-        ends_at=shift.ends_at,
+        ends_at=shift.ends_after(_readable(shift.commands) or ()),
         jobs_in_the_way=tuple(str(job["id"]) for job in told.get("jobs_in_the_way", ())),
     )
 

@@ -102,6 +102,7 @@ class ShiftAtWork(Plain):
     task: str
     #: The nodes of each target that can choose among them, as hostlists.
     nodes: Mapping[str, str] = field(default_factory=dict)
+    #: When it ends at the latest, before anything was asked of it.
     ends_at: datetime | None = None
     #: The next handover of its schedule.
     handover: datetime | None = None
@@ -147,6 +148,10 @@ class ShiftAtWork(Plain):
         said: dict[str, Any] = kept(_steering(self.block), {})
         return tuple(map(SteeringCommand.read, said["commands"])) if said.get("shift") == self.id else ()
 
+    def ends_after(self, commands: Iterable[SteeringCommand]) -> datetime | None:
+        """When it ends at the latest, after all that was asked of it."""
+        return self.ends_at and self.ends_at + sum((one.extend_by for one in commands), timedelta(0))
+
     def give(self, command: SteeringCommand) -> None:
         """Add a command, which the shift heeds at its next poll, unless its task has given it."""
         given = self.commands()
@@ -164,12 +169,11 @@ class ShiftAtWork(Plain):
         if command.action == "force" and not self.may_end_jobs:
             said = "this shift was approved without the end of any job"
             raise CapacityMistake(said, 'let a plan with mode="force" be approved')
-        if command.action == "extend" and self.ends_at and self.handover:
-            end = self.ends_at + command.extend_by + sum((one.extend_by for one in given), timedelta(0))
-            if end > self.handover:
-                when = f"at {end:%d %b %H:%M %Z}, after the next handover at {self.handover:%d %b %H:%M %Z}"
-                remedy = "extend it by less, or override the schedule: trigger the DAG with sizes and until"
-                raise CapacityMistake(f"the shift would end {when}", remedy)
+        end = self.ends_after((*given, command)) if command.action == "extend" else None
+        if end and self.handover and end > self.handover:
+            when = f"at {end:%d %b %H:%M %Z}, after the next handover at {self.handover:%d %b %H:%M %Z}"
+            remedy = "extend it by less, or override the schedule: trigger the DAG with sizes and until"
+            raise CapacityMistake(f"the shift would end {when}", remedy)
 
 
 def no_shift(block: str, last: ShiftAtWork | None) -> CapacityMistake:

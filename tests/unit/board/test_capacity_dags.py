@@ -16,7 +16,7 @@ from airflow_provider_soperator.capacity.demand import Decision, Demand, keep_de
 from airflow_provider_soperator.capacity.loads import QueueLoad
 from airflow_provider_soperator.capacity.overrides import Override
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
-from airflow_provider_soperator.capacity.steering import ShiftAtWork
+from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCommand
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.operators.capacity_dag import capacity_dag
@@ -128,6 +128,10 @@ class _Session:
     def execute(self, query: Any) -> _Session:
         return self
 
+    def scalar(self, query: Any) -> str | None:
+        """The state of a task, which has told nothing of its shift yet."""
+        return "deferred" if query.column_descriptions[0]["name"] == "state" else None
+
     def all(self) -> list[tuple[str, bool]]:
         return [("newer", False), ("gpu_shifts", False)]
 
@@ -144,3 +148,24 @@ def test_a_dag_that_another_version_has_stored_hides_no_other(monkeypatch: pytes
     monkeypatch.setattr(capacity_dags, "_last_shift", lambda session, dag_id: None)
     monkeypatch.setattr(capacity_dags, "_with_variables", lambda dag: dag)
     assert [dag.dag_id for dag in capacity_dags.capacity_dags("c")] == ["gpu_shifts"]
+
+
+def test_a_shift_that_was_extended_ends_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, kept = datetime(2026, 11, 28, 9, tzinfo=timezone.utc), dict[str, str]()
+    monkeypatch.setattr("airflow.utils.session.create_session", _Session)
+    monkeypatch.setattr(Variable, "get", lambda key, default=None: kept.get(key, default))
+    monkeypatch.setattr(Variable, "set", kept.__setitem__)
+    shift = ShiftAtWork(id="1", key="k", block="block-1", task="gpu_shifts/r/shift/-1", ends_at=end)
+
+    def ends_at() -> datetime | None:
+        seen = capacity_dags._at_work(shift)
+        assert seen is not None
+        return seen.ends_at
+
+    assert ends_at() == end
+    for minutes in (30, 45):
+        shift.give(SteeringCommand(action="extend", at=end, extend_by=timedelta(minutes=minutes)))
+    assert ends_at() == end + timedelta(minutes=75)
+    # As the shift itself, which heeds nothing of what it cannot read.
+    kept["soperator_steering_block-1"] = '{"shift": "1", "commands": "edited by hand"}'
+    assert ends_at() == end
