@@ -18,7 +18,7 @@ from airflow_provider_soperator.slurm.files import RemoveFiles
 from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
 from airflow_provider_soperator.slurm.requests import DeleteReservation, Request, Undrain
 
-#: The DAG of a shift, at the end of what it says about itself.
+#: The DAG of a shift, or of a task that scales a target, at the end of what it says about itself.
 _DAG = re.compile(r"\(([\w.-]+)\)$")
 
 
@@ -99,7 +99,7 @@ class LeftOver:
         if known[dag]:
             return OwnersNeed("yes", f"A run of the DAG {dag} is under way, and may need it.")
         if self.owner.startswith("capacity/"):
-            return OwnersNeed("yes", "A schedule of capacity keeps nodes drained between its runs.")
+            return OwnersNeed("yes", f"The DAG {dag} moves capacity, and keeps nodes drained between its runs.")
         return OwnersNeed("no", f"No run of the DAG {dag} is under way.")
 
 

@@ -38,7 +38,9 @@ class TargetScaling(Work[Session]):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Session]:
-        purpose = SessionContext(block=self.block or "", key=self.key, why=f"Airflow: {self.key}")
+        dag_id, _, task = self.key.partition("/")
+        # What is left says at its end whose it is, as that of a shift does.
+        purpose = SessionContext(block=self.block or "", key=self.key, why=f"Airflow: {task} ({dag_id})")
         async with self.target.open(purpose, ShiftClients(), self._log) as session:
             yield session
 

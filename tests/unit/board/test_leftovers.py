@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_soperator.board.leftovers import left_overs
 from airflow_provider_soperator.board.picture import Picture, without_tasks
+from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.files import RemoveFiles
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
+from airflow_provider_soperator.work.targets import TargetScaling
 from tests.unit.board.test_wall import node
 
 SINCE = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
@@ -39,6 +46,30 @@ def test_the_user_who_has_drained_a_node_by_hand_is_not_taken_for_a_dag() -> Non
     reasons = ("airflow:cluster: new driver (ann)", "airflow:capacity/b-1: night (gpu_shifts)")
     nodes = [node(f"worker-{number}", "IDLE+DRAIN", reason=reason) for number, reason in enumerate(reasons)]
     assert [one.dag_id for one in left_overs(picture(nodes=tuple(nodes)))] == ["cluster", "gpu_shifts"]
+
+
+class Opened:
+    """A target that keeps for what it is opened."""
+
+    @asynccontextmanager
+    async def open(self, purpose: SessionContext, clients: Any, log: Any) -> AsyncIterator[None]:
+        self.purpose = purpose
+        yield
+
+
+def test_what_a_task_has_scaled_is_of_its_dag() -> None:
+    async def opened(target: Any) -> SessionContext:
+        where = {"block": "b-1", "nebius_conn_id": "n", "key": "nights/manual__1/scale/-1"}
+        work = TargetScaling(target=target, units=2, mode="asap", since=SINCE, deadline=SINCE, **where)
+        async with work.begin(logging.getLogger(__name__)).open():
+            return target.purpose
+
+    reason = str(DrainReason("capacity/b-1", asyncio.run(opened(Opened())).why))
+    [drain] = left_overs(picture(nodes=(node("worker-1", "IDLE+DRAIN", reason=reason),)))
+    assert (drain.dag_id, drain.why) == ("nights", "Airflow: manual__1/scale/-1 (nights)")
+    said = "The DAG nights moves capacity, and keeps nodes drained between its runs."
+    assert drain.need({"nights": False}) == ("yes", said)
+    assert drain.need({"nights": True}).said == "A run of the DAG nights is under way, and may need it."
 
 
 def test_an_old_file_is_left_over_if_no_job_in_the_queue_is_of_its_call() -> None:
