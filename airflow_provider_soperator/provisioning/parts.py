@@ -137,7 +137,7 @@ class NodeSet:
     gpu_cluster: str | None = field(default=None, kw_only=True)
     #: False: there are always ``size`` machines.
     autoscaling: Switch | None = field(default=None, kw_only=True)
-    #: The lower bound of the number of machines; "all", the recipe's default, keeps ``size`` machines.
+    #: The lower bound of the number of machines; "all" keeps ``size`` machines, as static nodes do without it.
     min_size: Number | Literal["all"] | None = field(default=None, kw_only=True)
     ephemeral: Switch = field(default=False, kw_only=True)
     #: Number of ephemeral nodes that are on at first.
@@ -229,10 +229,19 @@ class NodeSet:
         return preset.gpus if preset else 0
 
     @property
+    def keeps_by_default(self) -> bool:
+        """True if static nodes have all their machines, as no other minimum was set: of the rest, any may go."""
+        return self.min_size is None and self.ephemeral is False and self.autoscaling is not False
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about combinations that are allowed, but rarely intended."""
-        # For the recipe no minimum is that of all.
-        keeps = self.autoscaling is False or self.min_size in (None, "all", self.size)
+        keeps = self.autoscaling is False or self.min_size in ("all", self.size) or self.keeps_by_default
+        if self.ephemeral is True and self.min_size is None and not keeps:
+            return (
+                f"node set {self.name}: its nodes are ephemeral, but for its machines that depends on the recipe: in "
+                "an older one the machines stay and hold their GPUs when Slurm powers nodes down. Set min_size=0",
+            )
         if self.ephemeral is True and keeps:
             return (
                 f"node set {self.name}: its nodes are ephemeral, but its machines are not: when Slurm powers nodes "

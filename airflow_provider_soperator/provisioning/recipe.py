@@ -277,6 +277,7 @@ def variables(spec: ClusterSpec, known: Mapping[str, Any] | None = None) -> Vari
     ``known`` are the variables of the recipe with their fields, if they could be read.
     """
     known = known or {}
+    workers = known.get("slurm_nodeset_workers")
     if known and (missing := [name for name in ITS_OWN if name not in known]):
         raise SpecMistake(
             f"this recipe is not for Soperator clusters, or very old: it has no variable {missing[0]}; use the folder "
@@ -291,7 +292,7 @@ def variables(spec: ClusterSpec, known: Mapping[str, Any] | None = None) -> Vari
         vpc_subnet_id=spec.subnet,
         production=spec.production,
         k8s_version=spec.k8s_version,
-        slurm_nodeset_workers=[_had(_workers(one), known.get("slurm_nodeset_workers")) for one in spec.nodesets],
+        slurm_nodeset_workers=[_had(_workers(one, workers), workers) for one in spec.nodesets],
         slurm_nodeset_system=_service(spec.system),
         slurm_nodeset_controller=_service(spec.controller, size=1),
         slurm_nodeset_login=_service(spec.login, size=1),
@@ -322,7 +323,7 @@ def variables(spec: ClusterSpec, known: Mapping[str, Any] | None = None) -> Vari
     return _merged(rendered, spec.extra, "the description of the cluster")
 
 
-def _workers(one: NodeSet) -> Variables:
+def _workers(one: NodeSet, known: Collection[str] | None) -> Variables:
     always = {name: _DEFAULTS[name] for name in ("node_local_image_disk", "node_local_jail_submounts")}
     if one.platform == RACKED:
         always["nvlink"] = {"enabled": True}
@@ -343,9 +344,10 @@ def _workers(one: NodeSet) -> Variables:
         max_pods=one.max_pods,
         local_nvme={"enabled": True, **_renamed(one.local_nvme)} if one.local_nvme else None,
     )
-    if one.min_size == "all":
-        # The recipe's word for it.
-        rendered["autoscaling"] = {"enabled": True, "min_size": None}
+    is_to_keep = one.keeps_by_default and "autoscaling" not in one.extra and (known is None or "autoscaling" in known)
+    if one.min_size == "all" or is_to_keep:
+        # As a number: the recipe's default is 0, and Terraform takes null for that.
+        rendered["autoscaling"] = {"enabled": True, "min_size": one.size}
     return {**always, **_merged(rendered, one.extra, f"node set {one.name}")}
 
 

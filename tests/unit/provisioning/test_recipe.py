@@ -36,6 +36,7 @@ def test_only_what_was_said() -> None:
             {
                 "name": "worker",
                 "size": 2,
+                "autoscaling": {"enabled": True, "min_size": 2},
                 "resource": GPU,
                 "boot_disk": {"type": "NETWORK_SSD", "size_gibibytes": 512, "block_size_kibibytes": 4},
                 "node_local_image_disk": {"enabled": False},
@@ -122,9 +123,29 @@ def test_the_rest_of_a_cluster() -> None:
     assert found["telemetry_enabled"] is False
 
 
-def test_min_size_all_is_the_recipe_s_null() -> None:
-    (found,) = variables(cluster(nodesets=(workers(min_size="all"),)))["slurm_nodeset_workers"]
-    assert found["autoscaling"] == {"enabled": True, "min_size": None}
+@pytest.mark.parametrize("keeps", [{"min_size": "all"}, {"min_size": "all", "ephemeral": True}, {}])
+def test_all_machines_are_kept_by_number_as_the_recipe_has_another_default(keeps: dict[str, Any]) -> None:
+    (found,) = variables(cluster(nodesets=(workers(**keeps),)))["slurm_nodeset_workers"]
+    assert found["autoscaling"] == {"enabled": True, "min_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ({"ephemeral": True}, None),
+        ({"autoscaling": False}, {"enabled": False}),
+        ({"extra": {"autoscaling": {"enabled": True}}}, {"enabled": True}),
+    ],
+)
+def test_no_machines_are_kept_for_what_has_its_own_rule(said: dict[str, Any], sent: dict[str, Any] | None) -> None:
+    (found,) = variables(cluster(nodesets=(workers(**said),)))["slurm_nodeset_workers"]
+    assert found.get("autoscaling") == sent
+
+
+def test_a_recipe_without_autoscaling_is_not_asked_for_it() -> None:
+    known = {**dict.fromkeys(ITS_OWN), "slurm_nodeset_workers": {"name": None, "size": None}}
+    (found,) = variables(cluster(), known)["slurm_nodeset_workers"]
+    assert "autoscaling" not in found
 
 
 def test_an_older_recipe_gets_its_own_names() -> None:

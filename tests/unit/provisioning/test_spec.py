@@ -118,6 +118,7 @@ def test_blocks_are_never_left_for_what_can_be_bought() -> None:
 def test_machines_that_stay_behind_ephemeral_nodes_are_warned_of(keeps: dict[str, Any]) -> None:
     (warning,) = cluster(nodesets=(workers(ephemeral=True, **keeps),)).warnings
     assert "the machines stay and hold their GPUs" in warning
+    assert ("depends on the recipe" in warning) is (not keeps)
     assert cluster(nodesets=(workers(ephemeral=True, min_size=0),)).warnings == ()
     assert cluster(nodesets=(workers(**keeps),)).warnings == ()
     assert "may be scaled down to 1" in cluster(nodesets=(workers(min_size=1),)).warnings[0]
