@@ -48,8 +48,8 @@ _KUBERNETES, _NODE_GROUP = "nebius_mk8s_v1_cluster", "nebius_mk8s_v1_node_group"
 _HOLD_DATA = ("nebius_compute_v1_filesystem", "nebius_compute_v1_disk", "nebius_storage_v1_bucket")
 #: By releases of Helm, Soperator is installed: before the first of them is finished, no cluster can be in use.
 _RELEASE = "helm_release"
-#: The end of the name of the setting by which one of them has the release of Soperator.
-_SOPERATOR = "soperator_version"
+#: The end of the name of the chart whose version is the release of Soperator; in older recipes, of a chart's setting.
+_BOOTSTRAP, _SOPERATOR = "soperator-fluxcd-bootstrap", "soperator_version"
 
 
 class RecipeProvisioner(Provisioner):
@@ -207,6 +207,8 @@ def other_releases(plan: TerraformPlan) -> Iterator[tuple[ResourceChange, str, s
 
 
 def _soperator(helm: Mapping[str, Any]) -> str:
+    if str(helm.get("chart") or "").endswith(_BOOTSTRAP):
+        return str(helm.get("version") or "")
     said = (setting for setting in helm.get("set") or () if setting["name"].endswith(_SOPERATOR))
     return next((str(setting.get("value") or "") for setting in said), "")
 

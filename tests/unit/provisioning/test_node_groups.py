@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -84,12 +85,19 @@ def test_what_is_not(before: dict[str, Any], after: dict[str, Any]) -> None:
     refuse_lost_nodes(update(before, after), [])
 
 
-def of_release(release: str) -> dict[str, Any]:
+def of_git(release: str) -> dict[str, Any]:
     name = "kustomization.spec.postBuild.substitute.soperator_version"
-    return {"set": [{"name": "kustomization.spec.prune", "value": "true"}, {"name": name, "value": release}]}
+    flux = {"chart": "flux2-sync", "version": "1.8.2"}
+    return {**flux, "set": [{"name": "kustomization.spec.prune", "value": "true"}, {"name": name, "value": release}]}
 
 
-def test_an_older_release_is_refused_and_a_newer_one_is_told() -> None:
+def of_bootstrap(release: str) -> dict[str, Any]:
+    registry = {"name": "helmRepository.url", "value": "oci://cr.nebius.cloud/soperator"}
+    return {"chart": "helm-soperator-fluxcd-bootstrap", "version": release, "set": [registry]}
+
+
+@pytest.mark.parametrize("of_release", [of_git, of_bootstrap], ids=["git", "chart"])
+def test_an_older_release_is_refused_and_a_newer_one_is_told(of_release: Callable[[str], dict[str, Any]]) -> None:
     back = update(of_release("5.0.0"), of_release("4.1.12"), "helm_release")
     with pytest.raises(SpecMistake, match=r"Soperator would go back from 5\.0\.0 to 4\.1\.12: set operator_version"):
         refuse_older_release(back, [])
@@ -98,3 +106,5 @@ def test_an_older_release_is_refused_and_a_newer_one_is_told() -> None:
     refuse_older_release(newer, [])
     assert [pair for _, *pair in other_releases(newer)] == [["4.1.7", "4.1.12-1"]]
     assert not [*other_releases(update({}, of_release("4.1.7"), "helm_release"))]
+    values = {"chart": "raw", "version": "2.0.1"}
+    assert not [*other_releases(update(values, {**values, "version": "2.0.0"}, "helm_release"))]
