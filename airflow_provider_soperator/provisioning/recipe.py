@@ -11,10 +11,12 @@ from airflow_provider_soperator.provisioning.parts import RACKED, Filesystem, No
 from airflow_provider_soperator.provisioning.provisioner import OUTPUT, Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.recipe_needs import RecipeNeeds
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
-from airflow_provider_soperator.terraform.failures import UNPREPARED
+from airflow_provider_soperator.terraform.failures import UNPREPARED, TerraformError
 from airflow_provider_soperator.terraform.plan import ResourceChange, TerraformPlan
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow_provider_soperator.logger import Logger
     from airflow_provider_soperator.terraform.workspace import Workspace
 
@@ -139,10 +141,17 @@ class RecipeProvisioner(Provisioner):
         refuse_older_release(self._plan, allowed)
 
     def apply(self, owner: str) -> str:
-        note, begun = self._workspace.folder / _NOTE, f"{owner}\n{self._digest}"
-        note.write_text(begun)
-        done = str(self._workspace.apply(self._plan))
-        note.write_text(begun + _DONE)
+        before, begun = self._noted, f"{owner}\n{self._digest}"
+        # Before the apply, during which the process may die.
+        self._note.write_text(begun)
+        try:
+            done = str(self._workspace.apply(self._plan))
+        except TerraformError:
+            if not self._workspace.has_begun:
+                # Another may have worked in the state meanwhile: the next try is checked like a first one.
+                self._note.write_text(before)
+            raise
+        self._note.write_text(begun + _DONE)
         return done
 
     def interrupt(self) -> str:
@@ -167,10 +176,17 @@ class RecipeProvisioner(Provisioner):
         )
 
     def is_begun_by(self, owner: str) -> bool:
-        note = self._workspace.folder / _NOTE
-        said, begun = note.read_text() if note.exists() else "", f"{owner}\n{self._digest}"
+        said, begun = self._noted, f"{owner}\n{self._digest}"
         # What changes after a success is nothing that was left of it.
         return said == begun or (said == begun + _DONE and not self._changes)
+
+    @property
+    def _note(self) -> Path:
+        return self._workspace.folder / _NOTE
+
+    @property
+    def _noted(self) -> str:
+        return self._note.read_text() if self._note.exists() else ""
 
     @property
     def _digest(self) -> str:

@@ -68,6 +68,8 @@ class Workspace:
     recipe_digest: str = field(default="", init=False)
     _recipe: RootModule | None = field(default=None, init=False)
     _following: Run | None = field(default=None, init=False)
+    #: The last run that this process has started.
+    _own: Run | None = field(default=None, init=False)
     _is_interrupted: bool = field(default=False, init=False)
 
     def __enter__(self) -> Workspace:
@@ -179,6 +181,11 @@ class Workspace:
         self.log.info("Apply complete: %s.", applied)
         return applied
 
+    @property
+    def has_begun(self) -> bool:
+        """True if an apply of this process has come to a step of its plan, and not failed for a lock or before."""
+        return self._own is not None and self._own.record.kind == "apply" and self._own.progress.last_sign > 0
+
     def outputs(self) -> dict[str, Any]:
         """The recipe's outputs. Sensitive ones are masked in logs from here on."""
         said = self.terraform.document("output", "-json", cwd=self.root)
@@ -264,9 +271,10 @@ class Workspace:
         """Run plan or apply to its end. A lock of the state that others hold is waited for by Terraform itself."""
         seconds = 0.0
         while True:
-            outcome = self._follow(self._start(kind, arguments, seconds, variables))
+            self._own = self._start(kind, arguments, seconds, variables)
+            self._follow(self._own)
             try:
-                return self._checked(outcome)
+                return self._checked(self._own)
             except TerraformError as error:
                 if error.cause is not STATE_LOCKED:
                     raise

@@ -19,7 +19,7 @@ from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme,
 from airflow_provider_soperator.provisioning.provisioner import Reached
 from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvisioner, variables
 from airflow_provider_soperator.provisioning.spec import Connections
-from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED, TERRAFORM_FAILED
+from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED, STATE_LOCKED, TERRAFORM_FAILED, Cause
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 from airflow_provider_soperator.terraform.runs import Terraform
 from airflow_provider_soperator.terraform.sources import Source
@@ -251,11 +251,15 @@ def test_a_try_goes_on_with_what_an_earlier_one_has_begun_and_not_with_anything_
         provisioner._workspace.folder = tmp_path
         return provisioner
 
-    def fail(provisioner: RecipeProvisioner) -> None:
-        provisioner._workspace.apply.side_effect = TERRAFORM_FAILED.error("no answer")  # type: ignore[attr-defined]
-        with fails(TERRAFORM_FAILED):
+    def fail(provisioner: RecipeProvisioner, cause: Cause = TERRAFORM_FAILED) -> None:
+        workspace: Any = provisioner._workspace
+        workspace.apply.side_effect, workspace.has_begun = cause.error("no answer"), cause is TERRAFORM_FAILED
+        with fails(cause):
             provisioner.apply("destroy dag/run/task")
 
+    assert not of_try(*changes).is_begun_by("destroy dag/run/task")
+    # Another may be at work in the state.
+    fail(of_try(*changes), STATE_LOCKED)
     assert not of_try(*changes).is_begun_by("destroy dag/run/task")
     fail(of_try(*changes))
     # Its first step may have failed, or be half done.
@@ -263,6 +267,7 @@ def test_a_try_goes_on_with_what_an_earlier_one_has_begun_and_not_with_anything_
     assert not of_try(changes[0]).is_begun_by("dag/run/task")
     # Also after a try that has changed nothing more.
     fail(of_try(changes[0]))
+    fail(of_try(changes[0]), STATE_LOCKED)
     assert of_try(changes[0]).is_begun_by("destroy dag/run/task")
     # Another description or another recipe is something else.
     assert not of_try(changes[0], maintenance="downscale").is_begun_by("destroy dag/run/task")

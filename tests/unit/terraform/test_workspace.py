@@ -13,9 +13,13 @@ import pytest
 from airflow_provider_soperator.terraform.failures import (
     BACKEND_CHANGED,
     DESTRUCTION_REFUSED,
+    INTERRUPTED,
     NO_WORKSPACES,
+    PLAN_OUTDATED,
     STATE_LOCKED,
+    TERRAFORM_FAILED,
     UNKNOWN_VARIABLE,
+    Cause,
     TerraformError,
 )
 from airflow_provider_soperator.terraform.runs import Terraform
@@ -47,7 +51,9 @@ esac
 ANSWERING = """#!/bin/sh
 case $1 in
 init) [ ! -e {0}/moved ] || { cat {0}/moved >&2; exit 1; } ;;
-plan) [ ! -e {0}/locked ] || { cat {0}/locked; exit 1; } ;;
+plan) [ ! -e {0}/locked ] || { cat {0}/locked; exit 1; }
+    for one; do case $one in -out=*) touch "${one#*=}" ;; esac; done ;;
+apply) cat {0}/applied; exit 1 ;;
 show) cat {0}/shown ;;
 esac
 """
@@ -113,3 +119,49 @@ def test_a_command_for_a_person_is_told_with_the_folder_in_which_it_works(tmp_pa
     (tmp_path / "moved").write_text("\nError: Error asking for state migration action: input is disabled\n")
     with fails(BACKEND_CHANGED, match=f"`terraform init -migrate-state` {where}, or set the backend that it had"):
         workspace.init()
+
+
+STEP = {
+    "@timestamp": "2026-11-22T02:27:24.925538Z",
+    "type": "apply_start",
+    "hook": {"resource": {"addr": "a.b"}, "action": "create"},
+}
+
+
+def answering(folder: Path, events: list[Any]) -> Workspace:
+    """A workspace in which one resource is to be made, and in which an apply has these events, and fails."""
+    created = {"address": "a.b", "change": {"actions": ["create"]}}
+    (folder / "shown").write_text(json.dumps({"resource_changes": [created]}))
+    (folder / "applied").write_text("".join(f"{json.dumps(one)}\n" for one in events))
+    workspace = workspace_in(folder, program=ANSWERING.replace("{0}", str(folder)))
+    workspace.init()
+    return workspace
+
+
+@pytest.mark.parametrize(
+    ("summary", "events", "cause", "has_begun"),
+    [
+        ("Error acquiring the state lock", [], STATE_LOCKED, False),
+        ("Saved plan is stale", [], PLAN_OUTDATED, False),
+        ("no such host", [], TERRAFORM_FAILED, False),
+        ("no such host", [STEP], TERRAFORM_FAILED, True),
+    ],
+)
+def test_an_apply_begins_with_its_first_step(
+    tmp_path: Path, summary: str, events: list[Any], cause: Cause, has_begun: bool
+) -> None:
+    said = {"type": "diagnostic", "diagnostic": {"severity": "error", "summary": summary}}
+    workspace = answering(tmp_path, [*events, said])
+    plan = workspace.plan({"size": 2})
+    with fails(cause):
+        workspace.apply(plan)
+    assert workspace.has_begun is has_begun
+
+
+def test_an_apply_that_was_interrupted_before_its_start_has_not_begun(tmp_path: Path) -> None:
+    workspace = answering(tmp_path, [STEP])
+    plan = workspace.plan({"size": 2})
+    workspace.interrupt()
+    with fails(INTERRUPTED, match="was not started"):
+        workspace.apply(plan)
+    assert not workspace.has_begun
