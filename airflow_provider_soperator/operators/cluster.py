@@ -18,7 +18,7 @@ from airflow_provider_soperator.operators.provisioning import (
     ProvisionClusterOperator,
     explained,
 )
-from airflow_provider_soperator.operators.work import WorkOperator, task_name
+from airflow_provider_soperator.operators.work import WorkOperator, begun_before, task_name
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects
 from airflow_provider_soperator.slurm.node_conditions import DrainReason, check_reason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
@@ -85,7 +85,7 @@ class ScaleNodeSetOperator(WorkOperator):
     been changed undoes its drains.
 
     Returns ``nodeset``, ``replicas``, ``nodes``, those ``passed_over`` as they were out of service before, and how many
-    ``seconds`` it took.
+    ``seconds`` it took, in another try since the DAG run began.
 
     :param nodeset: name of the NodeSet
     :param replicas: number of nodes; of an ephemeral NodeSet, the number of node names, and those that go must be off
@@ -143,7 +143,8 @@ class ScaleNodeSetOperator(WorkOperator):
             ),
             resize=Resize(nodeset=self.nodeset, replicas=replicas, mode=self.mode, owner=owner, why=self.reason),
             plan_only=is_on(self.plan_only),
-            **self.span(),
+            # What an earlier try has brought, and what failed it, was not out of service before.
+            **self.span(begun_before(context)),
         )
 
 

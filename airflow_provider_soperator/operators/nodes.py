@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
-from airflow_provider_soperator.operators.work import WorkOperator
+from airflow_provider_soperator.operators.work import WorkOperator, begun_before
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
 from airflow_provider_soperator.slurm.node_conditions import check_reason
 from airflow_provider_soperator.values import (
@@ -289,9 +289,6 @@ class ReplaceNodesOperator(_NodesOperator):
 
         number_or_share("max_parallel", self.max_parallel, 1)
         check_choice("mode", self.mode, ("asap", "requeue", "force"))
-        ti = context["ti"]
-        # Of an earlier try it is not known when it began, but not before the run of the DAG.
-        begun = context["dag_run"].start_date if ti and ti.try_number > 1 else None
         return MachineReplacement(
             slurm_conn_id=self.slurm_conn_id,
             nodes=names_of(self.nodes),
@@ -304,5 +301,5 @@ class ReplaceNodesOperator(_NodesOperator):
             response_timeout=self.response_timeout,
             kubernetes_conn_id=self.kubernetes_conn_id or None,
             namespace=self.namespace,
-            **self.span(moment_of("since", self.since) or begun),
+            **self.span(moment_of("since", self.since) or begun_before(context)),
         )

@@ -31,6 +31,15 @@ def task_name(ti: Any) -> str:
     return "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)))
 
 
+def begun_before(context: Context) -> datetime | None:
+    """In another try, the start of the DAG run; else None.
+
+    Of an earlier try it is not known when it began, but not before the run of the DAG.
+    """
+    ti = context["ti"]
+    return context["dag_run"].start_date if ti and ti.try_number > 1 else None
+
+
 @contextmanager
 def final_errors() -> Iterator[None]:
     """Fail the task for good after a mistake, or an error of Slurm's that no other try can mend."""

@@ -1,4 +1,4 @@
-"""Sizes of NodeSets that can never be, refused when the DAG is parsed or before anything is asked."""
+"""Sizes of NodeSets that can never be, and new nodes that another try must not take for old ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.operators.cluster import ScaleNodeSetOperator
+from tests.unit.operators.task_runs import TaskRun
 
 
 def scale(**options: Any) -> ScaleNodeSetOperator:
@@ -36,3 +37,11 @@ def test_templates_are_looked_at_once_they_are_rendered() -> None:
         with pytest.raises(AirflowFailException, match=value):
             broken.execute({"ti": None})  # type: ignore[typeddict-item]
     assert {"replicas", "mode", "drain_owner"} <= set(task.template_fields)
+
+
+def test_a_new_node_that_failed_the_first_try_was_not_out_of_service_before_the_second() -> None:
+    run = TaskRun("scale")
+    first, second = (scale().work(run.begin()) for _ in range(2))
+    assert first.since != second.since == run.start_date
+    # The time limit is that of each try.
+    assert second.deadline >= first.deadline
