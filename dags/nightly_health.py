@@ -33,7 +33,8 @@ found_ill = Asset("nodes_found_ill")
     max_active_runs=1,
     params={
         "checks": Param(
-            ["ssh-check"],
+            # Each release has it, and it needs no GPUs: it tries the jail.
+            ["create-user-soperatorchecks"],
             type="array",
             items={"type": "string"},
             title="Active checks",

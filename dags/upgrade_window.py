@@ -66,11 +66,13 @@ MAX_BACKUP_AGE = timedelta(hours=12)
             title="Release",
             description="Of Soperator, which the cluster and its Pods must have before users return; empty: any",
         ),
+        # It works in the jail, from a Pod, in each release from 3.0 to 5.0.
         "check": Param(
-            "ssh-check",
+            "create-user-soperatorchecks",
             type="string",
             title="Active check",
-            description="One that does not need these nodes: checks leave out drained and reserved nodes",
+            description="One of the release that comes, which does not need these nodes: checks leave out drained and "
+            "reserved ones",
         ),
     },
     default_args={"slurm_conn_id": CONNECTION, "deferrable": True},
@@ -165,7 +167,8 @@ def upgrade_window() -> None:
             nodelist=NODES,
             time_limit=timedelta(minutes=5),
         )
-        [ready, check] >> undrain >> smoke >> jail
+        # The check is one of the release that has come.
+        ready >> check >> undrain >> smoke >> jail
 
     after = SlurmStatsOperator(task_id="after", **LOOKS)
     reopen = DeleteReservationOperator(task_id="reopen", name=RESERVATION)

@@ -258,7 +258,7 @@ FAULTS = [
         "make an ActiveCheck fail from its next run on",
         _check_fails,
         [
-            (("check",), {"help": "an ActiveCheck, such as gpu-checks or ssh-check"}),
+            (("check",), {"help": "an ActiveCheck, such as gpu-checks or create-user-soperatorchecks"}),
             (("node",), {"nargs": "?", "default": "", "help": "only the job on this node fails; by default each does"}),
         ],
     ),

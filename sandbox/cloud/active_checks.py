@@ -14,21 +14,23 @@ _SCRIPT = """\
 echo "$SLURM_JOB_NAME on $SLURMD_NODENAME: GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
 sleep 1
 """
+#: One without jobs in Slurm that each line has: with 5.0, ssh-check has gone.
+WITHOUT_JOBS = "create-user-soperatorchecks"
 _NODE_PROBLEM = {"drainSlurmNode": {"drainReasonPrefix": "[node_problem]"}}
 
 
 def shipped(soperator: str) -> list[dict[str, Any]]:
     """Those of a Soperator line. None has run yet, and none runs by itself."""
-    ssh = _check("ssh-check", "k8sJob", k8sJobSpec={"jobContainer": {"image": "sandbox", "command": ["true"]}})
+    user = _check(WITHOUT_JOBS, "k8sJob", k8sJobSpec={"jobContainer": {"image": "sandbox", "command": ["true"]}})
     if soperator == "4.1":
         return [
-            ssh,
+            user,
             slurm_check("all-reduce-perf-nccl-with-ib", _NODE_PROBLEM),
             slurm_check("gpu-fryer", _NODE_PROBLEM),
             slurm_check("ib-gpu-perf", {"commentSlurmNode": {"commentPrefix": "[node_problem]"}}),
             _extensive_check(),
         ]
-    return [ssh, slurm_check("dcgmi-diag-r3", _NODE_PROBLEM), slurm_check("gpu-checks", _NODE_PROBLEM)]
+    return [user, slurm_check("dcgmi-diag-r3", _NODE_PROBLEM), slurm_check("gpu-checks", _NODE_PROBLEM)]
 
 
 def slurm_check(name: str, reactions: dict[str, Any]) -> dict[str, Any]:

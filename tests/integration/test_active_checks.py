@@ -22,6 +22,7 @@ from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
 from airflow_provider_soperator.triggers.work import WatchTrigger, WorkTrigger
 from airflow_provider_soperator.work.checks import CheckWatch
 from airflow_provider_soperator.work.protocols import WorkTimeout
+from sandbox.cloud.active_checks import WITHOUT_JOBS
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import CLUSTER, NAMESPACE
 from tests.integration.cluster import SOPERATOR, Cluster
@@ -243,17 +244,19 @@ def sense(**options: Any) -> Any:
 
 def test_a_check_of_kubernetes_alone(checks: Checks) -> None:
     began = datetime.now(timezone.utc) - timedelta(seconds=1)
-    result = checks.perform("ssh-check")
+    result = checks.perform(WITHOUT_JOBS)
     assert (result["state"], result["nodes"]) == ("Complete", {})
-    assert sense(check="ssh-check", since=began)["job"] == result["job"]
-    checks.cluster.fault("check-fails", check="ssh-check", node="")
-    with pytest.raises(CheckFailed, match="ssh-check: Failed: BackoffLimitExceeded"):
-        checks.perform("ssh-check", attempt=2, retries=0)
+    assert sense(check=WITHOUT_JOBS, since=began)["job"] == result["job"]
+    checks.cluster.fault("check-fails", check=WITHOUT_JOBS, node="")
+    with pytest.raises(CheckFailed, match=f"{WITHOUT_JOBS}: Failed: BackoffLimitExceeded"):
+        checks.perform(WITHOUT_JOBS, attempt=2, retries=0)
     with pytest.raises(AirflowException, match="BackoffLimitExceeded"):
-        sense(check="ssh-check", fail_fast=True)
-    assert sense(check="ssh-check", target_state="ended")["state"] == "Failed"
-    with pytest.raises(AirflowFailException, match="there is no check ssh-chek: did you mean 'ssh-check'"):
-        sense(check="ssh-chek")
+        sense(check=WITHOUT_JOBS, fail_fast=True)
+    assert sense(check=WITHOUT_JOBS, target_state="ended")["state"] == "Failed"
+    with pytest.raises(
+        AirflowFailException, match=f"there is no check {WITHOUT_JOBS[:-1]}: did you mean {WITHOUT_JOBS!r}"
+    ):
+        sense(check=WITHOUT_JOBS[:-1])
 
 
 async def first_event(trigger: Any) -> Any:

@@ -159,5 +159,5 @@ def test_the_health_of_a_night(debugger: Debugger, cluster: Cluster) -> None:
     tasks = ("stats", "jail", "jail_figures", "which_checks", "check", "health", "report", "tell")
     assert ended == dict.fromkeys(tasks, "success"), log[-6000:]
     assert "1 nodes are ill\n  worker-cpu-0: [user_problem] boot_disk_full" in log
-    assert "check ssh-check: Complete" in log
+    assert "check create-user-soperatorchecks: Complete" in log
     assert re.search(r'{"node": "worker-[^}]*"seconds": {"create": {"p50": \d', log), log[-8000:]

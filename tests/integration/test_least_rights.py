@@ -78,7 +78,7 @@ def executed(task: Any) -> None:
 async def use_checks(conn_id: str, namespace: str) -> None:
     async with SoperatorClusterHook(conn_id).objects() as objects:
         checks = ActiveChecks(objects)
-        check = await checks.find("ssh-check")
+        check = await checks.find("create-user-soperatorchecks")
         await checks.runs()
         await checks.start(check, RUN, "a task")
         # Another process has begun it in the meantime.

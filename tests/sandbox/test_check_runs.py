@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.cloud.active_checks import shipped
+from sandbox.cloud.active_checks import WITHOUT_JOBS, shipped
 from sandbox.cloud.check_runs import CheckRuns
 from sandbox.cloud.slurm import AccountedJob, Said, Slurm, SlurmNode
 from sandbox.kube.schemas import shape_of
@@ -96,7 +96,7 @@ def test_every_check_has_a_cron_job_and_none_has_run(soperator: str) -> None:
     names = {one["metadata"]["name"] for one in shipped(soperator)}
     assert {one["metadata"]["name"] for one in checked.store.list("cronjobs", NAMESPACE)} == names
     assert checked.store.list("jobs", NAMESPACE) == []
-    cron_job = checked.store.get("cronjob", "ssh-check", NAMESPACE)["spec"]
+    cron_job = checked.store.get("cronjob", WITHOUT_JOBS, NAMESPACE)["spec"]
     assert (cron_job["suspend"], cron_job["concurrencyPolicy"]) == (True, "Forbid")
     kind = checked.store.kind("activecheck")
     wanted = shape_of(kind)
@@ -107,9 +107,9 @@ def test_every_check_has_a_cron_job_and_none_has_run(soperator: str) -> None:
 
 
 def test_a_changed_check_changes_its_cron_job(checked: Checked) -> None:
-    checked.store.patch("activecheck", "ssh-check", {"spec": {"suspend": False, "schedule": "1 * * * *"}}, NAMESPACE)
+    checked.store.patch("activecheck", WITHOUT_JOBS, {"spec": {"suspend": False, "schedule": "1 * * * *"}}, NAMESPACE)
     checked.look()
-    spec = checked.store.get("cronjob", "ssh-check", NAMESPACE)["spec"]
+    spec = checked.store.get("cronjob", WITHOUT_JOBS, NAMESPACE)["spec"]
     assert (spec["suspend"], spec["schedule"]) == (False, "1 * * * *")
 
 
@@ -126,13 +126,13 @@ def test_a_check_may_run_after_its_creation_once(checked: Checked) -> None:
 @pytest.mark.parametrize(("fails", "outcome", "count"), [(False, "Complete", "succeeded"), (True, "Failed", "failed")])
 def test_a_kubernetes_job(checked: Checked, fails: bool, outcome: str, count: str) -> None:
     if fails:
-        checked.runs.failing["ssh-check"] = ""
-    checked.run("ssh-check")
+        checked.runs.failing[WITHOUT_JOBS] = ""
+    checked.run(WITHOUT_JOBS)
     checked.look()
-    assert checked.status("ssh-check", "k8sJobsStatus")["lastJobStatus"] == "Active"
+    assert checked.status(WITHOUT_JOBS, "k8sJobsStatus")["lastJobStatus"] == "Active"
     assert checked.job()["metadata"]["labels"]["app.kubernetes.io/component"] == "soperatorchecks"
     checked.look()
-    assert checked.status("ssh-check", "k8sJobsStatus")["lastJobStatus"] == outcome
+    assert checked.status(WITHOUT_JOBS, "k8sJobsStatus")["lastJobStatus"] == outcome
     assert (checked.job()["status"][count], "active" in checked.job()["status"]) == (1, False)
 
 
@@ -205,9 +205,9 @@ def test_a_failure_is_put_behind_the_options_of_the_script(checked: Checked) -> 
 
 
 def test_history_is_kept_as_long_as_a_check_says(checked: Checked) -> None:
-    checked.store.patch("activecheck", "ssh-check", {"spec": {"successfulJobsHistoryLimit": 1}}, NAMESPACE)
+    checked.store.patch("activecheck", WITHOUT_JOBS, {"spec": {"successfulJobsHistoryLimit": 1}}, NAMESPACE)
     for name in ("first", "second"):
-        checked.run("ssh-check", name)
+        checked.run(WITHOUT_JOBS, name)
         checked.look(3)
     assert [job["metadata"]["name"] for job in checked.store.list("jobs", NAMESPACE)] == ["second"]
 

@@ -11,6 +11,8 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, TriggerRule
 
+from sandbox.cloud.active_checks import shipped
+
 FILE = Path(__file__).parents[2] / "dags/upgrade_window.py"
 
 
@@ -49,6 +51,12 @@ def test_what_needs_nodes_to_itself_is_tried_within_the_reservation(dag: DAG) ->
     reservation = dag.get_task("reserve").name
     assert dag.get_task("verify.smoke").job["reservation"] == reservation
     assert dag.get_task("verify.jail").job["reservation"] == reservation
+
+
+@pytest.mark.parametrize("soperator", ["4.1", "5.0"])
+def test_the_check_is_one_of_the_release_that_has_come(dag: DAG, soperator: str) -> None:
+    assert dag.get_task("verify.check").upstream_task_ids == {"verify.ready"}
+    assert dag.params["check"] in [one["metadata"]["name"] for one in shipped(soperator)]
 
 
 def test_whatever_fails_it_is_told_and_the_run_fails(dag: DAG) -> None:
