@@ -305,6 +305,12 @@ def _mounts(scripts: str | None, before: Object | None) -> list[Object] | None:
     return renamed if renamed != had else None
 
 
+def with_scripts(spec: Object, scripts: str | None) -> Object:
+    """What a node set that exists would be if nothing but the name of its scripts changed."""
+    mounts = _mounts(scripts, {"spec": spec})
+    return _merged(spec, {"slurmd": {"volumes": {"customVolumeMounts": mounts}}}) if mounts else spec
+
+
 def _with_scripts(mount: Object, scripts: str) -> Object:
     source = mount.get("volumeSource") or {}
     had = (source.get("configMap") or {}).get("name", "")

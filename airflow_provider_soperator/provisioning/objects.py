@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, is_since
-from airflow_provider_soperator.provisioning.manifests import Manifest, manifests_of, objects_of
+from airflow_provider_soperator.provisioning.manifests import Manifest, manifests_of, objects_of, with_scripts
 from airflow_provider_soperator.provisioning.object_limits import scripts_of
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.slurm.hostlist import fold
@@ -34,7 +34,7 @@ _NO_POD_FIELDS = frozenset(
         "nodeConfig.features", "nodeConfig.gresConfig", "nodeConfig.static", "replicas", "updateStrategy",
     }
 )  # fmt: skip
-_IMAGES = ("munge.image", "slurmd.image")
+_IMAGES = frozenset({"munge.image", "slurmd.image"})
 
 
 class ObjectsProvisioner(Provisioner):
@@ -177,6 +177,7 @@ class ObjectsProvisioner(Provisioner):
         """Find nodes that are on, and would not be afterwards, or would start anew."""
         if f"{SLURM_CLUSTER.kind}/{self._spec.name}" not in before:
             return
+        scripts = scripts_of(self._spec, self._source.installation)
         seen = {one.name: one for one in (await ClusterObjects(objects, self._spec.name).look()).nodesets}
         for label, said in before.items():
             one, spec = seen.get(said["metadata"]["name"]), after[label]["spec"]
@@ -190,8 +191,9 @@ class ObjectsProvisioner(Provisioner):
                 self._lost[label] = self._refused[label] = f"{becomes} and lose {fold(ended)}"
             elif running and (changed := changed_of_pods(said["spec"], spec)):
                 self._lost[label] = f"restart, for another {', '.join(changed)}, {fold(running)}"
-                if not {*changed} <= {*_IMAGES}:
-                    # Other images are another release, which is asked for by its name.
+                # Other images are another release, which is asked for by its name. Its scripts may have another, too.
+                is_release = not _IMAGES.isdisjoint(changed)
+                if not is_release or not _IMAGES.issuperset(changed_of_pods(with_scripts(said["spec"], scripts), spec)):
                     self._refused[label] = self._lost[label]
 
     async def _first_on(self, objects: Objects, one: NodeSetSeen, spec: Object) -> set[int]:

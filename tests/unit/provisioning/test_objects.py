@@ -395,12 +395,25 @@ def test_nodes_that_are_on_are_not_taken_away(before: Any, on: Any, after: Any, 
         ([], {"nodesets": (workers(preset="1gpu-16vcpu-200gb"),)}, "", False),
         ([0, 1], {"nodesets": (workers(features=("fast",)),)}, "", False),
         ([0, 1], {"operator_version": "4.1.8"}, r"munge\.image, slurmd\.image, worker-\[0-1\]", False),
+        # Its scripts have another name, by which they are mounted.
+        (
+            [0, 1],
+            {"operator_version": "5.0.0"},
+            r"munge\.image, slurmd\.image, slurmd\.volumes, worker-\[0-1\]",
+            False,
+        ),
+        (
+            [0, 1],
+            {"operator_version": "5.0.0", "nodesets": (workers(local_nvme=LocalNvme(devices=8, device_gb=3840)),)},
+            r"munge\.image, slurmd\.image, slurmd\.volumes, worker-\[0-1\]",
+            True,
+        ),
     ],
 )
 def test_nodes_that_are_on_are_restarted_only_if_that_is_asked_for(
     on: list[int], after: dict[str, Any], said: str, is_refused: bool
 ) -> None:
-    there = Namespace("4.1.7")
+    there = Namespace("4.1.7", config_maps=("slurm-scripts", "research-slurm-scripts"))
     provision(cluster(), there)
     there.run("worker", *on)
     there.operator = after.get("operator_version", "4.1.7")
@@ -411,6 +424,16 @@ def test_nodes_that_are_on_are_restarted_only_if_that_is_asked_for(
         with pytest.raises(SpecMistake, match=rf"would restart, for another {said}, which are on.*NodeSet/worker"):
             made.guard(())
     made.guard(["NodeSet/worker"] if is_refused else ())
+
+
+def test_other_scripts_of_the_same_release_restart_nodes_that_are_on() -> None:
+    there = Namespace("4.1.7", config_maps=("slurm-scripts", "my-slurm-scripts"))
+    provision(cluster(), there)
+    there.run("worker", 0, 1)
+    made = provisioner(cluster(), there, installation=Installation(scripts="my-slurm-scripts"))
+    made.plan()
+    with pytest.raises(SpecMistake, match=r"would restart, for another slurmd\.volumes, worker-\[0-1\], which are on"):
+        made.guard(())
 
 
 def test_fields_that_are_not_known_count_as_those_of_pods() -> None:
