@@ -262,6 +262,8 @@ class JobStatus:
 
 #: A width for padding with zeros, and the letter.
 _PATTERN = re.compile(r"%(?:%|([0-9]*)([A-Za-z]))")
+#: Letters by which the files of any two elements of an array differ, and by which those of some do.
+OF_EACH_ELEMENT, OF_ELEMENTS = "aJj", "aJjbNS"
 #: Slurm's array index of a job without an array.
 _NO_INDEX = 0xFFFFFFFE
 _MOST_PADDING = 10
@@ -270,6 +272,15 @@ _MOST_PADDING = 10
 def absolute_pattern(pattern: str, job: Job) -> str:
     """The pattern from the root on: the names of folders are no patterns."""
     return str(PurePosixPath(job.workdir.replace("%", "%%"), pattern))
+
+
+def letters_of(pattern: str) -> set[str]:
+    """The letters of the patterns in the name of a file; a backslash turns off all of them.
+
+    >>> sorted(letters_of("100%%a-%A_%3a.out")), letters_of(r"fit\\%j")
+    (['A', 'a'], set())
+    """
+    return set() if "\\" in pattern else {letter for _, letter in _PATTERN.findall(pattern) if letter}
 
 
 def expand_filename(pattern: str, job: Job, keep: str = "") -> str:

@@ -18,6 +18,7 @@ from airflow_provider_soperator.slurm.files import FileError, FilePiece, Piece, 
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import (
+    OF_ELEMENTS,
     AccountingJob,
     Job,
     JobStatus,
@@ -30,9 +31,6 @@ from airflow_provider_soperator.slurm.notations import ExitCode, parse_bytes
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.states import UNKNOWN_JOB, JobState
 from airflow_provider_soperator.values import is_template
-
-#: Patterns of file names that differ between the elements of an array.
-_OF_ELEMENTS = "abJjNS"
 
 
 def report_of(status: JobStatus) -> Json:
@@ -86,7 +84,7 @@ def _pattern(status: JobStatus) -> str:
     if len(patterns) != 1:
         return ""
     [(pattern, part)] = patterns.items()
-    return expand_filename(pattern, replace(part, id=status.id), _OF_ELEMENTS)
+    return expand_filename(pattern, replace(part, id=status.id), OF_ELEMENTS)
 
 
 def _report(job: Job, output: str, used: Iterable[Usage]) -> Json:

@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm import directives, sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of
+from airflow_provider_soperator.slurm.job_records import OF_EACH_ELEMENT, letters_of
 from airflow_provider_soperator.slurm.submission_keys import ELEMENTS, SubmissionKey, key_of, strip_key
 
 #: Bytes of the script of an array: each of its elements gets all of it.
@@ -97,14 +98,18 @@ def packable_of(job: BatchJob) -> Packable | None:
     # Elements are numbered already; mail is sent of an array as a whole; and a singleton goes by its name.
     if full.array is not None or full.mail_type is not None or "singleton" in str(full.dependency).lower():
         return None
+    files = {"output": _pattern(full.output, key.element), "error": _pattern(full.error, key.element)}
+    # Jobs on their own differ by %x and %A, which are those of the array for all of its elements.
+    used = [letters_of(path or "") for path in files.values()]
+    if any(letters & {"A", "x"} and letters.isdisjoint(OF_EACH_ELEMENT) for letters in used):
+        return None
     fixed = {name: value for name, value in full.env.items() if full.export is not None or _OF_SUBMISSION.match(name)}
     changes = {
         **dict.fromkeys(_BODIES),
         "args": (),
         "env": fixed,
         "name": None,
-        "output": _pattern(full.output, key.element),
-        "error": _pattern(full.error, key.element),
+        **files,
     }
     env = {name: value for name, value in full.env.items() if name not in fixed}
     interpreter, _, _ = text.partition("\n")

@@ -139,11 +139,20 @@ def test_one_file_of_all_stays_one() -> None:
     assert pack.job.output == "all.out"
 
 
+@pytest.mark.parametrize("path", ["logs/%x-%j.out", "%A_%4a.out", "%x/{}.out", "as\\%x.out", "100%%x.out"])
+def test_jobs_whose_files_differ_by_more_than_the_array_or_not_at_all_go_as_one(path: str) -> None:
+    [pack] = made(*(mapped(index, output=path.format(index)) for index in (1, 2)))
+    assert pack.job.output == path.format("%a")
+
+
 def test_options_of_a_script_are_those_of_the_array() -> None:
     text = "#!/bin/bash\n#SBATCH --nodes=2 --comment=mine\n#SBATCH --export=NONE,A=b\necho {}\n"
     [pack] = made(*(mapped(index, script=text.format(index)) for index in range(2)))
     assert {"--nodes=2", "--comment=mine", "--export=A"} <= {*pack.job.argv()}
     assert pack.job.env == {"A": "b"}
+
+
+NAMED = "#!/bin/sh\n#SBATCH --output=%x.out\n"
 
 
 @pytest.mark.parametrize(
@@ -160,6 +169,9 @@ def test_options_of_a_script_are_those_of_the_array() -> None:
         ({"env": {"SLURM_X": "1"}}, {"env": {"SLURM_X": "2"}}),
         ({"env": {"X": "1"}, "export": "NONE"}, {"env": {"X": "2"}, "export": "NONE"}),
         ({"output": "a.out"}, {"output": "b.out"}),
+        # An array has one name and one number.
+        *(({field: path}, {field: path}) for field in ("output", "error") for path in ("logs/%x.out", "%3A-%b%%j.out")),
+        ({"script": NAMED, "output": None}, {"script": NAMED, "output": None}),
     ],
 )
 def test_what_is_not_equal_enough_goes_on_its_own(one: dict[str, Any], other: dict[str, Any]) -> None:
