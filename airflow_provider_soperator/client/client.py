@@ -154,11 +154,12 @@ class AsyncSlurmClient:
         # What cannot be read here, or not be understood, is sbatch's to judge.
         with contextlib.suppress(FileError, InvalidJob, NotSupported):
             folder = await self.ask_shared(WorkingFolder(), _CONFIG_AGE)
-            # As sbatch, which looks in PATH after that.
-            path = folder / ("" if job.remote_script.startswith(".") else job.chdir or "") / job.remote_script
-            [head] = await self.ask_shared(ReadPieces((Piece(str(path), 0, _HEAD),)), _SCRIPT_AGE)
-            if head.data:
-                return with_remote_lines(job, head.data.decode(errors="replace"))
+            # As sbatch, which looks in PATH between these two.
+            at_first = folder / ("" if job.remote_script.startswith(".") else job.chdir or "") / job.remote_script
+            paths = dict.fromkeys(map(str, (at_first, folder / job.remote_script)))
+            heads = await self.ask_shared(ReadPieces(tuple(Piece(path, 0, _HEAD) for path in paths)), _SCRIPT_AGE)
+            if data := next((head.data for head in heads if head.data), None):
+                return with_remote_lines(job, data.decode(errors="replace"))
         return job
 
     async def submit(

@@ -79,6 +79,25 @@ def test_tasks_with_one_script_on_the_cluster_read_it_once(monkeypatch: pytest.M
     assert slurm.reads == 1
 
 
+@pytest.mark.parametrize(
+    ("script", "there", "read"),
+    [
+        ("fit.sh", {"/root/jobs/fit.sh": b"#SBATCH -e chdir", "/root/fit.sh": b"#SBATCH -e home"}, "chdir"),
+        ("fit.sh", {"/root/fit.sh": b"#SBATCH -e home"}, "home"),
+        ("jobs/fit.sh", {"/root/jobs/fit.sh": b"#SBATCH -e home"}, "home"),
+        ("./fit.sh", {"/root/jobs/fit.sh": b"#SBATCH -e chdir", "/root/fit.sh": b"#SBATCH -e home"}, "home"),
+    ],
+)
+def test_a_script_on_the_cluster_is_looked_for_as_sbatch_does(
+    script: str, there: dict[str, bytes], read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(accounting=[])
+    slurm.files |= {path: b"#!/bin/sh\n" + lines for path, lines in there.items()}
+    job = BatchJob(remote_script=script, chdir="jobs", name="fit")
+    assert run_without_waiting(AsyncSlurmClient(slurm).with_lines(job), monkeypatch).error == read
+    assert slurm.reads == 1
+
+
 @pytest.mark.parametrize("text", [None, b"", b"#!/bin/sh\n#SBATCH --of-a-plugin 7\n"])
 def test_a_script_on_the_cluster_that_cannot_be_read_is_left_to_sbatch(
     text: bytes | None, monkeypatch: pytest.MonkeyPatch
