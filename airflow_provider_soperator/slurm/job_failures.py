@@ -297,6 +297,9 @@ def check_policy(policy: Policy) -> None:
     for end, action in policy.items():
         if isinstance(end, str) and end not in known:
             raise ValueError(f"on_finish: jobs do not end as {end!r}: {name_remedy(end.upper(), known)}")
+        # Jobs that are killed, cancelled or out of time have the code 0.
+        if not isinstance(end, str) and (isinstance(end, bool) or end not in range(1, 256)):
+            raise ValueError(f"on_finish: {end!r} is neither a state nor an exit code of a failure (1 to 255)")
         if not isinstance(action, Retry) and action not in get_args(Action):
             raise ValueError(f"on_finish: {action!r} must be one of {', '.join(get_args(Action))}")
 

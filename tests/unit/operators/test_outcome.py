@@ -107,6 +107,9 @@ def test_no_element_of_an_array_hides_that_another_has_failed(
         ({"COMPLETED": "skip"}, "jobs do not end as 'COMPLETED'"),
         ({"TIMEOUT": "restart"}, "'restart' must be one of"),
         ("retry", "on_finish must be a dict such as .*, got 'retry'"),
+        # Each failure without an exit code would be this one.
+        ({0: "succeed"}, r"0 is neither a state nor an exit code of a failure \(1 to 255\)"),
+        *(({key: "skip"}, f"{key} is neither a state") for key in (-1, 256, True, 1.5, None)),
     ],
 )
 def test_a_policy_that_would_never_apply_is_refused(policy: Any, said: str) -> None:
