@@ -25,6 +25,7 @@ from airflow_provider_soperator.slurm.job_records import (
     Json,
     absolute_pattern,
     expand_filename,
+    letters_of,
     resource,
 )
 from airflow_provider_soperator.slurm.notations import ExitCode, parse_bytes
@@ -244,7 +245,7 @@ def check_elements(said: Any, array: Any, output: Any) -> None:
     if is_template(said):
         return
     pattern = said.removeprefix(_FILE) if said.startswith(_FILE) else output
-    if not isinstance(pattern, str) or "%" in pattern or is_template(pattern):
+    if not isinstance(pattern, str) or is_template(pattern) or not letters_of(pattern).isdisjoint(OF_ELEMENTS):
         return
     if len(array_indices(array_text(array))) > 1:
         raise InvalidJob([f"result: all elements of the array would write the same file, {pattern}: {_apart(said)}"])

@@ -134,6 +134,9 @@ def parsed(*, folder: Path | None = None, **options: Any) -> None:
         ({"env": ["N=1"]}, "env: must be variables by their names, got list"),
         ({"array": "0-3", "result": "file:out.json"}, "would write the same file, out.json: name it with %a"),
         ({"array": [1, 2], "result": "json", "output": "fit.out"}, "the same file, fit.out: put %a into output"),
+        # Patterns that all elements have in common.
+        ({"array": "0-3", "result": "json", "output": "%x-%A.%u"}, "would write the same file, %x-%A.%u: put %a"),
+        ({"array": "0-3", "result": "file:%%a.json"}, "would write the same file, %%a.json: name it with %a"),
         ({"het": [{"gpu_per_node": 1}]}, "gpu_per_node: no such field; did you mean 'gpus_per_node'?"),
         ({"het": {"nodes": 1}}, "het: must be a list of components, got one"),
         ({"sbatch_args": ["--wait"]}, "sbatch_args: --wait cannot be used"),
