@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, A
 from airflow_provider_soperator.links import known_links
 from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
-from airflow_provider_soperator.slurm import directives, job_description
+from airflow_provider_soperator.slurm import directives, job_description, job_failures
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import Policy, Retry, action_after, check_policy, failure, retry
@@ -191,7 +191,8 @@ class SbatchOperator(WaitingOperator):
         """Refuse, when the DAG is parsed, what no template hides."""
         said = {"script": self._body(), **self.job}
         hidden = {name for name, value in said.items() if has_template(value)}
-        found = literal_problems({name: value for name, value in said.items() if name not in hidden}, hidden)
+        literal = {name: value for name, value in said.items() if name not in hidden}
+        found = literal_problems(literal, hidden) or job_failures.retry_problems(self.on_finish, literal, hidden)
         script = said["script"]
         if "script" not in hidden and isinstance(script, str) and not script.startswith("#!") and "\n" not in script:
             why = "a script's text begins with #!, its file ends in .sh or .sbatch"

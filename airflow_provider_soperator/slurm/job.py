@@ -24,7 +24,7 @@ _LIMITS |= dict.fromkeys(("chdir", "nodelist", "exclude", "container", "export",
 _LIMITS |= dict.fromkeys(("container_image", "container_mounts", "container_workdir"), 64 * 1024)
 
 #: Groups of fields that exclude each other.
-_EXCLUSIVE = (
+EXCLUSIVE = (
     ("mem", "mem_per_cpu", "mem_per_gpu"),
     ("cpus_per_task", "cpus_per_gpu"),
     ("exclusive", "oversubscribe"),
@@ -32,7 +32,7 @@ _EXCLUSIVE = (
     ("container", "container_image"),
 )
 _EXCLUSIVE_PAIRS = (
-    *((one, other) for group in _EXCLUSIVE for one, other in combinations(group, 2)),
+    *((one, other) for group in EXCLUSIVE for one, other in combinations(group, 2)),
     *(("ntasks_per_gpu", other) for other in ("gpus_per_task", "gpus_per_socket", "ntasks_per_node", "tres_per_task")),
 )
 _NOT_IN_COMPONENTS = ("array", "array_limit", "export", "hold", "begin", "deadline", "dependency", "het", "env", "args")

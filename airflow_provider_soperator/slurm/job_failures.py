@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -202,6 +202,17 @@ class Retry:
     exclude_nodes: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The new values that are no multiples; None for the fields that they exclude."""
+        # Imported here, as DAG files import this module.
+        from airflow_provider_soperator.slurm.job import EXCLUSIVE
+
+        new = {name: value for name, value in self.changes.items() if _factor(value) is None}
+        given = {name for name, value in new.items() if value is not None and value is not False}
+        excluded = [name for group in EXCLUSIVE if not given.isdisjoint(group) for name in group]
+        return dict.fromkeys(excluded) | new
+
     def changed(self, job: BatchJob, end: JobStatus, failed: Sequence[str] = ()) -> dict[str, Any]:
         """The fields to change of a job that has ended this way on ``failed`` nodes, with their new values."""
         # Imported here, as DAG files import this module.
@@ -210,12 +221,12 @@ class Retry:
         asked = asked_for(job)
         if asked.het:
             raise InvalidJob(["on_finish: retry(...) cannot change a heterogeneous job: use 'retry'"])
-        new: dict[str, Any] = {}
+        fixed = self.fixed.items()
+        new = {name: value for name, value in fixed if value is not None or getattr(job, name) is not None}
         for name, value in self.changes.items():
-            factor = _factor(value)
-            if factor is None:
-                new[name] = value
-            elif name == "mem":
+            if (factor := _factor(value)) is None:
+                continue
+            if name == "mem":
                 new |= _more_memory(asked, end.telling, factor)
             else:
                 new |= _more_time(asked, end.telling, factor)
@@ -231,7 +242,8 @@ def retry(*, exclude_nodes: bool = False, **changes: Any) -> Retry:
         on_finish={"OUT_OF_MEMORY": retry(mem="x2"), "NODE_FAIL": retry(exclude_nodes=True)}
 
     The changes are options of the job by the names of their parameters. ``mem`` and ``time_limit`` may be multiples of
-    what the job of the earlier try had; ``mem`` then stands for ``mem_per_cpu`` and ``mem_per_gpu``, too.
+    what the job of the earlier try had; ``mem`` then stands for ``mem_per_cpu`` and ``mem_per_gpu``, too. A value takes
+    the place of parameters that exclude it: ``mem="64G"`` also that of ``mem_per_cpu``.
 
     :param exclude_nodes: leave out the nodes on which it failed; of several only the one that it lost (NODE_FAIL)
     """
@@ -253,6 +265,15 @@ def retry(*, exclude_nodes: bool = False, **changes: Any) -> Retry:
     if not (exclude_nodes or changes):
         raise ValueError("retry: nothing changes: use 'retry'")
     return Retry(exclude_nodes, changes)
+
+
+def retry_problems(policy: Policy, said: Mapping[str, Any], hidden: Collection[str]) -> list[str]:
+    """The problems of a job that a policy has changed, whatever its ``hidden`` fields will be."""
+    from airflow_provider_soperator.slurm.job import literal_problems
+
+    changed = [action.fixed for action in policy.values() if isinstance(action, Retry) and action.fixed]
+    found = [one for new in changed for one in literal_problems({**said, **new}, {*hidden} - {*new})]
+    return [f"on_finish: retry(...): {problem}" for problem in found]
 
 
 def _factor(value: Any) -> float | None:

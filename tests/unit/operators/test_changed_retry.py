@@ -20,7 +20,7 @@ from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import Unreachable
-from airflow_provider_soperator.work.sbatch import key_of_try
+from airflow_provider_soperator.work.sbatch import given, key_of_try
 from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
 from tests.unit.operators.dags import taken
 from tests.unit.operators.test_outcome import ended
@@ -109,8 +109,14 @@ def test_the_lines_of_a_script_on_the_cluster_count(changed: Any) -> None:
         accounting=[],
     )
     slurm.files["/root/jobs/fit"] = lines
-    given = {"remote_script": "fit", "chdir": "jobs"}
-    assert changed(slurm, 3, **given) == {"chdir": "jobs", "mem_per_cpu": 4096, "exclude": "worker-[0-1]"}
+    options = {"remote_script": "fit", "chdir": "jobs"}
+    assert changed(slurm, 3, **options) == {"chdir": "jobs", "mem_per_cpu": 4096, "exclude": "worker-[0-1]"}
+
+
+def test_an_amount_of_memory_takes_the_place_of_each_other_kind(changed: Any) -> None:
+    slurm = Slurm(*oom(*KEYS[:2]), queued("9", "TIMEOUT", name=named(KEYS[2])), accounting=[])
+    policy: Policy = {"OUT_OF_MEMORY": retry(mem="64G"), "TIMEOUT": retry(mem="x2")}
+    assert given(changed(slurm, 4, policy, mem_per_cpu="4G")) == {"mem": 131072}
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETED", "CANCELLED"])

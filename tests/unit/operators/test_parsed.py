@@ -20,7 +20,7 @@ from airflow_provider_soperator.operators.nodes import DrainNodesOperator, Repla
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.operators.provisioning import ProvisionClusterOperator
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator
-from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.operators.sbatch import SbatchOperator, retry
 from airflow_provider_soperator.operators.stats import SlurmStatsOperator
 from airflow_provider_soperator.provisioning.spec import Recipe
 from airflow_provider_soperator.sensors.capacity import CapacityBlockSensor
@@ -124,6 +124,9 @@ def parsed(*, folder: Path | None = None, **options: Any) -> None:
     dag.resolve_template_files()
 
 
+MEMORY_LINE = "#!/bin/sh\n#SBATCH --mem-per-cpu=4G\n"
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -137,6 +140,14 @@ def parsed(*, folder: Path | None = None, **options: Any) -> None:
         # Patterns that all elements have in common.
         ({"array": "0-3", "result": "json", "output": "%x-%A.%u"}, "would write the same file, %x-%A.%u: put %a"),
         ({"array": "0-3", "result": "file:%%a.json"}, "would write the same file, %%a.json: name it with %a"),
+        (
+            {"command": None, "script": MEMORY_LINE, "on_finish": {"OUT_OF_MEMORY": retry(mem="64G")}},
+            "fit: on_finish: retry(...): mem: cannot be combined with mem_per_cpu on line 2 of the script",
+        ),
+        (
+            {"ntasks_per_gpu": 2, "on_finish": {1: "retry", "TIMEOUT": retry(ntasks_per_node=4, partition="long")}},
+            "fit: on_finish: retry(...): ntasks_per_gpu and ntasks_per_node: Slurm takes only one of them",
+        ),
         ({"het": [{"gpu_per_node": 1}]}, "gpu_per_node: no such field; did you mean 'gpus_per_node'?"),
         ({"het": {"nodes": 1}}, "het: must be a list of components, got one"),
         ({"sbatch_args": ["--wait"]}, "sbatch_args: --wait cannot be used"),
@@ -248,6 +259,8 @@ def test_a_time_may_be_seconds() -> None:
         {"gpu_type": "h100", "gpus": "{{ params.gpus }}"},
         {"env": {"N": "{{ 1 }}"}, "gpus_per_task": 1, "ntasks": "{{ 2 }}"},
         {"command": "sh /root/run.sh", "output": "/root/run.sh"},
+        {"mem_per_cpu": "4G", "on_finish": {"OUT_OF_MEMORY": retry(mem="64G")}},
+        {"command": None, "script": f"{MEMORY_LINE}{{{{ ds }}}}", "on_finish": {"OUT_OF_MEMORY": retry(mem="64G")}},
     ],
 )
 def test_a_template_is_judged_when_it_is_rendered(options: dict[str, Any]) -> None:

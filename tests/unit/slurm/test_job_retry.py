@@ -80,6 +80,20 @@ def test_other_options_are_replaced() -> None:
     assert changed({"partition": "large", "mem": "64G"}, mem="8G") == {"partition": "large", "mem": "64G"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "fields", "new"),
+    [
+        ({"mem": "64G"}, {"mem_per_cpu": "4G"}, {"mem": "64G", "mem_per_cpu": None}),
+        ({"mem": 0}, {"mem_per_gpu": "4G"}, {"mem": 0, "mem_per_gpu": None}),
+        ({"cpus_per_gpu": 8}, {"cpus_per_task": 2}, {"cpus_per_gpu": 8, "cpus_per_task": None}),
+        ({"exclusive": True}, {"oversubscribe": True}, {"exclusive": True, "oversubscribe": None}),
+        ({"exclusive": False}, {"oversubscribe": True}, {"exclusive": False}),
+    ],
+)
+def test_so_are_those_that_exclude_them(changes: dict[str, Any], fields: dict[str, Any], new: dict[str, Any]) -> None:
+    assert changed(changes, **fields) == new
+
+
 def test_what_is_changed_twice_has_grown_twice() -> None:
     job = BatchJob(command="true", mem="1G", exclude="worker-5")
     twice = retry(mem="x2", exclude_nodes=True)
