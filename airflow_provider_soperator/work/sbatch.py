@@ -106,24 +106,26 @@ def _tries_before_clear(context: Context, retries: int) -> int:
     """How many tries the task had had when it was last cleared, which Airflow does not say."""
     ti: Any = context["ti"]
     earlier = ti.try_number - 1
-    if not retries:
-        return int(earlier)
-    # A cleared task is granted as many tries as at first: the DAG may say another number by now, and nothing is granted
-    # to one that is cleared while it runs in an Airflow worker.
+    # A cleared task is granted as many tries as at first: the DAG may say another number by now, and Airflow 3.3 grants
+    # nothing to one that is cleared while it runs, unless its executor then reports a success: KubernetesExecutor does
+    # not.
     granted = min(max(0, ti.max_tries - retries), earlier)
     store: Any = context.get("task_state_store")
-    # dag.test() may have none.
+    # dag.test() may have none. Nor has it a scheduler that could die.
     if store is None:
-        return int(granted)
+        return int(granted if retries else earlier)
     from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
     # So the first try since a clear leaves a note. Airflow 3.4 removes it at a clear, 3.3 has another maximum then.
     known = store.get(_CLEARED) if earlier else None
-    if known and known[0] == ti.max_tries:
+    # Where that is the same, the run has counted a clear; maybe that of another task. Without retries it is taken for
+    # one of this task: only a scheduler that dies makes another try without any.
+    cleared = context["dag_run"].clear_number or 0
+    if known and known[0] == ti.max_tries and (retries or known[2:] == [cleared]):
         return int(known[1])
     # A try in the triggerer cannot leave one.
     before = granted if context["task"].start_from_trigger else earlier
-    store.set(_CLEARED, [ti.max_tries, before], retention=NEVER_EXPIRE)
+    store.set(_CLEARED, [ti.max_tries, before, cleared], retention=NEVER_EXPIRE)
     return int(before)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
@@ -65,6 +65,26 @@ def taken_over(run: Run, *task_ids: str) -> Iterator[None]:
         was_taken_over = partial(lambda one: how_often(one) > before[one], task_id)
         run.stack.wait(f"another triggerer goes on with {task_id}", was_taken_over)
         assert run.task(task_id)["state"] == "deferred"
+
+
+def test_a_job_outlives_a_scheduler_with_its_workers_also_without_retries(stack: Stack, slurm: Cluster) -> None:
+    """The first, as the workers of all other tasks would end, too."""
+    run = stack.add_dag("scheduler_dies", f"SbatchOperator(task_id='orphaned', {COMMON})").trigger()
+    jobs = Jobs(slurm, run, "orphaned")
+    jobs.wait("RUNNING")
+    run.wait_log("orphaned", "begun")
+    worker = run.task("orphaned")["pid"]
+    stack.end("scheduler", signal.SIGKILL)
+    # It may have noticed that its supervisor is gone.
+    with suppress(ProcessLookupError):
+        os.kill(worker, signal.SIGKILL)
+    wait_dead(worker)
+    stack.start_all()
+    run.wait("orphaned", "running", least_try=2)
+    run.wait_log("orphaned", GONE_ON)
+    jobs.let_go()
+    run.wait("orphaned", "success", least_try=2)
+    jobs.wait("COMPLETED")
 
 
 def test_a_triggerer_that_was_taken_for_dead_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:

@@ -107,8 +107,16 @@ def cleared_after_failure(killing: Killing) -> None:
 
 
 def cleared_but_kept(killing: Killing) -> None:
+    _kept(killing, 0)
+
+
+def cleared_but_kept_with_retries(killing: Killing) -> None:
+    _kept(killing, 2)
+
+
+def _kept(killing: Killing, retries: int) -> None:
     """With cancel_on_kill=False the job goes on, and the next try has one of its own."""
-    run, jobs = killing.start("cancel_on_kill=False")
+    run, jobs = killing.start(f"cancel_on_kill=False, retries={retries}")
     killing.settle(run)
     run.clear("fit")
     jobs.wait("RUNNING", "RUNNING")
@@ -173,6 +181,7 @@ CASES = [
     (cleared_with_retries, "triggerer"),
     (cleared_after_failure, "triggerer"),
     (cleared_but_kept, "worker"),
+    (cleared_but_kept_with_retries, "worker"),
     (dagrun_timeout, "deferred"),
     (marked_failed, "worker"),
     (marked_failed, "deferred"),

@@ -103,14 +103,60 @@ def test_a_retry_after_a_clear_goes_on_with_the_tries_since_then(airflow: str) -
     assert fourth.earlier == {third.own}
 
 
-@pytest.mark.parametrize(("airflow", "retries"), [("no state", 0), ("3.3", 0), ("3.4", 0), ("3.4", 2)])
-def test_a_task_that_is_cleared_while_it_runs_in_a_worker_has_a_new_job(airflow: str, retries: int) -> None:
+@pytest.mark.parametrize(
+    ("airflow", "retries", "in_a_pod"),
+    [
+        ("no state", 0, True),
+        *(("3.3", retries, False) for retries in (0, 2)),
+        ("3.3", 0, True),
+        *(("3.4", retries, True) for retries in (0, 2)),
+    ],
+)
+def test_a_task_that_is_cleared_while_it_runs_in_a_worker_has_a_new_job(
+    airflow: str, retries: int, in_a_pod: bool
+) -> None:
     run = TaskRun(airflow=airflow, retries=retries)
     first = begin(run)
-    run.clear_while_it_runs()
+    run.clear_while_it_runs(in_a_pod=in_a_pod)
     second = begin(run)
     assert second.replaced == {first.own}
     assert not second.earlier
+
+
+@pytest.mark.parametrize("airflow", ["3.3", "3.4"])
+@pytest.mark.parametrize("start_from_trigger", [False, True])
+def test_a_task_without_retries_goes_on_with_its_job_when_a_scheduler_has_died(
+    airflow: str, start_from_trigger: bool
+) -> None:
+    run = TaskRun(airflow=airflow, retries=0)
+    first = begin_in_the_triggerer(run) if start_from_trigger else begin(run)
+    second = begin(run, start_from_trigger=start_from_trigger)
+    assert not second.replaced
+    assert first.own in second.earlier
+    run.clear()
+    third = begin(run, start_from_trigger=start_from_trigger)
+    assert {first.own, second.own} <= third.replaced
+    fourth = begin(run, start_from_trigger=start_from_trigger)
+    assert fourth.replaced == third.replaced
+    assert fourth.earlier == {third.own}
+
+
+def test_a_task_that_lost_its_retries_in_the_dag_has_a_new_job_after_a_clear() -> None:
+    """Also where the maximum is the same by chance."""
+    run = TaskRun(retries=1)
+    first = begin(run)
+    run.retries = 0
+    run.clear()
+    assert begin(run).replaced == {first.own}
+
+
+def test_a_clear_of_another_task_is_none_of_a_task_with_retries() -> None:
+    run = TaskRun()
+    first = begin(run)
+    run.clear_another()
+    second = begin(run)
+    assert first.own in second.earlier
+    assert not second.replaced
 
 
 @pytest.mark.parametrize("airflow", ["3.3", "3.4"])
