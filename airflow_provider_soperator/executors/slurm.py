@@ -23,14 +23,16 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.executors.base_executor import BaseExecutor, get_execution_api_server_url
+from airflow.executors.workloads import ExecuteCallback
 
 from airflow_provider_soperator.executors.books import Books, News, NewsKind, Phase
 from airflow_provider_soperator.executors.settings import OPTIONS, SECTION
 
 if TYPE_CHECKING:
-    from airflow.executors.workloads import ExecuteTask
+    from airflow.executors.workloads import ExecuteTask, ExecutorWorkload
     from airflow.executors.workloads.types import WorkloadKey
     from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy.orm import Session
 
     from airflow_provider_soperator.client.sync import LoopThread
     from airflow_provider_soperator.executors.job_keeper import JobKeeper
@@ -99,6 +101,13 @@ class SlurmExecutor(BaseExecutor):
         self._keeper = JobKeeper(options, env, self._news.put, self.log)
 
     # What the scheduler hands over
+
+    def queue_workload(self, workload: ExecutorWorkload, session: Session) -> None:
+        """Queue a task; a callback fails, as an error would end the scheduler, and each that is started after it."""
+        if isinstance(workload, ExecuteCallback):
+            self.fail(workload.key, info="SlurmExecutor runs no callbacks: name another executor in SyncCallback")
+        else:
+            super().queue_workload(workload, session)
 
     def _process_workloads(self, workload_items: Sequence[Any]) -> None:
         accepted: list[ExecuteTask] = []

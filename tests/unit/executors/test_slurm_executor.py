@@ -16,10 +16,10 @@ import pytest
 from airflow.exceptions import AirflowConfigException
 from airflow.executors.base_executor import BaseExecutor
 from airflow.executors.executor_utils import ExecutorName
-from airflow.executors.workloads import ExecuteTask
+from airflow.executors.workloads import ExecuteCallback, ExecuteTask
 from airflow.models import import_all_models
 from airflow.models.taskinstance import TaskInstance
-from airflow.utils.state import TaskInstanceState
+from airflow.utils.state import CallbackState, TaskInstanceState
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import StaticPool
@@ -381,6 +381,17 @@ def test_news_that_cannot_be_taken_up_end_no_scheduler(
     monkeypatch.setattr(executor, "_tell", lambda *_: 1 / 0)
     events = tell(executor, News("a", NewsKind.FAILED), News("b", NewsKind.FAILED))
     assert events.keys() == {executor._key(one.ti), executor._key(other.ti)}
+
+
+def test_a_callback_fails_in_words_and_ends_no_scheduler(executor: SlurmExecutor) -> None:
+    callback = {"id": str(uuid4()), "fetch_method": "import_path", "data": {"path": "alerts.page"}}
+    bundle = {"name": "dags-folder", "version": None}
+    said = {"token": "stock", "callback": callback, "dag_rel_path": "train.py", "bundle_info": bundle, "log_path": None}
+    one = ExecuteCallback.model_validate(said)
+    executor.queue_workload(one, session=None)  # type: ignore[arg-type]
+    executor.heartbeat()
+    words = "SlurmExecutor runs no callbacks: name another executor in SyncCallback"
+    assert executor.get_event_buffer() == {one.key: (CallbackState.FAILED, words)}
 
 
 def test_a_task_without_an_id_fails_in_words(executor: SlurmExecutor) -> None:
