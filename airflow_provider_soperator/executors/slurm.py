@@ -119,8 +119,12 @@ class SlurmExecutor(BaseExecutor):
                 self._books.accept(leg, key)
                 accepted.append(workload)
             else:
-                self._tell(key, "failed", "Airflow assigned no external_executor_id: name the executor by its alias")
-                self.fail(key)
+                # A scheduler has given the executor its own id.
+                no_scheduler = "tasks of `dags test --use-executor` cannot run here"
+                why = "name the executor by its alias" if self.job_id else no_scheduler
+                said = f"Airflow's scheduler assigned no external_executor_id: {why}"
+                self._tell(key, "failed", said)
+                self.fail(key, info=said)
         if accepted:
             self._loop.begin(self._submit(accepted))
 

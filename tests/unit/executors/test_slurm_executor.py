@@ -394,11 +394,16 @@ def test_a_callback_fails_in_words_and_ends_no_scheduler(executor: SlurmExecutor
     assert executor.get_event_buffer() == {one.key: (CallbackState.FAILED, words)}
 
 
-def test_a_task_without_an_id_fails_in_words(executor: SlurmExecutor) -> None:
+@pytest.mark.parametrize(
+    ("scheduler", "why"), [(7, "by its alias"), (None, "tasks of `dags test --use-executor` cannot run here")]
+)
+def test_a_task_without_an_id_fails_in_words(executor: SlurmExecutor, scheduler: int | None, why: str) -> None:
+    executor.job_id = scheduler
     queue(executor, workload(None))
-    [(state, _)] = executor.get_event_buffer().values()
+    [(state, said)] = executor.get_event_buffer().values()
     assert state == TaskInstanceState.FAILED
-    assert "by its alias" in executor._task_event_logs[0].extra
+    assert why in said
+    assert said == executor._task_event_logs[0].extra
 
 
 def test_all_that_may_have_a_job_is_adopted_once(executor: SlurmExecutor) -> None:
