@@ -261,7 +261,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         """The cluster is ready, or will not be."""
         from airflow_provider_soperator.work.protocols import result_of
 
-        result = result_of(event, self.ready_timeout)
+        result = result_of(event, self._limit)
         made = context["ti"].xcom_pull(task_ids=self.task_id, key="made", map_indexes=context["ti"].map_index)
         return {**made, **result}
 

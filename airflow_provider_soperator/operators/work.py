@@ -136,7 +136,8 @@ class WaitingOperator(EndsAnywhere, StrictOperator):
 class WorkOperator(WaitingOperator):
     """Does its work in a trigger, until it is done or ``timeout`` is over.
 
-    :param timeout: time limit of the work; then the task fails, and what must not outlast it is undone
+    :param timeout: time limit of the work; then the task fails, and what must not outlast it is undone. A shorter
+        ``execution_timeout`` counts instead
     :param deferrable: do the work in the triggerer, and not in an Airflow worker
     :param poll_interval: seconds between two polls
     """
@@ -164,8 +165,15 @@ class WorkOperator(WaitingOperator):
 
     def span(self, since: datetime | None = None) -> dict[str, Any]:
         """The fields that all work has: when it began, and until when it may take, at which interval."""
-        now = datetime.now(timezone.utc)
-        return {"since": since or now, "deadline": now + self.timeout, "poll_interval": self.poll_interval}
+        now, limit = datetime.now(timezone.utc), self._limit
+        # Airflow's alarm may have run for long when the work begins.
+        if self.execution_timeout and (left := signal.getitimer(signal.ITIMER_REAL)[0]):
+            limit = min(limit, timedelta(seconds=left))
+        return {"since": since or now, "deadline": now + limit, "poll_interval": self.poll_interval}
+
+    @property
+    def _limit(self) -> timedelta:
+        return min(self.timeout, self.execution_timeout or self.timeout)
 
     def execute(self, context: Context) -> Any:
         with final_errors():
@@ -179,7 +187,7 @@ class WorkOperator(WaitingOperator):
         return self.wait_for(WorkTrigger(work.write()), context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        return result_of(event, self.timeout)
+        return result_of(event, self._limit)
 
     def needs_a_worker_after(self, end: End) -> bool:
         return type(self).execute_complete is not WorkOperator.execute_complete or super().needs_a_worker_after(end)

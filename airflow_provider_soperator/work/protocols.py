@@ -169,7 +169,7 @@ class Watch(Stored, ABC, Generic[C]):
 
 
 class WorkTimeout(AirflowException):
-    """A task was not done within its ``timeout``."""
+    """A task was not done within its ``timeout`` or ``execution_timeout``."""
 
 
 def succeeded(result: Any) -> dict[str, Any]:

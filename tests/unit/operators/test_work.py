@@ -1,17 +1,22 @@
-"""A task that waits in a worker is ended from outside."""
+"""A task that waits in a worker is ended from outside, and work that takes too long by itself."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_soperator.operators.work import Waiting, WaitingOperator
+from airflow_provider_soperator.operators.work import Waiting, WaitingOperator, WorkOperator
 from airflow_provider_soperator.triggers.base import KillableTrigger
+from airflow_provider_soperator.work.protocols import Work, WorkTimeout
 from tests.patience import PATIENCE
 
 
@@ -92,3 +97,50 @@ def test_a_task_that_is_told_to_end_after_its_work_is_left_alone() -> None:
     assert task.wait_for(trigger, {"ti": None}) == {"status": "timeout"}  # type: ignore[typeddict-item]
     task.on_kill()
     assert not trigger.is_cancelled.is_set()
+
+
+@dataclass(kw_only=True)
+class EndlessWork(Work[None]):
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        yield
+
+    async def step(self, client: None) -> None: ...
+
+    async def undo(self, client: None) -> str:
+        return "All was undone"
+
+
+class Working(WorkOperator):
+    def work(self, context: Any) -> EndlessWork:
+        return EndlessWork(**self.span())
+
+
+def test_work_is_undone_when_the_time_of_its_task_is_over() -> None:
+    # In an Airflow worker, whose alarm would close the loop.
+    task = Working(
+        task_id="fit", deferrable=False, timeout=timedelta(seconds=5), execution_timeout=timedelta(seconds=0.5)
+    )
+    with pytest.raises(WorkTimeout, match=r"not done within 0:00:00.5.*\. All was undone"):
+        task.execute({"ti": None})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("execution_timeout", "alarm", "seconds"),
+    [
+        (None, 0, 7200),
+        (timedelta(hours=3), 0, 7200),
+        (timedelta(hours=1), 0, 3600),
+        # Half an hour of it has passed.
+        (timedelta(hours=1), 1800, 1800),
+        (timedelta(hours=9), 9000, 7200),
+        # The alarm is not Airflow's.
+        (None, 1800, 7200),
+    ],
+)
+def test_work_has_the_shorter_one_of_two_limits(
+    monkeypatch: pytest.MonkeyPatch, execution_timeout: timedelta | None, alarm: int, seconds: int
+) -> None:
+    monkeypatch.setattr(signal, "getitimer", lambda _: (alarm, 0.0))
+    span = Working(task_id="fit", timeout=timedelta(hours=2), execution_timeout=execution_timeout).span()
+    assert span["deadline"] - span["since"] == timedelta(seconds=seconds)
