@@ -13,8 +13,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_provider_soperator.client import queue, submissions
-from airflow_provider_soperator.client.batcher import Batcher, Siblings
-from airflow_provider_soperator.client.job_accounts import JobAccounts
+from airflow_provider_soperator.client.batcher import Batcher, JobAccounts, Siblings
 from airflow_provider_soperator.client.output import Tail, Tails
 from airflow_provider_soperator.client.pace import Pace, Patience, RetryPolicy, repeated
 from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller, statuses

@@ -61,13 +61,13 @@ import os
 import signal
 import sys
 
-from airflow_provider_soperator.client import job_accounts
+from airflow_provider_soperator.client import batcher
 
 # The scheduler forks the workers, which are to be as nice as others.
 os.register_at_fork(after_in_child=lambda: os.setpriority(os.PRIO_PROCESS, 0, 0))
 
 # Seconds that a job which is over waits for what accounting has of it.
-job_accounts.PATIENCE = 60
+batcher.RECORDS_WITHIN = 60
 
 if "scheduler" in sys.argv:
     from airflow.sdk.execution_time.supervisor import WatchedSubprocess

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.client.batcher import RECORDS_PAUSE, RECORDS_WITHIN
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.job_accounts import PATIENCE, PAUSE
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, JobStatus
@@ -81,7 +81,7 @@ def test_jobs_that_end_one_after_the_other_are_asked_for_twice_a_second(monkeypa
 
     assert all(map(found, run_without_waiting(one_by_one(), monkeypatch)))
     # They end within five seconds.
-    assert len(slurm.questions) <= 5 / PAUSE + 2
+    assert len(slurm.questions) <= 5 / RECORDS_PAUSE + 2
 
 
 def test_a_job_that_accounting_does_not_have_yet_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_accounting_that_lags_too_far_behind_is_not_waited_for(monkeypatch: pyte
     [status] = completed(slurm, monkeypatch, over("7_0", "7_1"))
     # What there is counts.
     assert found(status) == ["7_0"]
-    assert began[-1] - began[0] <= PATIENCE
+    assert began[-1] - began[0] <= RECORDS_WITHIN
 
 
 @pytest.mark.parametrize("accounting", ["off", "down"])
