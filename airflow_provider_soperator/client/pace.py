@@ -5,9 +5,12 @@ A poll's pause follows from the age of the youngest waiter, what an answer costs
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import TypeGuard, TypeVar
 
@@ -15,7 +18,9 @@ from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.transports.transport_errors import FAILURES
 
+C = TypeVar("C")
 T = TypeVar("T")
 
 #: Minimum seconds between two polls.
@@ -160,3 +165,41 @@ class Patience:
             self._due[kind] = now + TOLD_AGAIN
             self._log.warning("The cluster cannot be asked at present, this waits until it can: %s", failure)
         return True
+
+
+async def polled(
+    connect: Callable[[], AbstractAsyncContextManager[C]],
+    ask: Callable[[C], Awaitable[T]],
+    poll_interval: float,
+    log: Logger,
+    *,
+    pause: float | None = None,
+    is_borne: Callable[[Exception], bool] = lambda error: True,
+) -> AsyncGenerator[T, None]:
+    """The answers of ``ask``, one in each interval in which there is a client and an answer.
+
+    After an answer the interval is ``pause``, if that is given. A failure is logged and tolerated, unless it comes
+    before the first answer and is not ``is_borne``: later it may pass before the next interval.
+    """
+    has_answered, trouble = False, ""
+    async with AsyncExitStack() as opened:
+        client: C | None = None
+        while True:
+            try:
+                if client is None:
+                    client = await opened.enter_async_context(connect())
+                answer = await ask(client)
+            except FAILURES as error:
+                if not has_answered and not is_borne(error):
+                    raise
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("No answer at present, asking again: %s", trouble)
+                # The connection may be corrected meanwhile, and this may run for months. A client that others share is
+                # replaced only if its context is told of the failure.
+                await opened.__aexit__(type(error), error, error.__traceback__)
+                client = None
+            else:
+                has_answered, trouble = True, ""
+                yield answer
+            await asyncio.sleep(poll_interval if client is None or pause is None else pause)

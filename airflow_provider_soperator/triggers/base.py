@@ -21,10 +21,10 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TaskFailedEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.pace import polled
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.graph import states_of
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.work.polling import polled
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
+from airflow_provider_soperator.client.pace import polled
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -35,7 +36,7 @@ from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
 from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported
 from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, call
-from airflow_provider_soperator.work.polling import may_pass, polled
+from airflow_provider_soperator.work.polling import may_pass
 from airflow_provider_soperator.work.protocols import emit, failed, refused, succeeded, timed_out
 from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for, key_of_try
 

@@ -1,16 +1,16 @@
-"""Polling at an interval until there is an answer, a result, or nothing left to wait for."""
+"""Work and watches, step by step: to a result, or to a failure that no later look can mend."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from airflow_provider_soperator.client import pace
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.pace import polled
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
@@ -21,7 +21,6 @@ from airflow_provider_soperator.transports.transport_errors import LastingError,
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkRefused, failed, refused
 
 C = TypeVar("C")
-T = TypeVar("T")
 
 
 def is_final(error: Exception) -> bool:
@@ -52,44 +51,6 @@ class SlurmAccess:
 
     def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
         return SlurmHook(self.slurm_conn_id).async_client()
-
-
-async def polled(
-    connect: Callable[[], AbstractAsyncContextManager[C]],
-    ask: Callable[[C], Awaitable[T]],
-    poll_interval: float,
-    log: Logger,
-    *,
-    pause: float | None = None,
-    is_borne: Callable[[Exception], bool] = lambda error: True,
-) -> AsyncGenerator[T, None]:
-    """The answers of ``ask``, one in each interval in which there is a client and an answer.
-
-    After an answer the interval is ``pause``, if that is given. A failure is logged and tolerated, unless it comes
-    before the first answer and is not ``is_borne``: later it may pass before the next interval.
-    """
-    has_answered, trouble = False, ""
-    async with AsyncExitStack() as opened:
-        client: C | None = None
-        while True:
-            try:
-                if client is None:
-                    client = await opened.enter_async_context(connect())
-                answer = await ask(client)
-            except FAILURES as error:
-                if not has_answered and not is_borne(error):
-                    raise
-                if str(error) != trouble:
-                    trouble = str(error)
-                    log.warning("No answer at present, asking again: %s", trouble)
-                # The connection may be corrected meanwhile, and this may run for months. A client that others share is
-                # replaced only if its context is told of the failure.
-                await opened.__aexit__(type(error), error, error.__traceback__)
-                client = None
-            else:
-                has_answered, trouble = True, ""
-                yield answer
-            await asyncio.sleep(poll_interval if client is None or pause is None else pause)
 
 
 async def completed(work: Work[C], log: Logger) -> dict[str, Any]:

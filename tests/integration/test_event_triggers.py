@@ -11,12 +11,13 @@ import pytest
 from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
+from airflow_provider_soperator.client.pace import polled
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from airflow_provider_soperator.triggers.base import EventTrigger
 from airflow_provider_soperator.triggers.events import SlurmJobFinishedTrigger
-from airflow_provider_soperator.work.polling import may_pass, polled
+from airflow_provider_soperator.work.polling import may_pass
 from tests.integration.clients import ClientUnderTest, questions
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import ConnectClient

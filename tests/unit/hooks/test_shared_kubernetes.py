@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.config import kube_config
 
+from airflow_provider_soperator.client.pace import polled
 from airflow_provider_soperator.hooks import cluster
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.transports.transport_errors import TransportError
-from airflow_provider_soperator.work.polling import polled
 from sandbox.kube.certificates import ensure_certificates
 from sandbox.kube.kubeconfig import write_kubeconfig
 from tests.patience import PATIENCE
