@@ -11,11 +11,17 @@ from urllib.parse import quote
 
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.pipelines.graph import region_of
 from airflow_provider_soperator.pipelines.plan import ahead_keys
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.submission_keys import CLOCKS, Keys, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.submission_keys import (
+    CLOCKS,
+    Keys,
+    SubmissionKey,
+    key_of,
+    key_of_try,
+    region_of,
+)
 
 #: States in which a task may have a job in the queue.
 _ALIVE = ("running", "deferred", "queued", "scheduled", "up_for_retry", "up_for_reschedule", "restarting")
@@ -229,8 +235,6 @@ def _instance_of(row: Any) -> tuple[str, str, str, int]:
 
 def _keys_of(row: Any) -> Iterator[tuple[SubmissionKey, int]]:
     """The keys of the jobs of a task instance, each with its try."""
-    from airflow_provider_soperator.work.sbatch import key_of_try
-
     if hasattr(row, "extra"):
         if key := key_of(row.extra or ""):
             yield key, row.try_number

@@ -152,16 +152,6 @@ _AT_ONCE = 50
 _NUMBERS = re.compile(r"(?:_[0-9]+)*$")
 
 
-def region_of(ti: Any) -> str:
-    """What tells an iteration of a loop, or what is mapped in one, from others; empty where there is no loop.
-
-    Airflow 3.4: the iterations are instances of one task, all without a map index. The number of an instance in its
-    region is ``region_index``, whether it is an iteration or mapped.
-    """
-    region = getattr(ti, "region_id", None)
-    return f"{region}/" if region and region.int else ""
-
-
 def states_of(ti: Any, task_ids: Sequence[str]) -> dict[str, dict[int, str | None]]:
     """States of the instances of these tasks, by task and map index."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, is_ended, is_met, region_of
-from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
+from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, is_ended, is_met
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, region_of
 from airflow_provider_soperator.values import Plain
 
 #: States of tasks that have yet to run. One that was cleared as it ran is restarting.

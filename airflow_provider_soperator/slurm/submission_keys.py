@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from airflow_provider_soperator.slurm.job_ids import JobId
 
@@ -114,6 +115,27 @@ class SubmissionKey:
 
     def __str__(self) -> str:
         return self.text
+
+
+def key_of_try(ti: Any, begun: datetime | None, number: int) -> SubmissionKey:
+    """The key of a try's job, in a run that began at this time."""
+    region = region_of(ti)
+    place = ti.region_index if region else ti.map_index
+    index, element = region or "-1", None
+    if place is not None and place >= 0:
+        thousand, element = divmod(place, ELEMENTS)
+        index = f"{region}{thousand}/{ELEMENTS}"
+    return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number, begun=begun, element=element)
+
+
+def region_of(ti: Any) -> str:
+    """What tells an iteration of a loop, or what is mapped in one, from others; empty where there is no loop.
+
+    Airflow 3.4: the iterations are instances of one task, all without a map index. The number of an instance in its
+    region is ``region_index``, whether it is an iteration or mapped.
+    """
+    region = getattr(ti, "region_id", None)
+    return f"{region}/" if region and region.int else ""
 
 
 #: Maximum difference of the clocks of Airflow and Slurm.

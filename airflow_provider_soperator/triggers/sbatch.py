@@ -33,12 +33,12 @@ from airflow_provider_soperator.slurm.job_reports import (
     status_of,
 )
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
-from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of_try, submitted_since
 from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported
 from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, call
 from airflow_provider_soperator.work.polling import may_pass
 from airflow_provider_soperator.work.protocols import emit, failed, refused, succeeded, timed_out
-from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for, key_of_try
+from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for
 
 _RETURN = XCom.XCOM_RETURN_KEY
 #: Seconds between two tries to cancel a job over a connection that has to be corrected first.

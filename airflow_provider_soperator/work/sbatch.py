@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.xcom import BaseXCom
@@ -19,7 +18,7 @@ from airflow_provider_soperator.client.job_run import JobRun, NewestLine, Printe
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.hooks.forms import LINKS
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met, region_of
+from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met
 from airflow_provider_soperator.slurm import links, sbatch_arguments
 from airflow_provider_soperator.slurm.dependencies import Unmet
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
@@ -30,9 +29,9 @@ from airflow_provider_soperator.slurm.job_reports import figures, in_words, usag
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
 from airflow_provider_soperator.slurm.submission_keys import (
-    ELEMENTS,
     Keys,
     SubmissionKey,
+    key_of_try,
     output_path,
     read_keys,
     readable_name,
@@ -85,17 +84,6 @@ def keys_of(context: Context, retries: int) -> tuple[list[SubmissionKey], list[S
     keys = [key_of_try(ti, context["dag_run"].start_date, number) for number in range(1, ti.try_number + 1)]
     before = _tries_before_clear(context, retries)
     return keys[:before], keys[before:]
-
-
-def key_of_try(ti: Any, begun: datetime | None, number: int) -> SubmissionKey:
-    """The key of a try's job, in a run that began at this time."""
-    region = region_of(ti)
-    place = ti.region_index if region else ti.map_index
-    index, element = region or "-1", None
-    if place is not None and place >= 0:
-        thousand, element = divmod(place, ELEMENTS)
-        index = f"{region}{thousand}/{ELEMENTS}"
-    return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number, begun=begun, element=element)
 
 
 #: Key in the state that Airflow keeps of a task instance.

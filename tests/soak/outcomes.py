@@ -10,8 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
-from airflow_provider_soperator.work.sbatch import key_of_try
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of, key_of_try
 from sandbox.airflow.api import ENDS
 from tests.airflow.stack import Run
 from tests.integration.cluster import Cluster

@@ -13,8 +13,7 @@ from airflow_provider_soperator.executors.books import NewsKind
 from airflow_provider_soperator.pipelines.plan import ahead_keys
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
-from airflow_provider_soperator.work.sbatch import key_of_try
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of_try
 
 BEGUN = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
 

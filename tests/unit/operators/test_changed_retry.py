@@ -18,9 +18,9 @@ from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_failures import JobOutOfMemory, Policy
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.states import NodeState
-from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of_try
 from airflow_provider_soperator.transports.transport_errors import Unreachable
-from airflow_provider_soperator.work.sbatch import given, key_of_try
+from airflow_provider_soperator.work.sbatch import given
 from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
 from tests.unit.operators.dags import taken
 from tests.unit.operators.test_outcome import ended

@@ -11,8 +11,8 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.slurm.submission_keys import key_of_try
 from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger
-from airflow_provider_soperator.work.sbatch import key_of_try
 from tests.unit.operators.task_runs import TaskRun
 
 

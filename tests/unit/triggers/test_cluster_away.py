@@ -23,12 +23,11 @@ from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotPe
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import CancelJobs, Request, UpdateJob
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
-from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of_try
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, Unreachable
 from airflow_provider_soperator.triggers import base, sbatch
 from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger, SbatchTrigger
 from airflow_provider_soperator.work import polling
-from airflow_provider_soperator.work.sbatch import key_of_try
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
 from tests.unit.operators.task_runs import TaskRun
 
