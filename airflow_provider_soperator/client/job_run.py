@@ -30,7 +30,8 @@ from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_
 from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
-from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
+from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
 from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported

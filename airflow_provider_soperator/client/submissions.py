@@ -36,7 +36,6 @@ from airflow_provider_soperator.slurm.requests import (
     ShowConfig,
     ShowRights,
     WhoAmI,
-    submission,
 )
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Steps
 from airflow_provider_soperator.slurm.requests.submission import (
@@ -310,7 +309,7 @@ def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) 
 def _without_too_large(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:
     """The answers, in which an array of more jobs than fit into an empty queue does not wait until that has room."""
     is_full = (isinstance(answer.error, QueueFull) for answer in answers)
-    wanted = [submission.asked_for(job).array if full else None for job, full in zip(jobs, is_full, strict=True)]
+    wanted = [sbatch_arguments.asked_for(job).array if full else None for job, full in zip(jobs, is_full, strict=True)]
     if not any(wanted):
         return answers
     try:
@@ -341,7 +340,7 @@ def explained_refusal(
     nodes: Iterable[Node] = (),
 ) -> SlurmError:
     """The error with what may be used instead, or the parameter if it is not called as the option."""
-    option, asked = refusal.option, submission.asked_for(job)
+    option, asked = refusal.option, sbatch_arguments.asked_for(job)
     wanted = [name for said in as_words(asked.partition or ()) for name in said.split(",")]
     why = ""
     if option == OF_PARTITIONS:

@@ -43,7 +43,8 @@ from airflow_provider_soperator.slurm.errors import LimitExceeded, SubmissionWit
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.requests.submission import asked_for, readable_job_name
+from airflow_provider_soperator.slurm.requests.submission import readable_job_name
+from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of, read_keys, submitted_since
 from airflow_provider_soperator.transports.transport_errors import LastingError
 from airflow_provider_soperator.values import is_on, listed

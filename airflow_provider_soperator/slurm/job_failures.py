@@ -17,6 +17,7 @@ from airflow_provider_soperator.slurm.job_description import FIELDS, InvalidJob
 from airflow_provider_soperator.slurm.job_records import Job, JobRecord, JobStatus, count_by_state, resource
 from airflow_provider_soperator.slurm.notations import parse_bytes
 from airflow_provider_soperator.slurm.option_values import in_megabytes, in_seconds, is_unlimited
+from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 
 if TYPE_CHECKING:
@@ -215,9 +216,6 @@ class Retry:
 
     def changed(self, job: BatchJob, end: JobStatus, failed: Sequence[str] = ()) -> dict[str, Any]:
         """The fields to change of a job that has ended this way on ``failed`` nodes, with their new values."""
-        # Imported here, as DAG files import this module.
-        from airflow_provider_soperator.slurm.requests.submission import asked_for
-
         asked = asked_for(job)
         if asked.het:
             raise InvalidJob(["on_finish: retry(...) cannot change a heterogeneous job: use 'retry'"])

@@ -266,6 +266,22 @@ def with_lines(job: Job, lines: directives.Component = NO_LINES) -> Job:
     return job.replace(**new | {"env": env, "extra_args": (*lines.extra_args, *extra.extra_args)})
 
 
+def asked_for(job: Job) -> Job:
+    """The job with the options of #SBATCH lines and extra words as fields of its first component."""
+    try:
+        return with_lines(job, directives.read(lines(job))[0])
+    except directives.DirectiveError as wrong:
+        raise job_description.InvalidJob([f"script: {wrong}"]) from None
+
+
+def with_remote_lines(job: Job, text: str) -> Job:
+    """The job with the #SBATCH lines of its script on the cluster, which win over the names that were made for it."""
+    known = job.replace(remote_lines="".join(directives.head(text)), by_default=())
+    asked = asked_for(known.replace(**dict.fromkeys(job.by_default)))
+    made = job.output.replace("%j", "%A_%a") if job.output and asked.array is not None else job.output
+    return known.replace(name=asked.name or job.name, output=asked.output or made, error=asked.error)
+
+
 def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """The fields of one component, the variables that its options set, and its problems."""
     said: dict[str, Any] = {}

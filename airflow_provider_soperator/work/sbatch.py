@@ -27,7 +27,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
 from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
+from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.slurm.submission_keys import (
     Keys,
     SubmissionKey,
@@ -66,7 +66,7 @@ def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
     job.check()
     job = sbatch_arguments.with_lines(job)
     # Names in the script's own lines win over those made here.
-    asked = asked_for(job)
+    asked = sbatch_arguments.asked_for(job)
     instance = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
     file = f"{output_path(*instance)}-{'%j' if asked.array is None else '%A_%a'}.out"
     name, output = asked.name or readable_name(*instance), asked.output or file

@@ -37,9 +37,9 @@ from airflow_provider_soperator.slurm.requests.submission import (
     SubmitOnce,
     Together,
     Withdraw,
-    asked_for,
     dependency_of,
 )
+from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, ConnectionLost, Unreachable
 from tests.simulation.clock import START, Process, outside

@@ -28,8 +28,7 @@ from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWante
 from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellChainError
 from airflow_provider_soperator.pipelines.graph import PipelineError
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.requests.submission import asked_for
-from airflow_provider_soperator.slurm.sbatch_arguments import RESERVED_PREFIX, changes_submission
+from airflow_provider_soperator.slurm.sbatch_arguments import RESERVED_PREFIX, asked_for, changes_submission
 from airflow_provider_soperator.values import SCRIPTS, has_template
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20

@@ -33,8 +33,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.slurm import dependencies, directives, errors, job_description, packs, sbatch_arguments
-from airflow_provider_soperator.slurm.job_description import Job, JobDescription
+from airflow_provider_soperator.slurm import dependencies, errors, job_description, packs, sbatch_arguments
+from airflow_provider_soperator.slurm.job_description import JobDescription
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Command, CommandOutput, Order, Request
@@ -187,7 +187,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
 
     def _job_fields(self, call: packs.Pack, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
         job, key = call.job, call.key
-        waits_for, asked = dependency_of(job), asked_for(job)
+        waits_for, asked = dependency_of(job), sbatch_arguments.asked_for(job)
         # As a number: scontrol does not know TOP.
         kind = job_description.PRIORITY
         priority = "" if asked.priority is None else kind.json(kind.write(asked.priority))["number"]
@@ -307,25 +307,9 @@ class KeyedDependency:
         return ",".join(filter(None, (rest, alike)))
 
 
-def asked_for(job: Job) -> Job:
-    """The job with the options of #SBATCH lines and extra words as fields of its first component."""
-    try:
-        return sbatch_arguments.with_lines(job, directives.read(sbatch_arguments.lines(job))[0])
-    except directives.DirectiveError as wrong:
-        raise job_description.InvalidJob([f"script: {wrong}"]) from None
-
-
-def with_remote_lines(job: Job, text: str) -> Job:
-    """The job with the #SBATCH lines of its script on the cluster, which win over the names that were made for it."""
-    known = job.replace(remote_lines="".join(directives.head(text)), by_default=())
-    asked = asked_for(known.replace(**dict.fromkeys(job.by_default)))
-    made = job.output.replace("%j", "%A_%a") if job.output and asked.array is not None else job.output
-    return known.replace(name=asked.name or job.name, output=asked.output or made, error=asked.error)
-
-
 def dependency_of(job: JobDescription) -> KeyedDependency:
     """The dependency of a job, from its fields or its script."""
-    wanted = asked_for(job).dependency
+    wanted = sbatch_arguments.asked_for(job).dependency
     text = "" if wanted is None else dependencies.dependency_text(wanted)
     if "?" in text and "singleton" in text.lower().split("?"):
         raise errors.InvalidRequest(f"{text!r}: singleton cannot be joined with '?'")

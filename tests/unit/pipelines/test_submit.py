@@ -22,7 +22,8 @@ from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for, dependency_of, with_remote_lines
+from airflow_provider_soperator.slurm.requests.submission import Submitted, dependency_of
+from airflow_provider_soperator.slurm.sbatch_arguments import asked_for, with_remote_lines
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from tests.unit.operators.dags import job
 from tests.unit.operators.task_runs import TaskRun

@@ -12,7 +12,7 @@ from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, expand_filename
-from airflow_provider_soperator.slurm.requests.submission import asked_for, with_remote_lines
+from airflow_provider_soperator.slurm.sbatch_arguments import asked_for, with_remote_lines
 from airflow_provider_soperator.work.sbatch import job_for
 
 #: The most that Linux takes for one name.
