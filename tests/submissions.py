@@ -14,7 +14,7 @@ from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Together
-from airflow_provider_soperator.slurm.rest.calls import Site, Steps, handles
+from airflow_provider_soperator.slurm.rest.calls import RestSteps, Site, handles
 from airflow_provider_soperator.slurm.rest.jobs import submitted
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from airflow_provider_soperator.transports.transport_errors import TransportError
@@ -44,7 +44,7 @@ class Submit(Request[JobId]):
 
 
 @handles
-def _submit(request: Submit, site: Site) -> Steps[JobId]:
+def _submit(request: Submit, site: Site) -> RestSteps[JobId]:
     return submitted(request.job.to_payload(f"v0.0.{site.version}", site.user, site.home), site)
 
 

@@ -27,7 +27,7 @@ from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.option_values import as_words
-from airflow_provider_soperator.slurm.packs import names_of
+from airflow_provider_soperator.slurm.packs import names_in_queue
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     ListJobs,
@@ -243,7 +243,7 @@ def earlier_jobs(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime |
 
 def jobs_of(wanted: Mapping[SubmissionKey, BatchJob], since: datetime) -> Steps[dict[SubmissionKey, JobStatus]]:
     """The job of each key that Slurm knows; of several the one with the lowest id, as in the submission."""
-    names = tuple(names_of(named(job, key).name or "" for key, job in wanted.items()))
+    names = tuple(names_in_queue(named(job, key).name or "" for key, job in wanted.items()))
     keys = Keys(wanted)
     # The name may have the number of the try in it, or be another since; sacct finds whole names alone.
     records: list[Job | AccountingJob] = list((yield ListJobs(mine=True, name_suffixes=keys.suffixes)))

@@ -123,7 +123,7 @@ _BODIES = ("script", "command", "script_file")
 _OF_SUBMISSION = re.compile(r"(?![A-Za-z_]\w*$)|(SLURM|SBATCH|SPANK|PYXIS|ENROOT|LD|BASH)|(IFS|E?UID|PPID|SHELLOPTS)$")
 
 
-def names_of(names: Iterable[str]) -> dict[str, None]:
+def names_in_queue(names: Iterable[str]) -> dict[str, None]:
     """The names under which jobs may have been submitted: their own, and those of the arrays that they may be in."""
     found: dict[str, None] = {}
     for name in names:

@@ -62,7 +62,7 @@ _GOES_WITHIN = timedelta(minutes=2)
 
 
 @dataclass
-class Notes:
+class NodeNotes:
     """What a session remembers while its connection is opened again."""
 
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
@@ -96,7 +96,7 @@ class SlurmNodesSession(Session):
         self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', context.block)}", context.why)
         self._reservation = HandoverReservation(client.ask, context.block, context.key, user, self._names)
         self._context = context
-        self._notes: Notes = context.memory.setdefault(target.name, Notes())
+        self._notes: NodeNotes = context.memory.setdefault(target.name, NodeNotes())
         self._blocks: dict[str, str] | None = None
         self._problems: tuple[str, ...] = ()
         self._left_out: Mapping[str, str] = {}

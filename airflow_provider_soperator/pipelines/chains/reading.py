@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.pipelines.chains import filters, standins
+from airflow_provider_soperator.pipelines.chains.calls import Call, ScriptWanted, staged
 from airflow_provider_soperator.pipelines.chains.recording import (
     ENDLESS,
     OF_THE_MACHINE,
@@ -24,7 +25,6 @@ from airflow_provider_soperator.pipelines.chains.recording import (
     not_readable,
     not_understood,
 )
-from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWanted, staged
 from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellChainError
 from airflow_provider_soperator.pipelines.graph import PipelineError
 from airflow_provider_soperator.slurm.job import BatchJob

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from airflow_provider_soperator.pipelines.chains.stages import distinct
+from airflow_provider_soperator.pipelines.chains.calls import distinct
 from airflow_provider_soperator.slurm import sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.submission_keys import key_of, strip_key

@@ -173,9 +173,8 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     def _fields(self) -> Iterator[bytes]:
         since = self.since or datetime.now(timezone.utc) - LOOK_BACK
         keys = self.submission_keys()
-        past = Accounting(names=tuple(packs.names_of(job.name or "" for job in self.jobs)), since=since).selections(
-            MOST
-        )
+        names = tuple(packs.names_in_queue(job.name or "" for job in self.jobs))
+        past = Accounting(names=names, since=since).selections(MOST)
         shared = list(dict.fromkeys(key.shared.text for key in keys if key.element is not None))
         together = self.together.value if self.together else ""
         words = (HELD, WITHDRAWN, unknown_key(self.mark), errors.PASSING, errors.COUNT_LIMITS, GONE.pattern)

@@ -15,7 +15,16 @@ from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep
 from airflow_provider_soperator.slurm.requests.accounting import by_name, with_earlier_runs
 from airflow_provider_soperator.slurm.rest import calls
-from airflow_provider_soperator.slurm.rest.calls import UNREADABLE, Json, RestCall, Site, Steps, asked, handles, steps
+from airflow_provider_soperator.slurm.rest.calls import (
+    UNREADABLE,
+    Json,
+    RestCall,
+    RestSteps,
+    Site,
+    asked,
+    handles,
+    steps,
+)
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 
 Query = tuple[tuple[str, str], ...]
@@ -25,7 +34,7 @@ LONGEST = 4000
 
 
 @handles
-def accounting(request: requests.Accounting, site: Site) -> Steps[tuple[AccountingJob, ...]]:
+def accounting(request: requests.Accounting, site: Site) -> RestSteps[tuple[AccountingJob, ...]]:
     """List jobs; many ids or names take several calls, as they are part of the URL.
 
     Exit codes equal those of the queue, on every version of Slurm.
@@ -45,12 +54,12 @@ def accounting(request: requests.Accounting, site: Site) -> Steps[tuple[Accounti
 
 
 @handles
-def list_usage(request: requests.ListUsage, site: Site) -> Steps[tuple[AccountingJob, ...]]:
+def list_usage(request: requests.ListUsage, site: Site) -> RestSteps[tuple[AccountingJob, ...]]:
     jobs = yield from accounting(request, site)
     return tuple(replace(run, earlier_runs=()) for job in jobs for run in (*job.earlier_runs, job))
 
 
-def _asked(call: RestCall, unclear: type[SlurmError] = AccountingUnreachable) -> Steps[Json]:
+def _asked(call: RestCall, unclear: type[SlurmError] = AccountingUnreachable) -> RestSteps[Json]:
     try:
         return (yield from asked(call))
     except unclear:
@@ -189,7 +198,7 @@ def _tres(said: list[Json] | None) -> str:
 
 
 @handles
-def show_rights(request: requests.ShowRights, site: Site) -> Steps[UserRights]:
+def show_rights(request: requests.ShowRights, site: Site) -> RestSteps[UserRights]:
     request.command()
     data = yield from _asked(RestCall("GET", f"slurmdb/user/{calls.segment(request.user)}"))
     if not data.get("users"):
@@ -218,7 +227,7 @@ _DIGITS = 6
 
 
 @handles
-def list_shares(request: requests.ListShares, site: Site) -> Steps[tuple[Share, ...]]:
+def list_shares(request: requests.ListShares, site: Site) -> RestSteps[tuple[Share, ...]]:
     data = yield from _asked(RestCall("GET", "slurm/shares"), SlurmError)
     return by_name(map(_share, (data.get("shares") or {}).get("shares") or ()))
 

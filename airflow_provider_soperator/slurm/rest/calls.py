@@ -86,17 +86,17 @@ class RestAnswer:
 
 
 #: Generator that yields calls, is sent their answers, and returns the result of the request.
-Steps = Generator[RestCall, RestAnswer, T]
+RestSteps = Generator[RestCall, RestAnswer, T]
 
 
 @singledispatch
-def _steps(request: object, site: Site) -> Steps[Any]:
+def _steps(request: object, site: Site) -> RestSteps[Any]:
     raise Unsupported(f"slurmrestd has no call for {type(request).__name__}")
 
 
-def steps(request: Request[T], site: Site) -> Steps[T]:
+def steps(request: Request[T], site: Site) -> RestSteps[T]:
     """The calls for a request. ``Unsupported`` is raised before the first of them."""
-    found: Steps[T] = _steps(request, site)
+    found: RestSteps[T] = _steps(request, site)
     return found
 
 

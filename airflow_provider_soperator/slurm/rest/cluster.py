@@ -18,12 +18,12 @@ from airflow_provider_soperator.slurm.files import FileRequest
 from airflow_provider_soperator.slurm.requests.cluster import read_config
 from airflow_provider_soperator.slurm.requests.nodes import fold_names
 from airflow_provider_soperator.slurm.rest import calls
-from airflow_provider_soperator.slurm.rest.calls import NAME, Json, RestCall, Site, Steps, asked, handles
+from airflow_provider_soperator.slurm.rest.calls import NAME, Json, RestCall, RestSteps, Site, asked, handles
 from airflow_provider_soperator.slurm.states import NodeState
 
 
 @handles
-def show_config(request: requests.ShowConfig, site: Site) -> Steps[ClusterConfig]:
+def show_config(request: requests.ShowConfig, site: Site) -> RestSteps[ClusterConfig]:
     """Get the settings; ``settings`` has slurmrestd's names and notation, which differ a little from ``scontrol``'s."""
     site.require(45, "show the cluster's settings")
     data = yield from asked(RestCall("GET", "slurm/conf"))
@@ -43,7 +43,7 @@ def _setting(value: Any) -> str:
 
 
 @handles
-def ping(request: requests.Ping, site: Site) -> Steps[tuple[Controller, ...]]:
+def ping(request: requests.Ping, site: Site) -> RestSteps[tuple[Controller, ...]]:
     data = yield from asked(RestCall("GET", "slurm/ping/"))
     found = tuple(map(_controller, data["pings"]))
     if not any(controller.is_up for controller in found):
@@ -61,7 +61,7 @@ def _controller(said: Json) -> Controller:
 
 
 @handles
-def who_am_i(request: requests.WhoAmI, site: Site) -> Steps[str]:
+def who_am_i(request: requests.WhoAmI, site: Site) -> RestSteps[str]:
     """Return the user in the token: slurmrestd has no call for it."""
     if not site.user:
         calls.unsupported("tell whose token this is, and the token names no user", "set the user of the connection")
@@ -70,13 +70,13 @@ def who_am_i(request: requests.WhoAmI, site: Site) -> Steps[str]:
 
 
 @handles
-def clock(request: requests.ReadClock, site: Site) -> Steps[datetime | None]:
+def clock(request: requests.ReadClock, site: Site) -> RestSteps[datetime | None]:
     data = yield from asked(RestCall("GET", "slurm/diag/"))
     return calls.moment(data["statistics"]["req_time"])
 
 
 @handles
-def file_request(request: FileRequest, site: Site) -> Steps[None]:  # type: ignore[type-arg]
+def file_request(request: FileRequest, site: Site) -> RestSteps[None]:  # type: ignore[type-arg]
     calls.unsupported("reach the cluster's files", "name an SSH or Kubernetes connection beside it for files")
 
 
@@ -85,7 +85,7 @@ _FLAGS = {"power_down_asap": ["POWER_DOWN", "POWER_DRAIN"], "power_down_force": 
 
 
 @handles
-def list_nodes(request: requests.ListNodes, site: Site) -> Steps[tuple[Node, ...]]:
+def list_nodes(request: requests.ListNodes, site: Site) -> RestSteps[tuple[Node, ...]]:
     """List nodes. All are requested, as a call cannot have a list of names."""
     wanted = None if request.names is None else set(hostlist.expand(fold_names(request.names)))
     data = yield from asked(RestCall("GET", "slurm/nodes/"))
@@ -117,7 +117,7 @@ def _node(said: Json) -> Node:
 
 
 @handles
-def order(request: requests.NodeOrder, site: Site) -> Steps[None]:
+def order(request: requests.NodeOrder, site: Site) -> RestSteps[None]:
     """Update nodes in one call, as ``scontrol`` does it."""
     request.command()
     state, reason = request.change()
@@ -126,7 +126,7 @@ def order(request: requests.NodeOrder, site: Site) -> Steps[None]:
 
 
 @handles
-def list_partitions(request: requests.ListPartitions, site: Site) -> Steps[tuple[Partition, ...]]:
+def list_partitions(request: requests.ListPartitions, site: Site) -> RestSteps[tuple[Partition, ...]]:
     """List partitions; the flags for default and hidden ones are known from v0.0.45 on."""
     data = yield from asked(RestCall("GET", "slurm/partitions/"))
     return tuple(map(_partition, data["partitions"]))
@@ -148,7 +148,7 @@ _RESERVATIONS_SINCE = 43
 
 
 @handles
-def list_reservations(request: requests.ListReservations, site: Site) -> Steps[tuple[Reservation, ...]]:
+def list_reservations(request: requests.ListReservations, site: Site) -> RestSteps[tuple[Reservation, ...]]:
     """List reservations, without comments, which slurmrestd does not return."""
     data = yield from asked(RestCall("GET", "slurm/reservations/"))
     now = datetime.now(timezone.utc)
@@ -170,7 +170,7 @@ def _reservation(said: Json, now: datetime) -> Reservation:
 
 
 @handles
-def create(request: requests.CreateReservation, site: Site) -> Steps[str]:
+def create(request: requests.CreateReservation, site: Site) -> RestSteps[str]:
     """Create a reservation. slurmrestd would change one that has its name, so it is looked up before."""
     request.command()
     site.require(_RESERVATIONS_SINCE, "make reservations")
@@ -190,7 +190,7 @@ def create(request: requests.CreateReservation, site: Site) -> Steps[str]:
 
 
 @handles
-def update(request: requests.UpdateReservation, site: Site) -> Steps[None]:
+def update(request: requests.UpdateReservation, site: Site) -> RestSteps[None]:
     """Change a reservation. slurmrestd would create a missing one, so it is looked up before."""
     request.command()
     site.require(_RESERVATIONS_SINCE, "change reservations")
@@ -200,7 +200,7 @@ def update(request: requests.UpdateReservation, site: Site) -> Steps[None]:
 
 
 @handles
-def delete(request: requests.DeleteReservation, site: Site) -> Steps[bool]:
+def delete(request: requests.DeleteReservation, site: Site) -> RestSteps[bool]:
     request.command()
     site.require(_RESERVATIONS_SINCE, "delete reservations")
     try:
@@ -210,7 +210,7 @@ def delete(request: requests.DeleteReservation, site: Site) -> Steps[bool]:
     return True
 
 
-def _exists(name: str) -> Steps[bool]:
+def _exists(name: str) -> RestSteps[bool]:
     data = yield from asked(RestCall("GET", "slurm/reservations/"))
     return any(one["name"] == name for one in data["reservations"])
 

@@ -15,7 +15,16 @@ from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.rest import calls
-from airflow_provider_soperator.slurm.rest.calls import UNREADABLE, Json, RestCall, Site, Steps, asked, handles, steps
+from airflow_provider_soperator.slurm.rest.calls import (
+    UNREADABLE,
+    Json,
+    RestCall,
+    RestSteps,
+    Site,
+    asked,
+    handles,
+    steps,
+)
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 
 #: Up to this many jobs are requested one by one; more with the whole queue, in one call.
@@ -53,7 +62,7 @@ _UPDATES: Mapping[str, str] = {
 
 
 @handles
-def list_jobs(request: requests.ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
+def list_jobs(request: requests.ListJobs, site: Site) -> RestSteps[tuple[Job, ...]]:
     """List jobs. slurmrestd returns the whole queue or single jobs; all other conditions are applied here.
 
     Before v0.0.43 ``stdout`` has its patterns expanded, and is empty for pending elements of an array.
@@ -88,7 +97,7 @@ def list_jobs(request: requests.ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
     return tuple(job for _, job in jobs)
 
 
-def _learn_number(site: Site) -> Steps[None]:
+def _learn_number(site: Site) -> RestSteps[None]:
     """Learn the number of the connection's user from a job, which is cancelled: no other answer has it for certain."""
     if site.owner.number is not None:
         return
@@ -123,7 +132,7 @@ def _is_wanted(said: Json, request: requests.ListJobs, site: Site) -> bool:
     return not request.states or any(fits)
 
 
-def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
+def _cut_elements(found: list[Json]) -> RestSteps[dict[int, str]]:
     """Pending elements of arrays whose list slurmrestd has truncated at 64 characters."""
     cut = {one["array_job_id"]["number"]: one["array_task_string"] for one in found if _CUT in one["array_task_string"]}
     elements: dict[int, str] = {}
@@ -211,7 +220,7 @@ def _time_used(said: Json, state: JobState, now: datetime) -> timedelta:
 
 
 @handles
-def job_detail(request: requests.JobDetail, site: Site) -> Steps[str]:
+def job_detail(request: requests.JobDetail, site: Site) -> RestSteps[str]:
     data = yield from asked(RestCall("GET", f"slurm/job/{calls.segment(request.job.whole)}"))
     jobs = [one for one in data["jobs"] if request.job.covers(_id(one, {})) or _id(one, {}).covers(request.job)]
     if not jobs:
@@ -220,7 +229,7 @@ def job_detail(request: requests.JobDetail, site: Site) -> Steps[str]:
 
 
 @handles
-def cancel(request: requests.CancelJobs, site: Site) -> Steps[None]:
+def cancel(request: requests.CancelJobs, site: Site) -> RestSteps[None]:
     """Cancel jobs in one call, even a single one: v0.0.41 reports no errors for calls about a single job."""
     request.command()
     flags = ["FULL_JOB"] * request.full + ["BATCH_JOB"] * request.batch
@@ -234,16 +243,16 @@ def cancel(request: requests.CancelJobs, site: Site) -> Steps[None]:
 
 
 @handles
-def hold(request: requests.HoldJobs, site: Site) -> Steps[None]:
+def hold(request: requests.HoldJobs, site: Site) -> RestSteps[None]:
     return _update_each(request.ids, {"hold": True}, "hold")
 
 
 @handles
-def release(request: requests.ReleaseJobs, site: Site) -> Steps[None]:
+def release(request: requests.ReleaseJobs, site: Site) -> RestSteps[None]:
     return _update_each(request.ids, {"hold": False}, "release")
 
 
-def _update_each(ids: tuple[JobId, ...], change: Json, what: str) -> Steps[None]:
+def _update_each(ids: tuple[JobId, ...], change: Json, what: str) -> RestSteps[None]:
     """Update jobs one by one; after a missing one the others are updated nevertheless."""
     if not ids:
         raise InvalidRequest("no job is given")
@@ -277,7 +286,7 @@ def _refuse_elements(job: JobId, what: str) -> None:
 
 
 @handles
-def requeue(request: requests.RequeueJobs, site: Site) -> Steps[None]:
+def requeue(request: requests.RequeueJobs, site: Site) -> RestSteps[None]:
     request.command()
     site.require(45, "requeue jobs")
     flags = {"flags": ["Hold"]} if request.hold else {}
@@ -290,12 +299,12 @@ def requeue(request: requests.RequeueJobs, site: Site) -> Steps[None]:
 
 
 @handles
-def top(request: requests.TopJobs, site: Site) -> Steps[None]:
+def top(request: requests.TopJobs, site: Site) -> RestSteps[None]:
     calls.unsupported("put jobs before the others of their user")
 
 
 @handles
-def update_job(request: requests.UpdateJob, site: Site) -> Steps[None]:
+def update_job(request: requests.UpdateJob, site: Site) -> RestSteps[None]:
     request.command()
     change: dict[str, Any] = {}
     for name, value in request.changes.items():
@@ -317,7 +326,7 @@ def _option(name: str, value: str) -> Option:
     return option
 
 
-def submitted(body: Json, site: Site) -> Steps[JobId]:
+def submitted(body: Json, site: Site) -> RestSteps[JobId]:
     data = yield from asked(RestCall("POST", "slurm/job/submit", body=body), "sbatch")
     job = JobId(calls.number(data["job_id"]) or 0)
     site.owner.job = job.job

@@ -25,7 +25,7 @@ from airflow_provider_soperator.slurm import errors, packs, requests, sbatch_arg
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import submission
 from airflow_provider_soperator.slurm.rest.accounting import accounting
-from airflow_provider_soperator.slurm.rest.calls import RestCall, Site, Steps, asked, handles
+from airflow_provider_soperator.slurm.rest.calls import RestCall, RestSteps, Site, asked, handles
 from airflow_provider_soperator.slurm.rest.jobs import cancel, list_jobs, submitted
 from airflow_provider_soperator.slurm.sbatch_arguments import DEPENDENCY
 from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey, strip_key
@@ -58,7 +58,7 @@ class _Item:
 
 
 @handles
-def submit_once(request: submission.SubmitOnce, site: Site) -> Steps[tuple[submission.Submitted, ...]]:
+def submit_once(request: submission.SubmitOnce, site: Site) -> RestSteps[tuple[submission.Submitted, ...]]:
     keys = request.submission_keys()
     # Options that slurmrestd does not have are rejected before any call.
     items = [_item(request, place, site) for place in submission.in_order(request.jobs)]
@@ -126,7 +126,7 @@ def submit_once(request: submission.SubmitOnce, site: Site) -> Steps[tuple[submi
 
 @handles(submission.Withdraw)
 @handles(submission.CancelWithdrawn)
-def withdraw(request: object, site: Site) -> Steps[None]:
+def withdraw(request: object, site: Site) -> RestSteps[None]:
     """Do nothing: a submission ends with the process that makes these calls."""
     yield from ()
 
@@ -169,7 +169,7 @@ def _ids(known: dict[SubmissionKey, _KnownJob]) -> submission.IdOf:
     return id_of
 
 
-def _in_queue(keys: Iterable[SubmissionKey], site: Site) -> Steps[dict[SubmissionKey, _KnownJob]]:
+def _in_queue(keys: Iterable[SubmissionKey], site: Site) -> RestSteps[dict[SubmissionKey, _KnownJob]]:
     wanted = Keys(keys)
     jobs = yield from list_jobs(requests.ListJobs(name_suffixes=wanted.suffixes, mine=True), site)
     found: dict[SubmissionKey, _KnownJob] = {}
@@ -185,7 +185,7 @@ def _in_queue(keys: Iterable[SubmissionKey], site: Site) -> Steps[dict[Submissio
     return found
 
 
-def _alike(site: Site) -> Steps[dict[str, list[int]]]:
+def _alike(site: Site) -> RestSteps[dict[str, list[int]]]:
     """The user's unfinished jobs, by their names without keys."""
     found: dict[str, dict[int, None]] = {}
     for job in (yield from list_jobs(requests.ListJobs(mine=True), site)):
@@ -194,9 +194,9 @@ def _alike(site: Site) -> Steps[dict[str, list[int]]]:
     return {name: list(ids) for name, ids in found.items()}
 
 
-def _add_past(known: dict[SubmissionKey, _KnownJob], request: submission.SubmitOnce, site: Site) -> Steps[None]:
+def _add_past(known: dict[SubmissionKey, _KnownJob], request: submission.SubmitOnce, site: Site) -> RestSteps[None]:
     since = request.since or datetime.now(timezone.utc) - submission.LOOK_BACK
-    names, wanted = tuple(packs.names_of(job.name or "" for job in request.jobs)), Keys(request.submission_keys())
+    names, wanted = tuple(packs.names_in_queue(job.name or "" for job in request.jobs)), Keys(request.submission_keys())
     try:
         jobs = yield from accounting(requests.Accounting(names=names, mine=True, since=since), site)
     except errors.AccountingDisabled:
@@ -209,7 +209,7 @@ def _add_past(known: dict[SubmissionKey, _KnownJob], request: submission.SubmitO
 
 def _let_go(
     item: _Item, known: dict[SubmissionKey, _KnownJob], surplus: set[JobId], same_name: Iterable[int], is_outdated: bool
-) -> Steps[None]:
+) -> RestSteps[None]:
     job = known[item.key].lowest
     of_others = {}
     numbers = {other.job for other in surplus}
@@ -219,7 +219,7 @@ def _let_go(
     yield from _change(job, [[changes[0] | of_others, *changes[1:]] for changes in item.changes])
 
 
-def _withdraw(items: list[_Item], known: dict[SubmissionKey, _KnownJob], site: Site) -> Steps[None]:
+def _withdraw(items: list[_Item], known: dict[SubmissionKey, _KnownJob], site: Site) -> RestSteps[None]:
     """Cancel jobs: first held, so that none starts as another ends, and renamed, so that the next try finds none."""
     gone = [job for item in items for job in sorted(known[item.key].unfinished)]
     for item in items:
@@ -230,7 +230,7 @@ def _withdraw(items: list[_Item], known: dict[SubmissionKey, _KnownJob], site: S
         yield from cancel(requests.CancelJobs(ids=tuple(gone)), site)
 
 
-def _change(job: JobId, changes: list[list[dict[str, Any]]]) -> Steps[None]:
+def _change(job: JobId, changes: list[list[dict[str, Any]]]) -> RestSteps[None]:
     # The parts of a heterogeneous job have consecutive ids.
     for number, of_part in enumerate(changes, start=job.job):
         try:

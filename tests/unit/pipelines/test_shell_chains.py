@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.pipelines.chains import reading, recording, standins
+from airflow_provider_soperator.pipelines.chains.calls import Call
 from airflow_provider_soperator.pipelines.chains.reading import read
-from airflow_provider_soperator.pipelines.chains.stages import Call
 from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
 from airflow_provider_soperator.slurm.job import BatchJob
 

@@ -190,4 +190,4 @@ def test_jobs_of_one_name_keep_its_numbers(name: str) -> None:
     [pack] = made(*jobs)
     assert len(pack.places) == 30
     assert pack.job.name == f"{name}.af-aaaaaaaaaaaa"
-    assert pack.job.name in packs.names_of([jobs[2].name or ""])
+    assert pack.job.name in packs.names_in_queue([jobs[2].name or ""])
