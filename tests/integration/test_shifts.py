@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
-from airflow_provider_soperator.capacity.reservation_timing import JobHistory
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import SteeringCommand
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
+from airflow_provider_soperator.capacity.targets.reservation_timing import JobHistory
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
 from sandbox.cloud.landscape import INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import Cluster, check_ledger

@@ -8,9 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from airflow_provider_soperator.capacity import autoscalers
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, autoscalers
 from airflow_provider_soperator.capacity.targets.protocol import (
     Clients,
     MachineClues,

@@ -13,7 +13,6 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of, nearness
-from airflow_provider_soperator.capacity.reservation_timing import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.capacity.reservations import HandoverReservation, ReservationLease, handover_name
 from airflow_provider_soperator.capacity.targets.jobs_in_the_way import DisplacedJobs, JobsInTheWay
 from airflow_provider_soperator.capacity.targets.protocol import (
@@ -23,6 +22,7 @@ from airflow_provider_soperator.capacity.targets.protocol import (
     SessionContext,
     refuse_unnamed,
 )
+from airflow_provider_soperator.capacity.targets.reservation_timing import JobHistory, expected_to_go, waiting_jobs
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake, ClusterError
 from airflow_provider_soperator.logger import Logger

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider_soperator.capacity.autoscalers import Autoscaler, Hpa, Keda
 from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
+from airflow_provider_soperator.capacity.targets.autoscalers import Autoscaler, Hpa, Keda
 from airflow_provider_soperator.capacity.targets.kubernetes_session import KubernetesScaleSession, ScaleNotes, Workload
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.soperator.workloads import MANAGER, PUT_BACK

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.reservation_timing import (
+from airflow_provider_soperator.capacity.targets.reservation_timing import (
     BusyNode,
     JobHistory,
     WaitingJob,
