@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values, sbatch_arguments
-from airflow_provider_soperator.slurm.job_description import JobDescription, ScriptFile
+from airflow_provider_soperator.slurm.job_description import JobDescription
 from airflow_provider_soperator.slurm.job_ids import array_indices, array_text
 from airflow_provider_soperator.slurm.sbatch_arguments import Submission
 
@@ -103,8 +103,6 @@ def fields_of(job: BatchJob) -> dict[str, Any]:
 def _plain_field(name: str, value: Any) -> Any:
     if name == "het":
         return [fields_of(component) for component in value]
-    if isinstance(value, ScriptFile):
-        return dataclasses.asdict(value)
     if isinstance(value, (str, int)):
         return value
     if isinstance(value, Mapping):
@@ -132,8 +130,6 @@ def literal_problems(said: Mapping[str, Any], hidden: Collection[str]) -> list[s
 def job_of(said: Mapping[str, Any]) -> BatchJob:
     """The job with the fields from ``fields_of``; parts of a heterogeneous one may be jobs already."""
     fields = dict(said)
-    if "script_file" in fields:
-        fields["script_file"] = ScriptFile(**fields["script_file"])
     if isinstance(fields.get("het"), Mapping):
         raise job_description.InvalidJob(["het: must be a list of components, got one"])
     if "het" in fields:
@@ -159,15 +155,12 @@ def job_of(said: Mapping[str, Any]) -> BatchJob:
 
 
 def _body(job: JobDescription) -> Iterator[str]:
-    given = [name for name in ("script", "command", "script_file", "remote_script") if getattr(job, name) is not None]
+    given = [name for name in ("script", "command", "remote_script") if getattr(job, name) is not None]
     if len(given) != 1:
         what = f"{' and '.join(given)} are set" if given else "nothing to run"
         yield f"{what}: set exactly one of script, command and remote_script"
     if job.script is not None:
-        yield from _script("script", job.script)
-    if job.script_file is not None:
-        yield from _script("script_file", job.script_file.text)
-        yield from _plain("script_file", job.script_file.name)
+        yield from _script(job.script)
     if isinstance(job.args, str):
         yield f"args: must be a list of words, got {job.args!r}"
         return
@@ -197,16 +190,16 @@ def _body(job: JobDescription) -> Iterator[str]:
         yield "args: put them into command"
 
 
-def _script(field: str, text: str) -> Iterator[str]:
+def _script(text: str) -> Iterator[str]:
     if not text.startswith("#!"):
         mark = "; before it is a byte order mark (U+FEFF): save it without" if text.startswith("\ufeff") else ""
-        yield f"{field}: its first line must begin with #! and a program, such as #!/bin/bash{mark}"
+        yield f"script: its first line must begin with #! and a program, such as #!/bin/bash{mark}"
     if "\0" in text:
-        yield f"{field}: Slurm rejects scripts with NUL characters"
+        yield "script: Slurm rejects scripts with NUL characters"
     if "\r\n" in text:
-        yield f"{field}: Slurm rejects scripts with DOS line ends (\\r\\n)"
+        yield "script: Slurm rejects scripts with DOS line ends (\\r\\n)"
     if not _encodable(text):
-        yield f"{field}: it cannot be encoded as UTF-8"
+        yield "script: it cannot be encoded as UTF-8"
 
 
 def _plain(field: str, text: str) -> Iterator[str]:
@@ -423,7 +416,7 @@ def _missing(job: JobDescription, lines: directives.Component) -> Iterator[str]:
 
 
 def _component(job: JobDescription) -> Iterator[str]:
-    for field in ("script", "command", "script_file", "remote_script", *_NOT_IN_COMPONENTS):
+    for field in ("script", "command", "remote_script", *_NOT_IN_COMPONENTS):
         if getattr(job, field):
             yield f"{field}: belongs to the whole job, not to a component"
     yield from _options(job)

@@ -22,14 +22,6 @@ Moment = datetime | timedelta | str
 
 
 @dataclass(frozen=True)
-class ScriptFile:
-    """A script from a local file, read when the job is made; its name becomes the job's."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True)
 class ValueKind:
     """A type of values: written as an option's text, and read from it. Both raise ValueError with a message.
 
@@ -197,7 +189,6 @@ class JobDescription:
     script: str | None = None
     #: A text is a line of shell, as for --wrap; a sequence is the words of one command.
     command: Words | None = None
-    script_file: ScriptFile | None = None
     #: A path on the cluster.
     remote_script: str | None = None
     #: The #SBATCH lines there, once they are read, and the fields that give way to them: names that were made for it.
@@ -351,9 +342,8 @@ class JobDescription:
                 continue
             if each.name == "env":
                 shown.append(f"env=<{', '.join(value)}>")
-            elif each.name in ("script", "script_file", "remote_lines"):
-                text = value if isinstance(value, str) else value.text
-                shown.append(f"{each.name}=<{len(text)} characters>")
+            elif each.name in ("script", "remote_lines"):
+                shown.append(f"{each.name}=<{len(value)} characters>")
             else:
                 shown.append(f"{each.name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
@@ -397,7 +387,7 @@ PER_COMPONENT = frozenset(
 
 BY_LONG: Mapping[str, Option] = {option.long: option for option in OPTIONS}
 #: Fields that are no parameters: the provider sets them.
-INTERNAL = frozenset({"script_file", "remote_lines", "by_default"})
+INTERNAL = frozenset({"remote_lines", "by_default"})
 FIELDS: tuple[str, ...] = tuple(dict.fromkeys(option.field for option in OPTIONS))
 
 

@@ -118,7 +118,7 @@ def packable_of(job: BatchJob) -> Packable | None:
     return Packable(full, changes, names, key.element, text, tuple(map(str, job.args)), env, kind)
 
 
-_BODIES = ("script", "command", "script_file")
+_BODIES = ("script", "command")
 #: Variables that matter before the script begins, or that a shell does not let be set.
 _OF_SUBMISSION = re.compile(r"(?![A-Za-z_]\w*$)|(SLURM|SBATCH|SPANK|PYXIS|ENROOT|LD|BASH)|(IFS|E?UID|PPID|SHELLOPTS)$")
 

@@ -32,8 +32,6 @@ def body(job: JobDescription) -> str | None:
     """The script's text; None if it is a file on the cluster."""
     if job.script is not None:
         return job.script
-    if job.script_file is not None:
-        return job.script_file.text
     if job.command is not None:
         # As sbatch does for --wrap.
         command = job.command if isinstance(job.command, str) else shlex.join(map(str, job.command))
@@ -47,10 +45,8 @@ def lines(job: JobDescription) -> str:
 
 
 def values(job: JobDescription) -> Mapping[str, Any]:
-    """The fields' values for the option table: with GPU type, array limit and default name."""
+    """The fields' values for the option table: with GPU type and array limit."""
     found = {field: getattr(job, field) for field in FIELDS}
-    if job.name is None and job.script_file is not None:
-        found["name"] = posixpath.basename(job.script_file.name)
     if job.gpu_type is not None:
         for field in GPU_COUNTS:
             # A number from a template is a text.
@@ -87,8 +83,7 @@ def argv(job: JobDescription) -> list[str]:
 
 def command_line(job: JobDescription) -> list[str]:
     """The job as a user would submit it, without the text of its script."""
-    script = job.script_file.name if job.script_file else job.remote_script
-    return ["sbatch", *argv(job), *([script] if script else []), *job.args]
+    return ["sbatch", *argv(job), *([job.remote_script] if job.remote_script else []), *job.args]
 
 
 #: Prefix of the variables of the program below, which a job's own must not have.

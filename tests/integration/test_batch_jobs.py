@@ -20,7 +20,6 @@ import pytest
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_description import ScriptFile
 from airflow_provider_soperator.slurm.option_values import Signal
 from airflow_provider_soperator.slurm.sbatch_arguments import Submission
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
@@ -348,7 +347,6 @@ REMOTE = '/root/a "b" $(touch canary)\'s.py'
 BODIES: dict[str, BatchJob] = {
     "script": BatchJob(script=SHOW_ALL, **HERE),
     "script with arguments": BatchJob(script=SHOW_ALL, args=ARGS, **HERE),
-    "file": BatchJob(script_file=ScriptFile("jobs/show.py", SHOW_ALL), args=ARGS, **HERE),
     "on the cluster": BatchJob(remote_script=REMOTE, args=ARGS, **HERE),
     "words of a command": BatchJob(command=["/usr/bin/python3", "/root/show.py", *ARGS], **HERE),
     "none of the login's variables": BatchJob(script=SHOW_ALL, export="NONE", **HERE),

@@ -13,7 +13,6 @@ from airflow_provider_soperator.pipelines.chains.reading import read
 from airflow_provider_soperator.pipelines.chains.writing import as_shell
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_description import ScriptFile
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 
 PREPARE, FIT = (SubmissionKey.derive("dag", "run", task, -1, 1) for task in ("prepare", "fit"))
@@ -124,7 +123,7 @@ BODIES = [
     BatchJob(command="true", env={"GROUPS": "2"}),
     BatchJob(command="true", env={"FUNCNAME": "f"}),
     BatchJob(script="#!/bin/sh\nEOF\nEOF_\n", env={"UID": "1", "PATH": "/x", "A": "'\"\n$`"}),
-    BatchJob(script_file=ScriptFile("jobs/a b.sh", SCRIPT), args=["x", "", "$(y)"]),
+    BatchJob(script=SCRIPT, args=["x", "", "$(y)"]),
     BatchJob(remote_script="/a b.sh", args=["--nodes=9", "it's"], clusters="c1"),
     BatchJob(command="echo $HOME | tr a b; \"x\" 'y' \\", nodes=1, het=[BatchJob(nodes=2), BatchJob(ntasks=1)]),
 ]
@@ -138,6 +137,5 @@ def test_bash_takes_it_and_it_is_read(job: BatchJob) -> None:
         assert stage.args == tuple(job.args)
         assert stage.fields.get("env", {}) == job.env
         assert tuple(stage.fields.get("het", ())) == tuple(job.het)
-        script = job.script if job.script_file is None else job.script_file.text
-        assert (stage.stdin_script or "").rstrip("\n") == (script or "").rstrip("\n")
+        assert (stage.stdin_script or "").rstrip("\n") == (job.script or "").rstrip("\n")
         assert (stage.script, stage.command) == (job.remote_script, job.command)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from airflow_provider_soperator.slurm import dependencies, job_ids
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
-from airflow_provider_soperator.slurm.job_description import ScriptFile
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
     lambda name: name != "_" and not name.startswith(("SBATCH_", "_soperator_", "LD_", "LC_", "GLIBC", "MALLOC"))
@@ -77,12 +76,6 @@ def test_numbers_that_airflow_has_rendered_natively_are_the_texts_that_were_give
     assert job == BatchJob(remote_script="/x", extra_args=["--of-a-plugin", "2"], **texts)
     assert job.problems() == []
     assert job_of({"command": ["seq", 3]}) == BatchJob(command=["seq", "3"])
-
-
-def test_a_file_names_its_job() -> None:
-    job = BatchJob(script_file=ScriptFile("jobs/train.sh", "#!/bin/sh\ntrue\n"))
-    assert job.argv() == ["--job-name=train.sh"]
-    assert job.replace(name="mine").argv() == ["--job-name=mine"]
 
 
 def test_a_plain_submission_is_plain() -> None:

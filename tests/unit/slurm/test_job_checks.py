@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_description import InvalidJob, ScriptFile
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.option_values import Signal
 
 GOOD: list[dict[str, Any]] = [
@@ -53,7 +53,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"command": None, "script": "echo no shebang"}, "script: its first line must begin with #!"),
     ({"command": None, "script": "\ufeff#!/bin/sh\n"}, "such as #!/bin/bash; before it is a byte order mark (U+FEFF)"),
     ({"command": None, "script": "#!/bin/sh\r\ntrue\r\n"}, "script: Slurm rejects scripts with DOS line ends"),
-    ({"command": None, "script_file": ScriptFile("a", "true")}, "script_file: its first line"),
     ({"command": None, "remote_script": "-x"}, "remote_script: '-x' must be a path"),
     ({"command": None, "remote_script": "/x\ny"}, "remote_script: '/x\\ny' has the control character"),
     ({"command": None, "remote_script": "/x", "args": ["a", ":"]}, "args: sbatch drops"),

@@ -11,7 +11,7 @@ from airflow_provider_soperator.slurm import job_description as options
 from airflow_provider_soperator.slurm.job import BatchJob
 
 #: Fields of a job that are no option of their own.
-NOT_OPTIONS = {"script", "command", "script_file", "remote_script", "args"} | {
+NOT_OPTIONS = {"script", "command", "remote_script", "args"} | {
     *("gpu_type", "array_limit", "env", "extra_args", "het", "remote_lines", "by_default"),
 }
 
