@@ -24,6 +24,7 @@ from typing import Any
 from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values
 from airflow_provider_soperator.slurm.job_description import FIELDS, PER_COMPONENT, Job, JobDescription
 from airflow_provider_soperator.slurm.job_ids import array_text
+from airflow_provider_soperator.slurm.job_records import count_gpus
 
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
 
@@ -313,26 +314,22 @@ def _imply(said: dict[str, Any]) -> None:
         said["tres_per_task"] = ",".join(filter(None, (f"cpu={said['cpus_per_task']}", per_task)))
     if "cpus_per_task" in said:
         _merge(said, {"flags": ["EXACT_CPU_COUNT_REQUESTED"]})
-    if gpus := _gpus(per_task):
+    if gpus := count_gpus(per_task):
         said.setdefault("tres_bind", f"gres/gpu:per_task:{gpus}")
     nodes, per_node = said.get("nodes", ""), said.get("tasks_per_node")
-    of_job = _gpus(said.get("tres_per_job", ""))
+    of_job = count_gpus(said.get("tres_per_job", ""))
     if "tasks" in said:
         if per_node and not {"nodes", "required_nodes"} & said.keys():
             said["minimum_nodes"] = math.ceil(said["tasks"] / per_node)
     elif "ntasks_per_tres" in said:
         # Without it slurmctld asks for one processor for each node, and the job waits forever.
-        of_nodes = _gpus(said.get("tres_per_node", "")) * int(re.findall(r"\d+", nodes or "1")[0])
+        of_nodes = count_gpus(said.get("tres_per_node", "")) * int(re.findall(r"\d+", nodes or "1")[0])
         if of_job or of_nodes:
             said["tasks"] = (of_job or of_nodes) * said["ntasks_per_tres"]
     elif of_job and gpus:
         said["tasks"] = of_job // gpus
     elif "tres_per_task" in said and per_node and nodes.isdecimal():
         said["tasks"] = int(nodes) * per_node
-
-
-def _gpus(resources: str) -> int:
-    return sum(map(int, re.findall(r"(?:^|,)gres/gpu(?::[^=,]*)?[=:](\d+)", resources)))
 
 
 def _merge(said: dict[str, Any], more: dict[str, Any]) -> None:
