@@ -163,11 +163,11 @@ def test_elements_of_an_array_are_cancelled(way: Way, cluster: Cluster) -> None:
     assert left.id == JobId.parse(f"{array}_[0-1,5-6,8-9]")
 
 
-def test_a_signal_reaches_the_script(way: Way, cluster: Cluster) -> None:
-    script = "#!/bin/bash\ntrap 'exit 7' USR1\ntouch /root/ready-$SLURM_JOB_ID\nwhile :; do sleep 0.1; done\n"
-    job = way.ask(Submit(BatchJob(script=script)))
+def test_a_signal_reaches_the_steps(way: Way, cluster: Cluster) -> None:
+    step = "trap 'exit 7' USR1; touch /root/ready-$SLURM_JOB_ID; while :; do sleep 0.1; done"
+    job = way.ask(Submit(BatchJob(command=["srun", "bash", "-c", step])))
     cluster.wait("the trap is set", lambda: cluster.try_run("test", "-e", f"/root/ready-{job}").returncode == 0)
-    way.ask(CancelJobs(ids=(job,), signal="USR1", batch=True))
+    way.ask(CancelJobs(ids=(job,), signal="USR1"))
     cluster.wait_job(str(job), "FAILED")
     assert way.ask(ListJobs(ids=(job,)))[0].exit_code.code == 7
 

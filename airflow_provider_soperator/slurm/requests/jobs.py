@@ -138,10 +138,6 @@ class CancelJobs(Request[None]):
     ids: tuple[JobId, ...]
     #: Empty: end them (SIGTERM, and SIGKILL after KillWait).
     signal: str = ""
-    #: Signal the batch script and its children as well as the steps.
-    full: bool = False
-    #: Signal the batch script only.
-    batch: bool = False
     #: Only jobs and array elements that have not started.
     waiting: bool = False
 
@@ -151,7 +147,7 @@ class CancelJobs(Request[None]):
 
     def command(self) -> Command:
         options = [f"--signal={_each(_SIGNAL, 'a signal', (self.signal,))[0]}"] if self.signal else []
-        options += ["--full"] * self.full + ["--batch"] * self.batch + ["--state=PENDING"] * self.waiting
+        options += ["--state=PENDING"] * self.waiting
         return Command(("scancel", *options, *_id_words(self.ids)))
 
     def read(self, answer: CommandOutput) -> None:

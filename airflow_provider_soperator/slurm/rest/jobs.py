@@ -232,10 +232,9 @@ def job_detail(request: requests.JobDetail, site: Site) -> RestSteps[str]:
 def cancel(request: requests.CancelJobs, site: Site) -> RestSteps[None]:
     """Cancel jobs in one call, even a single one: v0.0.41 reports no errors for calls about a single job."""
     request.command()
-    flags = ["FULL_JOB"] * request.full + ["BATCH_JOB"] * request.batch
     # slurmrestd takes the name without the prefix.
     signal = request.signal.removeprefix("SIG") or _END
-    body = {"jobs": [job.argument for job in request.ids], "signal": signal, **({"flags": flags} if flags else {})}
+    body = {"jobs": [job.argument for job in request.ids], "signal": signal}
     if request.waiting:
         body["job_state"] = ["PENDING"]
     data = yield from asked(RestCall("DELETE", "slurm/jobs/", body=body))

@@ -214,8 +214,8 @@ def test_gone_jobs_are_no_error_to_cancel() -> None:
 
 
 def test_signals_are_signals() -> None:
-    argv = CancelJobs(ids=(JobId(7),), signal="SIGUSR1", full=True).command().argv
-    assert argv == ("scancel", "--signal=SIGUSR1", "--full", "7")
+    argv = CancelJobs(ids=(JobId(7),), signal="SIGUSR1").command().argv
+    assert argv == ("scancel", "--signal=SIGUSR1", "7")
     for nonsense in ("-9", "usr1", "KILL 1", "$(id)"):
         with pytest.raises(InvalidRequest):
             CancelJobs(ids=(JobId(7),), signal=nonsense).command()
