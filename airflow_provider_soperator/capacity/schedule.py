@@ -19,8 +19,7 @@ from airflow_provider_soperator.capacity import calendar
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, checked_allocation, least_gpus
 from airflow_provider_soperator.capacity.calendar import Dates, gaps, in_words, instant, overlaps, refuse_overlap
 from airflow_provider_soperator.capacity.calendar import Window as Window
-from airflow_provider_soperator.capacity.overrides import Override as Override
-from airflow_provider_soperator.capacity.overrides import check_words, kept_overrides
+from airflow_provider_soperator.capacity.overrides import Override, check_words, kept_overrides
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 
 #: Every weekly change occurs in this time, even one that clocks jump over once.

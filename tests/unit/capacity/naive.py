@@ -12,7 +12,8 @@ from zoneinfo import ZoneInfo
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.capacity.allocation import Units
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Override, Window
+from airflow_provider_soperator.capacity.overrides import Override
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.errors import CapacityMistake
 
 MINUTE = timedelta(minutes=1)

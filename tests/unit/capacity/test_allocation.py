@@ -16,7 +16,8 @@ from airflow_provider_soperator.capacity.order import (
     requested_allocation,
     scheduled_allocation,
 )
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Override, Window
+from airflow_provider_soperator.capacity.overrides import Override
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake
 

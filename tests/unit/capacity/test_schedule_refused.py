@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Override, Window
+from airflow_provider_soperator.capacity.overrides import Override
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.errors import CapacityMistake
 
 NIGHT = Window("mon-fri 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")

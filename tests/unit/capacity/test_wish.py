@@ -16,8 +16,8 @@ from airflow_provider_soperator.capacity import overrides
 from airflow_provider_soperator.capacity.allocation import bounds_of, goal_of
 from airflow_provider_soperator.capacity.calendar import zone
 from airflow_provider_soperator.capacity.holidays import read_holidays
-from airflow_provider_soperator.capacity.overrides import keep_override, kept_overrides, written
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Override, Window
+from airflow_provider_soperator.capacity.overrides import Override, keep_override, kept_overrides, written
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.errors import CapacityMistake
 
 NIGHT = {"training": 8, "inference": 0}
