@@ -6,7 +6,7 @@ It is for people, at the end of a log. A failed request becomes a line of it, ne
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -55,11 +55,6 @@ def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
     return lines, [node.name for node in found] or hostlist.expand(part.nodelist)
 
 
-def trouble_of(nodes: Iterable[Node]) -> list[str]:
-    """Lines about the nodes that Slurm or an administrator has taken out of service."""
-    return _some([_node(node) for node in nodes if node.reason], "nodes")
-
-
 def failed_nodes(end: JobStatus) -> Steps[list[str]]:
     """The nodes on which parts of a job have failed: of several of which one was lost that, or those out of service."""
     found: list[str] = []
@@ -88,12 +83,19 @@ def _is_out_of_service(node: Node) -> bool:
     return node.state.base is NodeBase.DOWN or node.state.has(*out)
 
 
-def hindrances(part: Job) -> Steps[list[str]]:
-    """Lines about the nodes that a waiting job asks for by name and cannot get, as Slurm's reason names none."""
+def hindrances(part: Job, asked: str | None = None) -> Steps[list[str]]:
+    """Lines about the nodes that a waiting job asks for by name and cannot get, as Slurm's reason names none.
+
+    ``asked``: those nodes, where they are known.
+    """
     if not part.state.is_pending or not part.reason.startswith("ReqNodeNotAvail"):
         return []
-    asked = _ASKED.search((yield JobDetail(part.id)))
-    return trouble_of((yield ListNodes(tuple(hostlist.expand(asked[1] or asked[2]))))) if asked else []
+    if asked is None:
+        found = _ASKED.search((yield JobDetail(part.id)))
+        asked = (found[1] or found[2]) if found else ""
+    nodes: tuple[Node, ...] = (yield ListNodes(tuple(hostlist.expand(asked)))) if asked else ()
+    # Those that Slurm or an administrator has taken out of service.
+    return _some([_node(node) for node in nodes if node.reason], "nodes")
 
 
 def _queue(part: Job) -> Steps[list[str]]:

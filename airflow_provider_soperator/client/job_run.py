@@ -9,18 +9,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.diagnosis import diagnose, trouble_of
+from airflow_provider_soperator.client.diagnosis import diagnose, hindrances
 from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
@@ -28,7 +28,6 @@ from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename, state_of
 from airflow_provider_soperator.slurm.option_values import as_words
-from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
@@ -180,15 +179,14 @@ class JobRun:
 
     async def hindrances(self, status: JobStatus) -> list[str]:
         """Lines about nodes that the job asks for by name and cannot get, as Slurm's reason names none."""
-        asked = asked_for(self.job).nodelist
-        waits = any(part.state.is_pending and part.reason.startswith("ReqNodeNotAvail") for part in status.parts)
-        if not asked or not waits:
+        if not (named := asked_for(self.job).nodelist):
             return []
+        # Many jobs may wait for the same nodes.
+        ask = partial(self.client.ask_shared, max_age=self.poll_interval)
         with contextlib.suppress(ClusterError, ValueError):
-            request = ListNodes(tuple(hostlist.expand(",".join(as_words(asked)))))
-            # Many jobs may wait for the same nodes.
-            nodes = await self.client.ask_shared(request, self.poll_interval)
-            return trouble_of(nodes)
+            for part in status.parts:
+                if lines := await run_steps_async(hindrances(part, ",".join(as_words(named))), ask):
+                    return lines
         return []
 
     async def diagnosis(self, status: JobStatus) -> list[str]:
