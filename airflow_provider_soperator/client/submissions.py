@@ -178,7 +178,7 @@ def jobs_at_once(limit: RateLimit | None) -> int:
     """Jobs that one request can submit together: under a rate limit ``sbatch`` waits, but its time is limited, too.
 
     >>> from datetime import timedelta
-    >>> jobs_at_once(None), jobs_at_once(RateLimit(bucket=40, refill=4, period=timedelta(minutes=1)))
+    >>> jobs_at_once(None), jobs_at_once(RateLimit(refill=4, period=timedelta(minutes=1)))
     (500, 5)
     """
     if limit is None:

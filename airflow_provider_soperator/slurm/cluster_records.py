@@ -168,7 +168,6 @@ class ClusterConfig:
             return None
         given = dict(parameter.partition("=")[::2] for parameter in self.slurmctld_parameters)
         return RateLimit(
-            bucket=int(given.get("rl_bucket_size", 30)),
             refill=int(given.get("rl_refill_rate", 2)),
             period=timedelta(seconds=int(given.get("rl_refill_period", 1))),
         )
@@ -176,9 +175,8 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class RateLimit:
-    """Token bucket: ``bucket`` requests at once, and ``refill`` more in each period."""
+    """Token bucket, which gets ``refill`` requests more in each period."""
 
-    bucket: int
     refill: int
     period: timedelta
 

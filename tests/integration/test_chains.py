@@ -199,7 +199,7 @@ def test_an_array_is_taken_back_whatever_has_ended_of_it(slurm: SlurmClient, clu
 
 @pytest.mark.usefixtures("nothing_starts")
 def test_more_than_go_at_once_are_all_there_or_none(way: Way) -> None:
-    slow = RateLimit(bucket=40, refill=1, period=timedelta(seconds=25))
+    slow = RateLimit(refill=1, period=timedelta(seconds=25))
     assert submissions.jobs_at_once(slow) == 3
     jobs = waiting(7)
     chain = (jobs[0], *(after(job, before) for before, job in pairwise(jobs)))

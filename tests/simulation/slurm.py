@@ -64,6 +64,13 @@ ENDS = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMOR
 
 
 @dataclass(frozen=True)
+class Bucket(RateLimit):
+    """The limit as slurmctld keeps it: with the number of calls that it takes at once."""
+
+    size: int
+
+
+@dataclass(frozen=True)
 class Habits:
     """What a cluster is like."""
 
@@ -77,7 +84,7 @@ class Habits:
     save_lag: float = 5.0
     #: Seconds by which its clock is ahead.
     skew: float = 0.0
-    rate_limit: RateLimit | None = None
+    rate_limit: Bucket | None = None
     #: The login is root's: accounting shows the jobs of all users, and any job can be cancelled.
     is_root: bool = False
     #: The probability of a request that its connection breaks, and of an sbatch that its reply does not come in time.
@@ -187,7 +194,7 @@ class Cluster:
         self._withdrawn: dict[str, float] = {}
         self._tokens, self._filled_at = 0.0, 0.0
         if limit := habits.rate_limit:
-            self._tokens, self._filled_at = float(limit.bucket), time.monotonic()
+            self._tokens, self._filled_at = float(limit.size), time.monotonic()
 
     # ------------------------------------------------------------------------------------------------------ its life
 
@@ -384,7 +391,7 @@ class Cluster:
             await asyncio.sleep(self._dice.uniform(1, 15))
         while limit := self.habits.rate_limit:
             each, now = limit.period.total_seconds() / limit.refill, time.monotonic()
-            self._tokens = min(float(limit.bucket), self._tokens + (now - self._filled_at) / each)
+            self._tokens = min(float(limit.size), self._tokens + (now - self._filled_at) / each)
             self._filled_at = now
             if self._tokens >= calls:
                 self._tokens -= calls
@@ -527,7 +534,7 @@ class Cluster:
         said["AccountingStorageType"] = "accounting_storage/slurmdbd" if self.habits.has_accounting else "(null)"
         if limit := self.habits.rate_limit:
             said["SlurmctldParameters"] = (
-                f"rl_enable,rl_bucket_size={limit.bucket},rl_refill_rate={limit.refill},"
+                f"rl_enable,rl_bucket_size={limit.size},rl_refill_rate={limit.refill},"
                 f"rl_refill_period={limit.period.total_seconds():.0f}"
             )
         return "".join(f"{name} = {value}\n" for name, value in said.items())
@@ -707,4 +714,4 @@ class Way:
 
 
 #: What some sites allow: 40 calls, and then 4 a minute.
-STRICT = RateLimit(bucket=40, refill=4, period=timedelta(minutes=1))
+STRICT = Bucket(size=40, refill=4, period=timedelta(minutes=1))

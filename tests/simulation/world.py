@@ -11,7 +11,6 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.slurm.cluster_records import RateLimit
 from airflow_provider_soperator.slurm.job_failures import JobError
 from airflow_provider_soperator.slurm.requests import Accounting, CancelJobs, ListJobs, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
@@ -27,7 +26,7 @@ from tests.simulation.airflow import (
     provider_on,
 )
 from tests.simulation.clock import Process, outside
-from tests.simulation.slurm import OURS, STRICT, THEIRS, Cluster, Fate, Habits, SlurmJob
+from tests.simulation.slurm import OURS, STRICT, THEIRS, Bucket, Cluster, Fate, Habits, SlurmJob
 from tests.simulation.story import Story
 
 #: What the provider does not promise yet: stories leave it out, or excuse what comes of it. Each name that is taken
@@ -144,7 +143,7 @@ class World(Story):
             end_lag=pick((1.0, 5.0, 60.0, 200.0)),
             skew=self.dice.uniform(-3000, 3000) if roll() < 0.3 else 0.0,
             # Under a limit that is as strict nobody polls as often as a cluster without accounting forgets.
-            rate_limit=pick((*[None] * 8, STRICT, RateLimit(60, 20, STRICT.period / 60))) if has_accounting else None,
+            rate_limit=pick((*[None] * 8, STRICT, Bucket(20, STRICT.period / 60, 60))) if has_accounting else None,
             is_root=roll() < 0.3,
             cuts=pick((0.0, 0.0, 0.0, 0.02, 0.1)),
             late_replies=pick((0.0, 0.0, 0.0, 0.2)),

@@ -125,7 +125,7 @@ def test_a_priority_that_only_operators_may_set_is_ignored_as_by_sbatch(slurm: S
 
 def test_what_is_withdrawn_as_several_requests_are_completed_is_refused(slurm: Slurm) -> None:
     jobs = chain()
-    slow = RateLimit(bucket=40, refill=1, period=timedelta(seconds=75))
+    slow = RateLimit(refill=1, period=timedelta(seconds=75))
 
     def ask(request: Request[Any]) -> Any:
         if isinstance(request, SubmitOnce) and request.together is Together.START:
