@@ -22,7 +22,7 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported
 _OVERLAP = timedelta(minutes=10)
 #: Limit on the look back: a DAG that was paused for a month does not run for every job of that month, and a job that
 #: hangs in COMPLETING does not keep all later ones in memory.
-_FURTHEST = timedelta(days=1)
+FURTHEST = timedelta(days=1)
 #: The horizon moves in steps of this many seconds: the memory seldom changes, and requests can be shared.
 _STEP = 600
 
@@ -52,7 +52,7 @@ class FinishedJobs:
 
     def remember(self, memory: Mapping[str, Any]) -> None:
         """Continue from the state of another instance."""
-        furthest = _step(datetime.now(timezone.utc) - _FURTHEST)
+        furthest = _step(datetime.now(timezone.utc) - FURTHEST)
         self._since = self._horizon = max(furthest, _moment(memory["horizon"]))
         self._told = {int(job): _moment(ended) for job, ended in memory["told"].items()}
 
@@ -72,7 +72,7 @@ class FinishedJobs:
         self._asked = now
         # Slurm's clock may be behind. After a long epilog, the end is long past when it is reported.
         newest = min(now, _end(job for job in jobs.values() if job.state.is_finished))
-        self._horizon = max(self._horizon, _step(max(newest - _FURTHEST, min([newest - _OVERLAP, *ending]))))
+        self._horizon = max(self._horizon, _step(max(newest - FURTHEST, min([newest - _OVERLAP, *ending]))))
         self._told = {job: end for job, end in (self._told | ends).items() if end >= self._horizon}
         return news
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.finished_jobs import FinishedJobs
+from airflow_provider_soperator.client.finished_jobs import FURTHEST, FinishedJobs
 from airflow_provider_soperator.health.assessment import Episodes, HealthQuery, told, unclear
 from airflow_provider_soperator.health.findings import kinds_of
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
@@ -34,9 +34,6 @@ from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.triggers.base import POLL_INTERVAL, EventTrigger, SlurmEventTrigger
 from airflow_provider_soperator.values import NAMESPACE, duration_of
 from airflow_provider_soperator.work.checks import CheckClients, check_clients
-
-#: Older ends are not reported, not even from memory: a DAG paused for a month must not run for all of them.
-_FURTHEST = timedelta(days=1)
 
 
 def _seconds(name: str, duration: timedelta | float) -> float:
@@ -347,4 +344,4 @@ class ActiveCheckFailedTrigger(EventTrigger):
     def remember(self, memory: Any) -> None:
         if memory is not None:
             self._over = set(memory)
-            self._since = datetime.now(timezone.utc) - _FURTHEST
+            self._since = datetime.now(timezone.utc) - FURTHEST
