@@ -17,6 +17,7 @@ from airflow_provider_soperator.soperator.check_results import CheckResult, JobE
 from airflow_provider_soperator.soperator.conditions import Condition, Object, conditions_of, parse_time
 from airflow_provider_soperator.soperator.kinds import ACTIVE_CHECK, CRON_JOB, JOB
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
+from airflow_provider_soperator.soperator.workloads import OWNER
 from airflow_provider_soperator.transports.transport_errors import ConnectRefused
 
 #: Ids of a run's Slurm jobs, and of those whose end Soperator has not processed yet (from 5.0 on).
@@ -32,7 +33,6 @@ _ENDS = ("Complete", "Failed")
 _NAME_LIMIT = 63
 #: The annotation that ``kubectl create job --from`` sets.
 _BY_HAND = {"cronjob.kubernetes.io/instantiate": "manual"}
-_OWNER = "airflow.apache.org/task"
 #: Soperator looks at a run at least every minute. If it has not noted a run this long after its end, it never will.
 FOLLOWS = timedelta(minutes=3)
 #: The partition of the Slurm jobs of all checks.
@@ -279,7 +279,7 @@ def job_of(cron_job: Object, name: str, owner: str) -> dict[str, Any]:
             # Soperator follows Jobs by a label that only their Pods get. Kubernetes copies it to a Job only if the
             # Job has no labels.
             "labels": {**(pod.get("labels") or {}), **(said.get("labels") or {})},
-            "annotations": {**(said.get("annotations") or {}), **_BY_HAND, _OWNER: owner},
+            "annotations": {**(said.get("annotations") or {}), **_BY_HAND, OWNER: owner},
             "ownerReferences": [{**kind, "name": about["name"], "uid": about["uid"], "controller": True}],
         },
         "spec": template["spec"],

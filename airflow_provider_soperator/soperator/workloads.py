@@ -13,6 +13,8 @@ from airflow_provider_soperator.soperator.conditions import Condition, Object, c
 _STARTING = ("ContainerCreating", "PodInitializing")
 #: The field manager of all changes here, as in ``managedFields``.
 MANAGER = "airflow-provider-soperator"
+#: The annotation of what was made for a task: which one.
+OWNER = "airflow.apache.org/task"
 #: Set on a workload that others have put back during a shift: to how many replicas, and who.
 PUT_BACK = f"{MANAGER}/put-back"
 GPU_RESOURCE = "nvidia.com/gpu"

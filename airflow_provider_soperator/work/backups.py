@@ -12,12 +12,12 @@ from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.soperator.conditions import Object, conditions_of, parse_time
 from airflow_provider_soperator.soperator.kinds import BACKUP, BACKUP_SCHEDULE
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
+from airflow_provider_soperator.soperator.workloads import OWNER
 from airflow_provider_soperator.work.protocols import Work, WorkFailed
 
 RIGHTS = "get on schedules and get, list and create on backups of k8up.io"
 #: The prune of the chart's Schedule takes its own tag only, so what is made before an upgrade stays.
 _TAGS = ["airflow"]
-_OWNER = "airflow.apache.org/task"
 #: Fields of a Schedule for all that it makes.
 _COMMON = ("backend", "podSecurityContext", "podConfigRef")
 #: Fields of a Schedule about its times.
@@ -84,7 +84,7 @@ def backup_of(schedule: Object, name: str, owner: str) -> Object:
     return {
         "apiVersion": BACKUP.api_version,
         "kind": BACKUP.kind,
-        "metadata": {"name": name, "annotations": {_OWNER: owner}},
+        "metadata": {"name": name, "annotations": {OWNER: owner}},
         "spec": {**common, **own, "tags": _TAGS},
     }
 
