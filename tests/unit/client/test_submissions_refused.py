@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_soperator.client.submissions import explained_answers
+from airflow_provider_soperator.client.refusals import explained_answers
 from airflow_provider_soperator.slurm.cluster_records import Association, ClusterConfig, Node, Partition, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, QueueFull, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.client.submissions import explained_refusal
+from airflow_provider_soperator.client.refusals import explained_refusal
 from airflow_provider_soperator.slurm.cluster_records import Association, Partition, UserRights
 from airflow_provider_soperator.slurm.errors import SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
