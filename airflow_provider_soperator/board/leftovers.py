@@ -100,7 +100,11 @@ class LeftOver:
             return OwnersNeed("yes", f"A run of the DAG {dag} is under way, and may need it.")
         if self.owner.startswith("capacity/"):
             return OwnersNeed("yes", f"The DAG {dag} moves capacity, and keeps nodes drained between its runs.")
-        return OwnersNeed("no", f"No run of the DAG {dag} is under way.")
+        is_over = f"No run of the DAG {dag} is under way."
+        if self.nodes:
+            # As after a failed check, or of nodes that are to stay off.
+            return OwnersNeed("unknown", f"{is_over} It may have meant them to stay drained.")
+        return OwnersNeed("no", is_over)
 
 
 def left_overs(picture: Picture) -> list[LeftOver]:

@@ -173,7 +173,7 @@ def picture_of(args: Namespace, *needed: str) -> Picture:
 
 @command
 def leftovers(args: Namespace) -> None:
-    """List what DAGs have left, and release what has no owner at work, or what is named."""
+    """List what DAGs have left, and release what no owner may need, or what is named."""
     found = left_overs(picture_of(args, "nodes", "reservations", "jobs", "files"))
     named = {each for name in args.names for each in ([name] if "/" in name else hostlist.expand(name))}
     if unknown := sorted(named.difference(*(one.names for one in found))):
@@ -195,7 +195,7 @@ def leftovers(args: Namespace) -> None:
         agreed(args, "Release it?")
         sys.exit(not asyncio.run(_release(args.conn_id, chosen)))
     elif found:
-        tell("Nothing is released: the owner of each is at work, or unknown. Name what is to go nevertheless.")
+        tell("Nothing is released: the owner of each is at work, or may need it. Name what is to go nevertheless.")
 
 
 async def _release(conn_id: str, chosen: Sequence[LeftOver]) -> bool:

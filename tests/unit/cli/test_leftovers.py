@@ -97,7 +97,8 @@ def test_each_has_an_owner(cluster: Cluster, capsys: pytest.CaptureFixture[str])
     assert {
         row["what"].split(" of ")[-1 if row["what"].startswith("drain") else 0]: row["at_work"] for row in rows
     } == {
-        "a": "no",
+        # A failed check is one of the reasons to keep a node drained when the run is over.
+        "a": "unknown",
         "b": "yes",
         "c,f": "unknown",
         # A schedule keeps nodes drained between its shifts.
@@ -110,12 +111,13 @@ def test_each_has_an_owner(cluster: Cluster, capsys: pytest.CaptureFixture[str])
     assert cluster.changed == []
 
 
-def test_what_has_no_owner_at_work_is_released(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_owner_may_need_is_released_and_drains_stay(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert called(capsys, "leftovers", "--release").status == "Nothing was changed. Repeat it with --yes."
     assert cluster.changed == []
     assert called(capsys, "leftovers", "--release", "--yes").status == 0
     assert cluster.changed == [
-        Undrain(("a",)),
         DeleteReservation("airflow-handover-1"),
         DeleteReservation("airflow-shift-lapsed"),
         RemoveFiles((f"{HOME}/bbbbbbbbbbbb.zip",)),
@@ -123,11 +125,11 @@ def test_what_has_no_owner_at_work_is_released(cluster: Cluster, capsys: pytest.
 
 
 def test_what_is_named_is_released_whoever_owns_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called(capsys, "leftovers", "c", "airflow-shift-held", "--release", "--yes").status == 0
-    assert cluster.changed == [Undrain(("c",)), DeleteReservation("airflow-shift-held")]
+    assert called(capsys, "leftovers", "a,c", "airflow-shift-held", "--release", "--yes").status == 0
+    assert cluster.changed == [Undrain(("a",)), Undrain(("c",)), DeleteReservation("airflow-shift-held")]
     file = f"{HOME}/bbbbbbbbbbbb.zip"
     assert called(capsys, "leftovers", file, "--release", "--yes").status == 0
-    assert cluster.changed[2:] == [RemoveFiles((file,))]
+    assert cluster.changed[3:] == [RemoveFiles((file,))]
     assert "nothing that is left is called e" in str(called(capsys, "leftovers", "e").status).lower()
 
 

@@ -151,7 +151,9 @@ def test_what_is_left_over_is_told_with_its_owner(offers: dict[str, Offer], monk
     of_reservation = f"/action?dag_id=cluster_release&connection=c&name={kept.name}"
     for path in (of_drain, of_reservation):
         assert f'href="/af/soperator{path.replace("&", "&amp;")}"' in text
-    assert "No run of the DAG train is under way." in visit(of_drain, seen).text
+    said = visit(of_drain, seen).text
+    words = "No run of the DAG train is under way. It may have meant them to stay drained."
+    assert f'<li class="failure">{words}</li>' in said
     monkeypatch.setattr(actions, "dags_at_work", lambda dag_ids: {"night": True})
     assert "This Airflow has no DAG train: its owner may need it." in visit(of_drain, seen).text
     mine = replace(kept, name="airflow-mine")
