@@ -40,12 +40,14 @@ _ALL = 1_000_000
 @command
 def board(args: Namespace) -> None:
     """Show a cluster at a glance."""
+    picture = None
     while True:
-        # Who watches sees an outage come and go.
-        picture = picture_of(args, *(() if args.watch else ("nodes", "jobs")))
+        picture = asyncio.run(take(args.conn_id, picture))
         if args.watch:
-            # From the top of an empty screen.
-            print("\033[2J\033[H", end="")
+            # From the top of an empty screen, before anything is told.
+            print("\033[2J\033[H", end="", flush=True)
+        # Who watches sees an outage come and go.
+        _tell_unread(picture, *(() if args.watch else ("nodes", "jobs")))
         show(args, ({"part": part, "what": what, "state": said} for part, what, said in _at_a_glance(picture)))
         if not args.watch:
             return
@@ -62,8 +64,10 @@ def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
         used = f"; {sum(node.gpus_used for node in nodes)} of {gpus} GPUs in use" if gpus else ""
         yield "nodes", f"{group.name} ({len(nodes)})", said + used
     queue = queue_page(picture, QueueQuery())
-    yield "queue", "running", f"{counted(queue.running, 'jobs')}, {queue.gpus_running} GPUs"
-    yield "queue", "pending", f"{counted(queue.pending, 'jobs')}, {queue.gpus_pending} GPUs"
+    # One that was never read is not empty.
+    if "jobs" in picture.since or "jobs" not in picture.failures:
+        yield "queue", "running", f"{counted(queue.running, 'jobs')}, {queue.gpus_running} GPUs"
+        yield "queue", "pending", f"{counted(queue.pending, 'jobs')}, {queue.gpus_pending} GPUs"
     for _, why, count in queue.reasons:
         yield "queue", f"{count} wait", why
     for name, found in picture.findings(Observations()).items():
@@ -164,11 +168,17 @@ def _waits(status: JobStatus) -> Iterable[str]:
 def picture_of(args: Namespace, *needed: str) -> Picture:
     """The picture, if it has what is needed; what else could not be read is told beside it."""
     picture = asyncio.run(take(args.conn_id))
+    _tell_unread(picture, *needed)
+    return picture
+
+
+def _tell_unread(picture: Picture, *needed: str) -> None:
     for why_not, parts in picture.unread.items():
-        tell(f"Not read: {', '.join(parts)}. {why_not}")
+        known = [picture.since[part] for part in parts if part in picture.since]
+        shown = f" What is shown of it is as of {moment_text(min(known))}." if known else ""
+        tell(f"Not read: {', '.join(parts)}. {why_not}{shown}")
     if not picture.failures.keys().isdisjoint(needed):
         sys.exit(1)
-    return picture
 
 
 @command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
@@ -62,7 +63,7 @@ def printed(
     picture: Picture = PICTURE,
     **more: Any,
 ) -> list[dict[str, Any]]:
-    async def take(connection: str) -> Picture:
+    async def take(connection: str, before: Picture | None = None) -> Picture:
         assert connection == "c"
         return picture
 
@@ -135,6 +136,37 @@ def test_what_cannot_be_read_ends_the_command_if_it_was_asked_for(
         printed("nodes", monkeypatch, capsys, broken)
     assert end.value.code == 1
     assert capsys.readouterr().err == "Not read: nodes, tasks. No answer.\n"
+
+
+def test_one_who_watches_sees_an_outage_and_what_was_known_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = ("config", "nodes", "jobs", "reservations", "files", "tasks")
+    away = Picture(connection="c", taken=NOW, failures=dict.fromkeys(parts, "No answer."))
+    later = dataclasses.replace(PICTURE, failures=away.failures, since=dict.fromkeys(parts, NOW))
+    seen, before = [away, PICTURE, later], []
+
+    async def take(connection: str, last: Picture | None = None) -> Picture:
+        before.append(last)
+        return seen[len(before) - 1]
+
+    def sleep(seconds: float) -> None:
+        if len(before) == len(seen):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(glance, "take", take)
+    monkeypatch.setattr("time.sleep", sleep)
+    # In the order in which a terminal gets it.
+    monkeypatch.setattr(sys, "stderr", sys.stdout)
+    with pytest.raises(SystemExit):
+        glance.board(argparse.Namespace(conn_id="c", output="plain", watch=True))
+    assert before == [None, away, PICTURE]
+    start, first, _, last = capsys.readouterr().out.split("\033[2J\033[H")
+    told = f"Not read: {', '.join(parts)}. No answer."
+    assert (start, first.splitlines()[0]) == ("", told)
+    assert "queue" not in first
+    assert last.splitlines()[0] == f"{told} What is shown of it is as of 2026-11-24T08:00:00+00:00."
+    assert "1 job, 8 GPUs" in last
 
 
 def test_what_is_no_job_is_refused() -> None:
