@@ -34,6 +34,8 @@ from airflow_provider_soperator.slurm.job_records import Job
 
 #: Nodes up to which each tile has its number.
 _SPARSE = 300
+#: The parts of a picture that have the job of a task.
+_OF_A_TASK = ("jobs", "tasks")
 
 
 class BoardQuery(QueueQuery):
@@ -103,7 +105,13 @@ async def job(
         if (tasks := picture.tasks.get(job.id)) and tasks.covers(dag_id, run_id, task_id, index)
     ]
     unread = [name for name, picture in seen.items() if picture is None]
-    return viewer.page("job.html", found=found, task_id=task_id, unread=unread)
+    # The moments of what is shown of those whose queue cannot be read; its reason may name hosts.
+    stale = {
+        name: min((picture.since[part] for part in _OF_A_TASK if part in picture.since), default=None)
+        for name, picture in seen.items()
+        if picture and any(part in picture.failures for part in _OF_A_TASK)
+    }
+    return viewer.page("job.html", found=found, task_id=task_id, unread=unread, stale=stale)
 
 
 @router.get("/output", dependencies=[Depends(requires_access_view(AccessView.JOBS))])

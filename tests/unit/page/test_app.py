@@ -178,7 +178,22 @@ def test_the_name_of_a_job_whose_task_one_may_not_see_is_not_shown(rights: Every
 @pytest.mark.usefixtures("rights")
 def test_a_task_whose_job_has_left_the_queue_since_it_was_found_has_a_tab() -> None:
     said = visit("/job?dag_id=train&run_id=r+1&task_id=fit", picture(jobs=(), failures={"tasks": "Database is away."}))
-    assert "No job of this task is in a queue" in said.text
+    # Which tasks the jobs there are of is not known.
+    assert "No job of this task is in a queue that was read." in said.text
+
+
+@pytest.mark.usefixtures("rights")
+def test_the_tab_says_of_which_connection_the_queue_could_not_be_read_and_how_old_it_is() -> None:
+    tab = "/job?dag_id=train&run_id=r+1&task_id=fit"
+    away = dict.fromkeys(("jobs", "tasks"), "login.example.com is away.")
+    never = visit(tab, picture(jobs=(), tasks={}, failures=away)).text
+    assert "No job of this task is in a queue that was read." in never
+    assert "Not read: c, other." in never
+    old = dict.fromkeys(away, datetime.now(timezone.utc) - timedelta(hours=4, seconds=1))
+    stale = visit(tab, picture(failures=away, since=old)).text
+    assert "Job 8" in stale
+    assert re.search(r"Not read: c \(what was read last is 4 h[^)]* old\), other \(what was read last is 4 h", stale)
+    assert "login.example.com" not in never + stale
 
 
 def test_where_tasks_are_not_known_names_of_their_jobs_are_for_those_who_may_see_the_connection(
