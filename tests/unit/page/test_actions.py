@@ -210,6 +210,8 @@ def test_each_kind_of_parameter_has_its_field(offers: dict[str, Offer], monkeypa
     assert "<option value='null' selected>leave it</option>" in text
     assert '<option value=\'"a\\u0027b\\"\\u003c"\'>a&#39;b&#34;&lt;</option>' in text
     assert 'type="datetime-local" name="until"' in text
+    # What is typed has no zone, and the browser adds its own.
+    assert '<label for="action-3">until (by the clock of this browser)</label>' in text
     assert 'type="number" name="count" id="action-4" data-form="number" data-nullable value="3"' in text
     assert 'type="checkbox" name="force" id="action-5" data-form="boolean" checked' in text
     assert "{&#34;a&#34;" not in text
