@@ -83,12 +83,17 @@ def _is_out_of_service(node: Node) -> bool:
     return node.state.base is NodeBase.DOWN or node.state.has(*out)
 
 
+def is_hindered(part: Job) -> bool:
+    """True if the job waits for nodes that it asks for by name."""
+    return part.state.is_pending and part.reason.startswith("ReqNodeNotAvail")
+
+
 def hindrances(part: Job, asked: str | None = None) -> Steps[list[str]]:
     """Lines about the nodes that a waiting job asks for by name and cannot get, as Slurm's reason names none.
 
     ``asked``: those nodes, where they are known.
     """
-    if not part.state.is_pending or not part.reason.startswith("ReqNodeNotAvail"):
+    if not is_hindered(part):
         return []
     if asked is None:
         found = _ASKED.search((yield JobDetail(part.id)))

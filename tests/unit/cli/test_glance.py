@@ -233,6 +233,13 @@ def test_why_names_the_nodes_that_a_job_asks_for_and_cannot_get(
     assert last.startswith("  worker-1: ")
     assert "[hardware_problem] gpu" in last
     assert "\x1b" not in last
+    elements = (
+        Job(id=JobId.parse("8_0"), state=JobState.parse("RUNNING"), nodelist="worker-0"),
+        dataclasses.replace(job, id=JobId.parse("8_[1-3]")),
+    )
+    monkeypatch.setattr(glance, "SlurmHook", lambda connection: Hook(*elements, asks_for="worker-[0-1]"))
+    glance.why(argparse.Namespace(conn_id="c", job="8", output="table"))
+    assert capsys.readouterr().out.splitlines()[-1] == last
     monkeypatch.setattr(glance, "SlurmHook", lambda connection: Hook(job, asks_for="(null)"))
     glance.why(argparse.Namespace(conn_id="c", job="8", output="table"))
     assert len(capsys.readouterr().out.splitlines()) == 2
