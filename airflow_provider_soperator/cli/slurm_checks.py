@@ -125,7 +125,8 @@ def _partition(partition: Partition, nodes: Sequence[Node]) -> Verdict:
     bad = [
         node for node in its_nodes
         if any(WORDS[word](node) for word in ("drained", "draining", "down", "failed to boot", "not responding"))
-        and not WORDS["off"](node)
+        # A job powers up a node that is off, unless that is drained.
+        and (not node.is_off or node.is_kept_off)
     ]  # fmt: skip
     if its_nodes and len(bad) < len(its_nodes):
         said = f"{len(its_nodes) - len(bad)} of {len(its_nodes)} nodes of {partition.name} can take jobs"
