@@ -366,6 +366,12 @@ def test_nodes_that_are_looked_for_stand_out() -> None:
 
 
 @pytest.mark.usefixtures("rights")
+def test_nodes_in_a_state_without_a_word_are_in_the_legend() -> None:
+    shown = visit("/", picture(nodes=(Node(name="worker-0", state=NodeState.parse("IDLE+FAIL")),))).text
+    assert '<i class="tile unknown"></i>1 unknown</a>' in shown
+
+
+@pytest.mark.usefixtures("rights")
 def test_a_job_that_waits_says_when_slurm_expects_it_to_start() -> None:
     moment = datetime(2026, 11, 26, 8, 4, tzinfo=timezone.utc)
     waiting = Job(id=JobId(7), state=JobState.parse("PENDING"), reason="Resources", started=moment)
