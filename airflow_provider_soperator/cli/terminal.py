@@ -78,8 +78,14 @@ def show(args: Namespace, rows: Iterable[Mapping[str, Any]], text: str | None = 
 
     if args.output not in _ESCAPED:
         rows = [{name: visible(value) for name, value in row.items()} for row in rows]
+
+    class PipedConsole(AirflowConsole):
+        def on_broken_pipe(self) -> None:
+            # rich would end the command with status 1; it asks while it handles the error.
+            raise
+
     # Reasons begin with [node_problem], and jobs have any name: neither is markup.
-    AirflowConsole(markup=False, emoji=False).print_as(rows, args.output)
+    PipedConsole(markup=False, emoji=False).print_as(rows, args.output)
 
 
 def visible(value: Any) -> Any:

@@ -9,7 +9,7 @@ from argparse import Namespace
 
 import pytest
 
-from airflow_provider_soperator.cli.terminal import agreed, command
+from airflow_provider_soperator.cli.terminal import agreed, command, show
 
 
 def test_one_whose_output_is_not_read_to_its_end_does_not_say_that_all_is_well(
@@ -26,6 +26,20 @@ def test_one_whose_output_is_not_read_to_its_end_does_not_say_that_all_is_well(
         monkeypatch.setattr(sys, "stdout", output)
         with pytest.raises(SystemExit) as end:
             wordy(Namespace())
+    assert end.value.code == 141
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
+def test_rows_that_are_not_read_to_their_end_end_the_command_in_the_same_way(
+    monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    rows = [{"node": f"worker-{number}"} for number in range(9)]
+    with os.fdopen(write, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        with pytest.raises(SystemExit) as end:
+            command(lambda args: show(args, rows))(Namespace(output=output))
     assert end.value.code == 141
 
 
