@@ -230,7 +230,7 @@ def _pickled(function: Callable[..., Any], value: Any) -> bytes:
     import cloudpickle
 
     # The cluster cannot import a DAG file, so what it defines is pickled by value.
-    by_value = [sys.modules[name] for name in modules_of(function) - {"__main__"}]
+    by_value = [sys.modules[name] for name in _only_here(function)]
     for module in by_value:
         cloudpickle.register_pickle_by_value(module)
     packed = io.BytesIO()
@@ -287,7 +287,13 @@ def _about(function: Callable[..., Any]) -> dict[str, Any]:
         file = None
     # In the encoding that the file names.
     sources = {file: "".join(linecache.getlines(file))} if file else {}
-    return {"python": f"{sys.version_info.major}.{sys.version_info.minor}", "sources": sources}
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {"python": version, "sources": sources, "modules": _only_here(function)}
+
+
+def _only_here(function: Callable[..., Any]) -> list[str]:
+    """The modules that the cluster cannot import, without ``__main__``, which is another there."""
+    return sorted(modules_of(function) - {"__main__"})
 
 
 def _called(function: Callable[..., Any]) -> str:

@@ -7,7 +7,8 @@ import __future__
 
 import ast
 import contextlib
-import importlib
+import importlib.util
+import inspect
 import io
 import json
 import linecache
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 import traceback
+import types
 import uuid
 import zipfile
 from typing import Any, Dict, List, NoReturn
@@ -62,6 +64,7 @@ def main(archive: str, result_path: str, most: int) -> None:
             f"this is Python {version()} ({sys.executable}), and cannot read the function from Airflow's Python "
             f"{about['python']}: {error}; set a newer interpreter (python=, venv=), or write the function for this one"
         )
+    stand_in(about["modules"], function)
     try:
         result = function(*args, **kwargs)
         if type(result).__name__ == "coroutine":
@@ -107,6 +110,27 @@ class Values(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         return self.functions[pid] if isinstance(pid, int) else importlib.import_module(pid)
+
+
+def stand_in(names: List[str], function: Any) -> None:
+    """Put modules in place of those that only Airflow has: dataclasses look for that of a class, and pickle in it."""
+    space = getattr(inspect.unwrap(function), "__globals__", {})
+
+    def found(name: str) -> Any:
+        caller = sys._getframe(1)
+        callers = [str(frame.f_globals.get("__name__")) for frame in (caller, caller.f_back) if frame]
+        # These, and the copies of them in joblib and Ray, send by value what they do not find. Else they would name the
+        # module to processes that have none.
+        if name not in space or any("cloudpickle" in one or "dill" in one for one in callers):
+            raise AttributeError(name)
+        return space[name]
+
+    for name in names:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            module: Any = types.ModuleType(name)
+            if space.get("__name__") == name:
+                module.__getattr__ = found
+            sys.modules[name] = module
 
 
 def restored(texts: List[Dict[str, Any]], data: bytes) -> Any:

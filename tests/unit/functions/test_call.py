@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import inspect
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -289,6 +290,105 @@ def test_a_version_in_the_interpreters_name_is_heeded_before_anything_is_sent() 
     with pytest.raises(call.CallError, match=r"python= is Python 3\.99, .* cannot contain a lambda"):
         call.script(lambda: 1, (), {}, name="a-key", launch=Launch(python="/usr/bin/python3.99"))
     assert call.script(add, (1,), {}, name="a-key", launch=Launch(python="/usr/bin/python3.99"))
+
+
+DAG_FILE = """
+from __future__ import annotations
+import dataclasses
+import enum
+import pickle
+import typing
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import cloudpickle
+import dill
+
+class Rates(typing.NamedTuple):
+    first: float
+
+class Size(enum.Enum):
+    SMALL = 1
+
+@dataclasses.dataclass
+class Settings:
+    size: Size
+
+def double(value):
+    return 2 * value
+
+def inside():
+    @dataclasses.dataclass
+    class Settings:
+        rates: list[float]
+    return Settings([0.1]).rates
+
+def pool():
+    with ProcessPoolExecutor(1, get_context("fork")) as processes:
+        return list(processes.map(double, [1, 2]))
+
+def copied():
+    return pickle.loads(pickle.dumps(Settings(Size.SMALL)))
+
+def values():
+    return Settings(Size.SMALL), Rates(0.1)
+
+def sent_on():
+    return cloudpickle.dumps(double), cloudpickle.dumps(Settings), dill.dumps(double, recurse=True)
+"""
+
+
+@pytest.fixture
+def dag_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A DAG file, as Airflow reads it."""
+    file = tmp_path / "dag.py"
+    file.write_text(DAG_FILE)
+    spec = importlib.util.spec_from_file_location("unusual_prefix_1_dag", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def returned(function: Callable[..., Any], tmp_path: Path) -> Any:
+    assert run(packed(function), tmp_path).stderr == ""
+    return call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes())
+
+
+@pytest.mark.parametrize(("name", "value"), [("inside", [0.1]), ("pool", [2, 4])])
+def test_the_module_of_a_dag_file_is_found(
+    dag_file: Any, tmp_path: Path, name: str, value: Any, request: pytest.FixtureRequest
+) -> None:
+    """Dataclasses look for it, and pools of processes in it."""
+    function = getattr(dag_file, name)
+    assert returned(function, tmp_path) == value
+    assert returned(functools.wraps(function)(lambda: function()), tmp_path) == value
+    request.getfixturevalue("other_python")
+    assert returned(function, tmp_path) == value
+
+
+def test_objects_of_a_dag_files_classes_can_be_pickled_and_come_back(dag_file: Any, tmp_path: Path) -> None:
+    assert returned(dag_file.copied, tmp_path).size.name == "SMALL"
+    settings, rates = returned(dag_file.values, tmp_path)
+    assert (settings.size.value, rates.first) == (1, 0.1)
+
+
+def test_what_cannot_import_a_dag_file_gets_its_functions_and_classes_by_value(
+    dag_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the processes of joblib, which have only what cloudpickle sends them."""
+    sent = returned(dag_file.sent_on, tmp_path)
+    monkeypatch.delitem(sys.modules, dag_file.__name__)
+    assert [pickle.loads(data).__name__ for data in sent] == ["double", "Settings", "double"]
+
+
+def test_a_module_that_the_cluster_can_import_stays_as_it_is(dag_file: Any, tmp_path: Path) -> None:
+    (tmp_path / f"{dag_file.__name__}.py").write_text("there = 5\n")
+    exec(f"def called():\n    import {dag_file.__name__} as found\n    return found.there\n", vars(dag_file))
+    assert run(packed(dag_file.called), tmp_path, PYTHONPATH=str(tmp_path)).stderr == ""
+    assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == 5
 
 
 def test_requirements_are_installed_for_the_function(tmp_path: Path) -> None:
