@@ -8,7 +8,6 @@ import inspect
 import io
 import json
 import linecache
-import pickle
 import posixpath
 import re
 import shlex
@@ -187,7 +186,7 @@ def paths(workdir: str, name: str) -> tuple[str, ...]:
 def result(data: bytes) -> Any:
     """Result of the function. It is unpickled, so an account that can write the file can run code here."""
     try:
-        return pickle.loads(data)
+        return remote.Values(data, []).load()
     except Exception as error:
         raise CallError(
             f"the result of the function cannot be unpickled here ({type(error).__name__}: {error}): return plain "

@@ -98,7 +98,7 @@ def call(members: Dict[str, bytes], about: Dict[str, Any], same: bool) -> Any:
 
 
 class Values(pickle.Unpickler):
-    """Reads what ``source_form`` has pickled."""
+    """Reads what another Python has pickled: ``source_form``, or a function as its result."""
 
     def __init__(self, data: bytes, functions: List[Any]) -> None:
         super().__init__(io.BytesIO(data))

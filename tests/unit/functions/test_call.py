@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
@@ -415,6 +415,12 @@ esac
     assert prefix == venv
     assert Path(venv).parent == tmp_path / call.FOLDER / "venvs"
     assert said.stderr == f"airflow: installing the requirements into {venv}\n"
+
+
+def test_a_path_comes_back_from_any_python() -> None:
+    # Python 3.13 names another module than all others.
+    data = b"\x80\x05cpathlib._local\nPurePosixPath\n(\x8c\x01/\x8c\x01at\x81."
+    assert call.result(data) == PurePosixPath("/a")
 
 
 def test_a_result_that_is_too_large_says_what_to_do(tmp_path: Path) -> None:
