@@ -28,14 +28,15 @@ _ENVIRONMENT, _JOB = 3600.0, 300.0
 _NAMED = "SlurmExecutor:airflow_provider_soperator.executors.SlurmExecutor"
 _BUNDLES = "set [core] dags_folder or [dag_processor] dag_bundle_config_list by variables in env of executor_job"
 
-# Of bundles that are folders it tells which are not there. The provider need not be installed.
+# Of bundles that are folders it tells which are not there. The provider need not be installed. Of several copies of a
+# package Python imports the first.
 _LOOK = """
 import json, os
 from importlib import metadata
 from airflow.dag_processing.bundles.manager import DagBundlesManager
 bundles = {one.name: str(one.path) if type(one).__name__ == "LocalDagBundle" else "/"
            for one in DagBundlesManager().get_all_dag_bundles()}
-packages = {one.name.lower(): one.version for one in metadata.distributions() if one.name}
+packages = {one.name.lower(): one.version for one in reversed([*metadata.distributions()]) if one.name}
 missing = {name: "" if os.path.isdir(path) else path for name, path in bundles.items()}
 print(json.dumps({"packages": packages, "bundles": missing}))
 """

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import platform
+import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -80,13 +81,23 @@ class WithdrawLegs(UnpackFiles):
 def installed_packages() -> tuple[str, ...]:
     """The packages of this process at their versions, without those that come from no index."""
     local = local_packages()
-    found = {f"{one.name}=={one.version}" for one in metadata.distributions() if one.name and one.name not in local}
+    found = (f"{one.name}=={one.version}" for one in _distributions() if one.name not in local)
     return tuple(sorted(found, key=str.lower))
 
 
 def local_packages() -> set[str]:
     """The names of the packages of this process that come from no index."""
-    return {one.name for one in metadata.distributions() if one.name and one.read_text("direct_url.json")}
+    return {one.name for one in _distributions() if one.read_text("direct_url.json")}
+
+
+def _distributions() -> Collection[metadata.Distribution]:
+    """What this process has of each package, without copies that another one on its path hides."""
+    found: dict[str, metadata.Distribution] = {}
+    for one in metadata.distributions():
+        # Broken ones have no name.
+        if one.name:
+            found.setdefault(re.sub("[-_.]+", "-", one.name).lower(), one)
+    return found.values()
 
 
 def lent(conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import metadata
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,3 +41,12 @@ def test_a_cluster_that_is_away_is_told_at_once(monkeypatch: pytest.MonkeyPatch)
     [verdict] = asyncio.run(executor_checks.executor_checks(Namespace(partition="")))
     assert (verdict.state, asked) == ("wrong", ["nodes"])
     assert "slurmctld at controller-0 is down" in verdict.said
+
+
+def test_of_several_copies_of_a_package_the_one_that_python_imports_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = [SimpleNamespace(name="numpy", version=version) for version in ("2", "1")]
+    monkeypatch.setattr(metadata, "distributions", lambda: iter(copies))
+    exec(executor_checks._LOOK, {})
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["packages"] == {"numpy": "2"}

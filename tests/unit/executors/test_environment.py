@@ -11,7 +11,12 @@ from typing import TypeVar
 
 import pytest
 
-from airflow_provider_soperator.executors.environment import PrepareFolder, WithdrawLegs, installed_packages
+from airflow_provider_soperator.executors.environment import (
+    PrepareFolder,
+    WithdrawLegs,
+    installed_packages,
+    local_packages,
+)
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
 from airflow_provider_soperator.slurm.files import FileError, FileRequest
 from airflow_provider_soperator.slurm.requests.commands import CommandOutput
@@ -134,6 +139,19 @@ def test_the_packages_are_those_of_this_process() -> None:
     assert any(package.startswith("apache-airflow-core==") for package in found)
     # It comes from this folder, and no index has it.
     assert not any(package.startswith("airflow-provider-soperator==") for package in found)
+
+
+def test_a_package_that_another_copy_hides_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No environment can have two versions of one."""
+    for folder, name, version in (("venv", "some_package", "2"), ("system", "Some-Package", "1")):
+        info = tmp_path / folder / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "direct_url.json").write_text("{}")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "venv"), str(tmp_path / "system")])
+    assert installed_packages() == ("some_package==2",)
+    monkeypatch.setattr(sys, "path", sys.path[::-1])
+    assert (installed_packages(), local_packages()) == ((), {"Some-Package"})
 
 
 def test_legs_are_withdrawn_where_there_is_no_folder_yet_unless_it_cannot_be_made(home: Path) -> None:
