@@ -121,16 +121,13 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
 
         # Of a mapped task, or from a template.
         self._check_array()
-        launch = call.Launch(
-            python=self.python,
-            venv=self.venv,
-            requirements=self._requirements(),
-            venv_cache_path=self.venv_cache_path,
-            ranks=self.ranks,
-            srun_args=self.srun_args,
-            container={name: value for name, value in given(self.job).items() if name in call.CONTAINER},
-        )
-        self.job = {"ntasks": self.ranks} | {name: self.job[name] for name in self.job if name not in call.CONTAINER}
+        names = ("python", "venv", "requirements", "venv_cache_path", "ranks", "srun_args")
+        own = given({name: getattr(self, name) for name in names})
+        if "requirements" in own:
+            own["requirements"] = self._requirements()
+        container = {name: value for name, value in given(self.job).items() if name in call.CONTAINER}
+        launch = call.Launch(**own, container=container)
+        self.job = {"ntasks": launch.ranks} | {name: self.job[name] for name in self.job if name not in call.CONTAINER}
         args, kwargs = call.plain([*self.op_args]), call.plain({**self._from_context(context), **self.op_kwargs})
         self.script = call.script(self.python_callable, args, kwargs, name=key.text, launch=launch)
 

@@ -26,6 +26,7 @@ from airflow.sdk import DAG
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
 from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.functions.call import Launch
+from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 
 OFFSET = 100
 ONLY_IN_A_CLASS = 7
@@ -503,6 +504,18 @@ def test_requirements_are_a_list_or_a_file(tmp_path: Path) -> None:
     assert sent(str(file)) == "scipy\nnumpy\n"
     with pytest.raises(call.CallError, match="'numpy' must be a list, or a file beside the DAG"):
         sent("numpy")
+
+
+@pytest.mark.parametrize("nothing", ["", "None", None])
+def test_an_empty_field_of_a_form_leaves_its_option_out(nothing: str | None) -> None:
+    with DAG("a_dag", schedule=None):
+        task = sbatch_task(add)(1).operator
+    for name in ("python", "venv", "requirements", "venv_cache_path", "ranks", "srun_args"):
+        # As its template is rendered.
+        setattr(task, name, nothing)
+    task._pack({}, SubmissionKey("a" * 12))
+    assert task.script.splitlines()[-1].startswith("exec python3 -u ")
+    assert task.job["ntasks"] is None
 
 
 def test_the_times_of_the_last_success_are_given_as_values() -> None:
