@@ -38,17 +38,18 @@ async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClien
         import kubernetes_asyncio.client
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
     hook = AsyncKubernetesHook(kubernetes_conn_id=kubernetes_conn_id)
-    loading = _LOADING[kubernetes_conn_id]
-    # Not by a wait for the lock: tasks of one event loop would keep each other from ending.
-    while not loading.acquire(blocking=False):
-        await asyncio.sleep(0.01)
-    try:
-        # The hook's client ends with this block; only its configuration is needed.
-        async with known_in_loop(kubernetes_conn_id), hook.get_conn():
-            pass
-    finally:
-        loading.release()
-    return kubernetes_asyncio.client.ApiClient(configuration=hook.client_configuration)
+    with kubernetes_errors(f"log in by the connection {kubernetes_conn_id}"):
+        loading = _LOADING[kubernetes_conn_id]
+        # Not by a wait for the lock: tasks of one event loop would keep each other from ending.
+        while not loading.acquire(blocking=False):
+            await asyncio.sleep(0.01)
+        try:
+            # The hook's client ends with this block; only its configuration is needed.
+            async with known_in_loop(kubernetes_conn_id), hook.get_conn():
+                pass
+        finally:
+            loading.release()
+        return kubernetes_asyncio.client.ApiClient(configuration=hook.client_configuration)
 
 
 class SharedKubernetes:
@@ -101,9 +102,7 @@ class SoperatorClusterHook(BaseHook):
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[kubernetes_asyncio.client.ApiClient]:
         """A client for the running event loop."""
-        with kubernetes_errors("connect"):
-            client = await connect(self.kubernetes_conn_id)
-        async with client:
+        async with await connect(self.kubernetes_conn_id) as client:
             yield client
 
     @asynccontextmanager

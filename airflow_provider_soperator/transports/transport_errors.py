@@ -207,15 +207,22 @@ def kubernetes_error(
     if status is not None:
         return ConnectFailed(f"could not {what} ({status}: {words})", "check the Kubernetes connection")
     names = {type(one).__name__ for one in _causes(error)}
+    if "ConfigException" in names and words.startswith("exec: process returned"):
+        # What it asks may be away, such as the cloud or the network.
+        return Unreachable(
+            f"could not {what}: the plugin in its kubeconfig failed ({words.removeprefix('exec: ')})",
+            f"see whether what it asks is up, and run it on {socket.gethostname()}",
+        )
     if "ConfigException" in names and "kube-config" in words:
         return ConnectFailed(
             f"the kubeconfig on {socket.gethostname()} lacks what the Kubernetes connection names ({words})",
             "put the kubeconfig itself into the connection, as kube_config; a context that Terraform or a command has "
             "written is only on the machine where that ran, not on other Airflow workers or the triggerer",
         )
-    if isinstance(error, FileNotFoundError) and error.filename and "/" not in str(error.filename):
+    if isinstance(error, FileNotFoundError) and error.filename:
+        kind = "file" if "/" in str(error.filename) else "program"
         return ConnectFailed(
-            f"{socket.gethostname()} has no program {error.filename}, from which the kubeconfig gets its token",
+            f"{socket.gethostname()} has no {kind} {error.filename}, from which the kubeconfig gets its token",
             "install it on all Airflow workers and the triggerer, or give the Kubernetes connection a kubeconfig with "
             "the token of a service account",
         )
