@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -20,16 +21,24 @@ from airflow_provider_soperator.shared import SharedAnswers, SharedClients
 from airflow_provider_soperator.soperator import pod_events
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.objects import Objects
-from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, TransportError, kubernetes_errors
+from airflow_provider_soperator.transports.transport_errors import (
+    API_TIMEOUT,
+    TransportError,
+    Unreachable,
+    kubernetes_errors,
+)
 from airflow_provider_soperator.values import NAMESPACE
 
 if TYPE_CHECKING:
     import kubernetes_asyncio.client
+    from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
 
 
 #: By connection: kubernetes_asyncio lets other threads have the file of a certificate before it has written it.
 _LOADING: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 os.register_at_fork(after_in_child=_LOADING.clear)
+#: Seconds for credentials, which may come from a program or a server.
+_LOGIN = 60.0
 
 
 async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClient:
@@ -39,17 +48,42 @@ async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClien
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
     hook = AsyncKubernetesHook(kubernetes_conn_id=kubernetes_conn_id)
     with kubernetes_errors(f"log in by the connection {kubernetes_conn_id}"):
-        loading = _LOADING[kubernetes_conn_id]
-        # Not by a wait for the lock: tasks of one event loop would keep each other from ending.
-        while not loading.acquire(blocking=False):
-            await asyncio.sleep(0.01)
+        async with known_in_loop(kubernetes_conn_id):
+            # Not within the limit: an answer of Airflow that is no longer waited for would be taken for the next one.
+            await hook.get_conn_extras()
         try:
-            # The hook's client ends with this block; only its configuration is needed.
-            async with known_in_loop(kubernetes_conn_id), hook.get_conn():
-                pass
-        finally:
-            loading.release()
+            async with timeout(_LOGIN):
+                await _load(hook, _LOADING[kubernetes_conn_id])
+        except asyncio.TimeoutError as error:
+            raise Unreachable(
+                f"the credentials of the connection {kubernetes_conn_id} did not come within {_LOGIN:g} s",
+                "see whether the plugin in its kubeconfig hangs",
+            ) from error
         return kubernetes_asyncio.client.ApiClient(configuration=hook.client_configuration)
+
+
+async def _load(hook: AsyncKubernetesHook, loading: threading.Lock) -> None:
+    # Not by a wait for the lock: tasks of one event loop would keep each other from ending.
+    while not loading.acquire(blocking=False):
+        await asyncio.sleep(0.01)
+    try:
+        # The hook's client ends with this block; only its configuration is needed.
+        async with hook.get_conn():
+            pass
+    except asyncio.CancelledError as ended:
+        _end_plugin(ended)
+        raise
+    finally:
+        loading.release()
+
+
+def _end_plugin(ended: BaseException) -> None:
+    """End the process of a plugin, which kubernetes_asyncio leaves: one would stay for each try."""
+    for frame, _ in traceback.walk_tb(ended.__traceback__):
+        for value in frame.f_locals.values():
+            if isinstance(value, asyncio.subprocess.Process) and value.returncode is None:
+                with suppress(ProcessLookupError):
+                    value.kill()
 
 
 class SharedKubernetes:

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from async_timeout import timeout
 
 from airflow_provider_soperator.client.pace import may_pass
+from airflow_provider_soperator.hooks import cluster
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, Unreachable
+from tests.patience import PATIENCE
 
 #: As ``nebius mk8s cluster get-credentials`` writes it.
 KUBECONFIG = """
@@ -86,3 +89,30 @@ def test_a_plugin_that_fails_may_work_again(write: Callable[..., None], connect:
     ) as failed:
         asyncio.run(opened(connect))
     assert may_pass(failed.value)
+
+
+def test_a_plugin_that_hangs_holds_up_no_other_login(
+    write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(plugin=["sleep", "1000"])
+    monkeypatch.setattr(cluster, "_LOGIN", 0.1)
+    with pytest.raises(Unreachable, match=r"of the connection made did not come within 0\.1 s: see whether the plugin"):
+        asyncio.run(opened())
+    assert not cluster._LOADING["made"].locked()
+
+
+def test_a_plugin_ends_with_the_login(write: Callable[..., None], tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+    write(plugin=["sh", "-c", f"echo $$ > {started}.new; mv {started}.new {started}; exec sleep 1000"])
+
+    async def main() -> None:
+        login = asyncio.ensure_future(opened())
+        async with timeout(PATIENCE):
+            while not started.exists():
+                await asyncio.sleep(0.01)
+            login.cancel()
+            await asyncio.wait([login])
+            while Path("/proc", started.read_text().strip()).exists():
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
