@@ -87,7 +87,7 @@ class PrometheusHook(BaseHook):
         if not (connection.host or "").strip():
             raise ConnectFailed(f"the connection {self.prometheus_conn_id} has no host", _CHECK)
         token = extra.get("bearer_token") or ("" if connection.login else connection.password)
-        headers = dict(extra.get("headers") or {})
+        headers, verify = dict(extra.get("headers") or {}), extra.get("verify", True)
         if token:
             headers["Authorization"] = f"Bearer {token}"
         try:
@@ -95,7 +95,8 @@ class PrometheusHook(BaseHook):
                 base_url=http_address(connection),
                 headers=headers,
                 auth=(connection.login, connection.password or "") if connection.login else None,
-                verify=extra.get("verify", True),
+                # In a URI a flag is a text.
+                verify={"true": True, "false": False}.get(str(verify).lower(), verify),
                 timeout=_PATIENCE,
             )
         except (httpx.InvalidURL, OSError) as error:
@@ -131,4 +132,8 @@ def _read(status: int, content: bytes, expression: str, read: Callable[[Mapping[
             raise ConnectRefused(words, "see whether it is overloaded")
         return read(answer["data"])
     except (ValueError, KeyError, TypeError) as error:
+        if status == 429 or status >= 500:
+            raise ConnectRefused(
+                f"Prometheus cannot answer at present (HTTP {status})", "see whether it is starting or overloaded"
+            ) from error
         raise ConnectFailed(f"the server that answered is not a Prometheus (HTTP {status})", _CHECK) from error

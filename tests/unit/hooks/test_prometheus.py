@@ -59,6 +59,25 @@ def test_somebody_else_answers(content: bytes) -> None:
         vector_of(200, content, "up")
 
 
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_it_may_start_or_be_overloaded(status: int) -> None:
+    with pytest.raises(ConnectRefused, match=rf"Prometheus cannot answer at present \(HTTP {status}\)"):
+        vector_of(status, b"Service Unavailable", "up")
+
+
+@pytest.mark.parametrize("verify", ["true", "false"])
+def test_a_flag_may_be_a_text(verify: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def client(**said: Any) -> None:
+        made.append(said["verify"])
+
+    monkeypatch.setattr(httpx, "AsyncClient", client)
+    monkeypatch.setenv("AIRFLOW_CONN_FIGURES", f"https://figures:9090/?verify={verify}")
+    asyncio.run(PrometheusHook("figures")._client())
+    assert made == [verify == "true"]
+
+
 def test_a_question_that_is_not_for_series() -> None:
     with pytest.raises(ConnectFailed, match="up is a scalar, not a vector"):
         answer(200, status="success", data={"resultType": "scalar", "result": [1, "2"]})
