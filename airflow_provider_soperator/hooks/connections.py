@@ -156,7 +156,7 @@ async def read_connection(conn_id: str) -> tuple[Connection, dict[str, Any]]:
 
 
 def http_address(connection: Any) -> str:
-    """The address of a connection of type ``http``, whose host may be a whole one, with a path.
+    """The address of a server of HTTP, where the host of the connection may be a whole one, with a path.
 
     >>> from types import SimpleNamespace as Connection
     >>> http_address(Connection(conn_type="http", schema=None, host="https://example.com/prom/", port=9090))

@@ -24,6 +24,7 @@ from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.connections import (
     at_most_one,
     filled,
+    http_address,
     installed,
     known,
     read_connection,
@@ -89,8 +90,7 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
     is_login_node = bool(host) and not is_address
     at_most_one({"rest_url": said.get("rest_url"), "an http(s) host": is_address})
     at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), "a login node as host": is_login_node})
-    address = f"{host.rstrip('/')}:{connection.port}" if connection.port else host
-    url = said.get("rest_url") or (address if is_address else "")
+    url = said.get("rest_url") or (http_address(connection) if is_address else "")
     ssh = said.get("ssh_conn_id") or (connection.conn_id if is_login_node else "")
     kubernetes = said.get("kubernetes_conn_id", "")
     ways = {

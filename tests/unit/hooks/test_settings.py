@@ -35,6 +35,7 @@ TOKEN = {"jwt_token": "a.b.c"}
         ({"ssh_conn_id": "other", "kubernetes_conn_id": "k"}, "ssh", {}),
         ({"host": "http://rest:6820", **TOKEN}, "rest", {"rest_url": "http://rest:6820", "files_via": ""}),
         ({"host": "https://rest/", "port": 6820, **TOKEN}, "rest", {"rest_url": "https://rest:6820"}),
+        ({"host": "https://proxy/slurm", "port": 8443, **TOKEN}, "rest", {"rest_url": "https://proxy:8443/slurm"}),
         ({"rest_url": "http://rest/", "port": 22, "host": "login", **TOKEN}, "rest", {"rest_url": "http://rest"}),
         ({"rest_url": "http://rest", "host": "login"}, "rest", {"files_via": "ssh", "ssh_conn_id": "mine"}),
         ({"rest_url": "http://rest", "kubernetes_conn_id": "k"}, "rest", {"files_via": "kubernetes"}),
