@@ -129,7 +129,8 @@ class RestTransport:
         url, content = self._url + call.target(version), b"" if call.body is None else json.dumps(call.body).encode()
         # No limit on the wait for one of the few connections.
         timeout = httpx.Timeout(call.timeout, connect=CONNECT, pool=None)
-        headers = {"X-SLURM-USER-TOKEN": token, "Accept": "application/json"}
+        # slurmrestd does not compress, but a proxy may, in vain for a cluster nearby.
+        headers = {"X-SLURM-USER-TOKEN": token, "Accept": "application/json", "Accept-Encoding": "identity"}
         if self._user:
             headers["X-SLURM-USER-NAME"] = self._user
         if content:
@@ -139,7 +140,7 @@ class RestTransport:
                 call.method, url, headers=headers, content=content, timeout=timeout
             ) as response:
                 data = bytearray()
-                async for chunk in response.aiter_raw():
+                async for chunk in response.aiter_bytes():
                     data += chunk
                     if len(data) > MOST:
                         raise OutputTooLarge(str(call), MOST)

@@ -1,12 +1,16 @@
-"""Tokens for slurmrestd: none that is made or fetched can be read in a log."""
+"""Tokens for slurmrestd, none of which can be read in a log; and proxies before it."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
+import json
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import httpx
 import pytest
 from airflow.sdk.log import redact
 
@@ -92,3 +96,25 @@ def test_tokens_are_fetched_only_if_there_is_no_other_way() -> None:
     with pytest.raises(TransportError, match="login shell exited"):
         asyncio.run(ask(SETTINGS))
     assert len(opened) == 1
+
+
+def test_a_proxy_may_compress_answers() -> None:
+    accepted: set[str] = set()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        accepted.add(request.headers["Accept-Encoding"])
+        said = json.dumps({"errors": [], "pings": [{"hostname": "controller-0", "responding": True, "primary": True}]})
+        return httpx.Response(200, headers={"Content-Encoding": "gzip"}, content=gzip.compress(said.encode()))
+
+    async def ask() -> bool:
+        transport: Any = open_rest(replace(SETTINGS, jwt_token="a.e30.c"), LocalTransport)
+        await transport._client.aclose()
+        transport._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        try:
+            await transport.ask(Ping())
+        finally:
+            await transport.close()
+        return True
+
+    assert asyncio.run(ask())
+    assert accepted == {"identity"}
