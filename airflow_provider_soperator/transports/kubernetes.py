@@ -9,7 +9,10 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from async_timeout import timeout
 
@@ -182,6 +185,22 @@ class _WebSocketPipe:
             await self._client.close()
 
 
+def _take_the_same_way(client: kubernetes_asyncio.client.ApiClient) -> None:
+    """Open websockets by the proxy, and for the server name, of other requests, which kubernetes_asyncio does not."""
+    rest: Any = client.rest_client
+    server = urlsplit(str(client.configuration.host))
+    proxy = rest.proxy
+    if not proxy and server.hostname and not proxy_bypass(server.hostname):
+        # aiohttp would look for one of wss://.
+        proxy = getproxies().get(server.scheme)
+    rest.pool_manager.ws_connect = partial(
+        rest.pool_manager.ws_connect,
+        proxy=proxy,
+        proxy_headers=rest.proxy_headers,
+        server_hostname=rest.server_hostname,
+    )
+
+
 class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"]):
     """Runs commands in shells in the first Ready pod of ``choices``, which is looked up for each new shell."""
 
@@ -231,6 +250,7 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         # A client of its own, so that dropping the connection later does not end a shell that is at work.
         client = kubernetes_asyncio.stream.WsApiClient(connection.configuration, heartbeat=_HEARTBEAT)
         client.default_headers.update(connection.default_headers)
+        _take_the_same_way(client)
         core = kubernetes_asyncio.client.CoreV1Api(client)
         try:
             with kubernetes_errors(f"exec into pod {pod}"):

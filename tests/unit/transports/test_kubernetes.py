@@ -6,12 +6,13 @@ import asyncio
 from typing import Any
 from unittest.mock import AsyncMock
 
+import aiohttp
 import pytest
-from kubernetes_asyncio.client import ApiException, Configuration
+from kubernetes_asyncio.client import ApiClient, ApiException, Configuration
 from kubernetes_asyncio.stream import WsApiClient
 
 from airflow_provider_soperator.slurm.requests import Command
-from airflow_provider_soperator.transports import local
+from airflow_provider_soperator.transports import kubernetes, local
 from airflow_provider_soperator.transports.kubernetes import LOGIN, KubernetesTransport, _WebSocketPipe
 from airflow_provider_soperator.transports.shell import Pipe
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, kubernetes_errors
@@ -84,3 +85,50 @@ def test_a_token_that_was_never_accepted_is_told() -> None:
         assert (told.value.retryable, len(tokens.clients)) == (False, 1)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("said", "environment", "proxy"),
+    [
+        (
+            {"proxy": "http://proxy:3128", "proxy_headers": {"a": "b"}, "tls_server_name": "kube"},
+            {},
+            "http://proxy:3128",
+        ),
+        ({}, {"HTTPS_PROXY": "http://other:3128", "HTTP_PROXY": "http://none"}, "http://other:3128"),
+        ({"proxy": "http://proxy:3128"}, {"HTTPS_PROXY": "http://other:3128"}, "http://proxy:3128"),
+        ({}, {"HTTPS_PROXY": "http://other:3128", "NO_PROXY": "10.0.0.1"}, None),
+        ({}, {}, None),
+    ],
+)
+def test_a_shell_takes_the_way_of_other_requests(
+    said: dict[str, Any], environment: dict[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    asked: list[dict[str, Any]] = []
+
+    async def find(*said: Any) -> Any:
+        return "login-0", LOGIN
+
+    async def request(session: Any, method: str, url: str, **said: Any) -> Any:
+        asked.append(said)
+        raise aiohttp.ClientConnectionError
+
+    monkeypatch.setattr(kubernetes, "find_pod", find)
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", request)
+
+    async def main() -> None:
+        configuration = Configuration(host="https://10.0.0.1:443")
+        vars(configuration).update(said)
+        async with ApiClient(configuration) as client:
+            with pytest.raises(ConnectFailed):
+                await KubernetesTransport(AsyncMock(), "soperator")._exec(client)
+
+    asyncio.run(main())
+    assert [(one["proxy"], one["proxy_headers"], one["server_hostname"]) for one in asked] == [
+        (proxy, said.get("proxy_headers"), said.get("tls_server_name"))
+    ]
