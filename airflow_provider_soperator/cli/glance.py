@@ -19,7 +19,7 @@ from airflow_provider_soperator.board.tasks import dags_at_work
 from airflow_provider_soperator.board.wall import wall
 from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.cli.terminal import agreed, command, moment_text, show, tell, visible
-from airflow_provider_soperator.client.diagnosis import diagnose, hindrances, is_hindered
+from airflow_provider_soperator.client.diagnosis import diagnose, hindrances
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.health.assessment import Observations
@@ -152,10 +152,9 @@ async def _lines_about(connection: str, job: JobId) -> list[str]:
             raise ValueError(f"the cluster has no job {job}, neither in the queue nor in accounting")
         failed = any(part.has_failed for part in status.parts) and status.is_over
         lines, _ = await run_steps_async(diagnose(status), client.ask_now) if failed else ([], [])
-        # Of an array, some elements may run. It may leave the queue meanwhile.
+        # It may leave the queue meanwhile.
         with suppress(ClusterError):
-            if part := next(filter(is_hindered, status.parts), None):
-                lines += [f"  {line}" for line in await run_steps_async(hindrances(part), client.ask_now)]
+            lines += [f"  {line}" for line in await run_steps_async(hindrances(status.parts), client.ask_now)]
     return [f"Job {job} {sentence(status)}.", *_waits(status), *lines]
 
 

@@ -6,7 +6,7 @@ It is for people, at the end of a log. A failed request becomes a line of it, ne
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -83,17 +83,13 @@ def _is_out_of_service(node: Node) -> bool:
     return node.state.base is NodeBase.DOWN or node.state.has(*out)
 
 
-def is_hindered(part: Job) -> bool:
-    """True if the job waits for nodes that it asks for by name."""
-    return part.state.is_pending and part.reason.startswith("ReqNodeNotAvail")
-
-
-def hindrances(part: Job, asked: str | None = None) -> Steps[list[str]]:
+def hindrances(parts: Iterable[Job], asked: str | None = None) -> Steps[list[str]]:
     """Lines about the nodes that a waiting job asks for by name and cannot get, as Slurm's reason names none.
 
     ``asked``: those nodes, where they are known.
     """
-    if not is_hindered(part):
+    part = next((one for one in parts if one.state.is_pending and one.reason.startswith("ReqNodeNotAvail")), None)
+    if part is None:
         return []
     if asked is None:
         found = _ASKED.search((yield JobDetail(part.id)))

@@ -184,9 +184,7 @@ class JobRun:
         # Many jobs may wait for the same nodes.
         ask = partial(self.client.ask_shared, max_age=self.poll_interval)
         with contextlib.suppress(ClusterError, ValueError):
-            for part in status.parts:
-                if lines := await run_steps_async(hindrances(part, ",".join(as_words(named))), ask):
-                    return lines
+            return await run_steps_async(hindrances(status.parts, ",".join(as_words(named))), ask)
         return []
 
     async def diagnosis(self, status: JobStatus) -> list[str]:
