@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import platform
-import re
 import time
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -17,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
+
+from packaging.utils import canonicalize_name
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.executors.options import ExecutorOptions
@@ -96,7 +97,7 @@ def _distributions() -> Collection[metadata.Distribution]:
     for one in metadata.distributions():
         # Broken ones have no name.
         if one.name:
-            found.setdefault(re.sub("[-_.]+", "-", one.name).lower(), one)
+            found.setdefault(canonicalize_name(one.name), one)
     return found.values()
 
 
