@@ -103,8 +103,7 @@ def _submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
         answered_alone = yield SubmitOnce(jobs=some, since=since, packables=(None,) * len(some))
         instead = dict(zip(alone, answered_alone, strict=True))
         answers = tuple(instead.get(place, answer) for place, answer in enumerate(answers))
-    if any(answer.error for answer in answers):
-        answers = yield from explained_answers(jobs, answers)
+    answers = yield from explained_answers(jobs, answers)
     answered = {which: one for which, one in zip(batch, answers, strict=True) if not (one.error and one.error.passing)}
     if not answered:
         raise next(one.error for one in answers if one.error)
@@ -126,8 +125,7 @@ def submit_together(
         together = Together.START if len(goes) == 1 else Together.WAIT
         batch = tuple(jobs[place] for place in places)
         answers = yield SubmitOnce(jobs=batch, since=since, together=together)
-        if any(answer.error for answer in answers):
-            answers = yield from explained_answers(batch, answers)
+        answers = yield from explained_answers(batch, answers)
         for place, answer in zip(places, answers, strict=True):
             if answer.error:
                 yield from _refuse(jobs, place, answer.error, sorted(done), since)

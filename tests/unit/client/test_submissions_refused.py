@@ -45,6 +45,7 @@ def test_jobs_that_are_taken_or_refused_for_something_else_cost_no_question() ->
     asked = Asked()
     answers = (GOOD, refused("--time"))
     good, other = run_steps(explained_answers(jobs("a", "b"), answers), asked)
+    assert run_steps(explained_answers(jobs("a"), (GOOD,)), asked) == (GOOD,)
     assert asked.requests == []
     assert good is GOOD
     # It is not called so here.
