@@ -25,12 +25,12 @@ from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import failure
-from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename, state_of
 from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted
-from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
+from airflow_provider_soperator.slurm.sbatch_arguments import asked_for, indices_asked_for
 from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported
@@ -210,7 +210,7 @@ class JobRun:
             name=submitted.key.suffix_of(submitted.id),
             mine=True,
             poll_interval=self.poll_interval,
-            indices=self._array_indices(),
+            indices=indices_asked_for(self.job),
         )
         news = asyncio.ensure_future(watch.next())
         heard = asyncio.ensure_future(self._heard.wait())
@@ -248,14 +248,6 @@ class JobRun:
         # Before 24.05 accounting does not keep the path of the output, but the job names it.
         parts = tuple(replace(part, stdout=part.stdout or self.job.output or "") for part in status.parts)
         yield await self.client.accounts.complete(replace(status, parts=parts))
-
-    def _array_indices(self) -> list[int]:
-        """The indices of the submitted array, if they are known."""
-        array = asked_for(self.job).array
-        # What only Slurm understands, Slurm knows.
-        with contextlib.suppress(ValueError):
-            return [] if array is None else array_indices(array_text(array))
-        return []
 
     async def _follow_outputs(self, status: JobStatus) -> None:
         if not self.show_output:

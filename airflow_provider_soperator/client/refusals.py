@@ -10,7 +10,6 @@ from airflow_provider_soperator.slurm import hostlist, job_description, sbatch_a
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, UserRights
 from airflow_provider_soperator.slurm.errors import QueueFull, SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import array_indices, array_text
 from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests import ListNodes, ListPartitions, ShowConfig, ShowRights, WhoAmI
 from airflow_provider_soperator.slurm.requests.commands import Steps
@@ -47,15 +46,16 @@ def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) 
 def _without_too_large(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:
     """The answers, in which an array of more jobs than fit into an empty queue does not wait until that has room."""
     is_full = (isinstance(answer.error, QueueFull) for answer in answers)
-    wanted = [sbatch_arguments.asked_for(job).array if full else None for job, full in zip(jobs, is_full, strict=True)]
-    if not any(wanted):
+    counts = [
+        len(sbatch_arguments.indices_asked_for(job)) if full else 0 for job, full in zip(jobs, is_full, strict=True)
+    ]
+    if not any(counts):
         return answers
     try:
         most = int((yield ShowConfig()).settings["MaxJobCount"])
     except (ClusterError, KeyError):
         # It waits, which is right for any that fits.
         return answers
-    counts = [len(array_indices(array_text(array))) if array else 0 for array in wanted]
     return tuple(
         Submitted(None, error=SubmitRefused(f"the array has {count} elements, and the cluster's MaxJobCount is {most}"))
         if count > most

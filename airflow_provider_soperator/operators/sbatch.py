@@ -20,7 +20,7 @@ from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of, li
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import Policy, Retry, action_after, check_policy, failure, retry
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.job_reports import check_elements, check_result, status_of
+from airflow_provider_soperator.slurm.job_reports import check_result, status_of
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
 from airflow_provider_soperator.values import (
     SCRIPTS,
@@ -191,7 +191,7 @@ class SbatchOperator(WaitingOperator):
         """Refuse, when the DAG is parsed, what no template hides."""
         said = {"script": self._body(), **self.job}
         hidden = {name for name, value in said.items() if has_template(value)}
-        literal = {name: value for name, value in said.items() if name not in hidden}
+        literal = {name: value for name, value in said.items() if name not in hidden and value is not None}
         found = literal_problems(literal, hidden) or job_failures.retry_problems(self.on_finish, literal, hidden)
         script = said["script"]
         if "script" not in hidden and isinstance(script, str) and not script.startswith("#!") and "\n" not in script:
@@ -202,8 +202,8 @@ class SbatchOperator(WaitingOperator):
         found += shell_for_jinja({"script": self.script, "command": said.get("command")}, self.get_template_env)
         if found:
             raise InvalidJob([f"{self.task_id}: {problem.replace('extra_args:', 'sbatch_args:')}" for problem in found])
-        if self.result and said.get("array") is not None and "array" not in hidden:
-            check_elements(self.result, said["array"], said.get("output"))
+        if self.result and hidden.isdisjoint(("array", "extra_args")):  # they would win over the script's lines
+            check_result(self.result, job_of({**literal, "output": said.get("output")}))
 
     def _why_not_read(self, script: str) -> str:
         """Airflow only logs why it has left the name of a file."""
@@ -230,7 +230,8 @@ class SbatchOperator(WaitingOperator):
             self._files(context).upload(self.upload, job, downloads=self.download)
         if uploads and job.remote_script is not None:
             with SlurmHook(self.slurm_conn_id).client() as slurm:
-                return slurm.patient(self.log).with_lines(job)
+                job = slurm.patient(self.log).with_lines(job)
+        check_result(self.result, job)
         return job
 
     def execute(self, context: Context) -> Any:
@@ -306,9 +307,9 @@ class SbatchOperator(WaitingOperator):
         if self._member:
             replaced, keys = self._member.keys(replaced, keys)
         self._make(context, keys[-1])
-        check_result(self.result)
         asked = self._asked()
         job = job_for(context["ti"], asked.pop("script"), self._changed(context, keys[:-1]))
+        check_result(self.result, job)
         since, limit = submitted_since(context["dag_run"].start_date), self.execution_timeout
         return SbatchTrigger(
             **asked | {"job": fields_of(self._member.waiting(job, keys) if self._member else job)},
@@ -392,11 +393,10 @@ class SbatchOperator(WaitingOperator):
 
     def needs_a_worker_after(self, end: End) -> bool:
         pipeline = pipeline_of(self)
-        downloads = self.download and (end == "success" or self.download_on == "always")
         return bool(
             not self._ends_from_trigger
             or type(self).execute_complete is not SbatchOperator.execute_complete
-            or downloads
+            or (self.download and (end == "success" or self.download_on == "always"))
             or (end == "failed" and self.on_finish)
             or (pipeline and pipeline.graph.doomed_by(self.task_id, end))
             or super().needs_a_worker_after(end)

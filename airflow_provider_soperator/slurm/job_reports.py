@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import FileError, FilePiece, Piece, ReadPieces
-from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_ids import JobId, array_indices, array_text
+from airflow_provider_soperator.slurm.job_description import InvalidJob, JobDescription
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import (
     OF_ELEMENTS,
     AccountingJob,
@@ -30,6 +30,7 @@ from airflow_provider_soperator.slurm.job_records import (
 )
 from airflow_provider_soperator.slurm.notations import ExitCode, parse_bytes
 from airflow_provider_soperator.slurm.requests.commands import Steps
+from airflow_provider_soperator.slurm.sbatch_arguments import asked_for, indices_asked_for
 from airflow_provider_soperator.slurm.states import UNKNOWN_JOB, JobState
 from airflow_provider_soperator.values import is_template
 
@@ -233,21 +234,22 @@ class ResultError(ValueError):
     """A job has succeeded, but what it left is no result. The message ends with the remedy."""
 
 
-def check_result(said: Any) -> None:
-    """Raise ``InvalidJob`` for a parameter ``result`` that means nothing; a template is checked once it is rendered."""
-    is_file = isinstance(said, str) and said.startswith(_FILE) and said != _FILE
-    if said is not None and said not in _FORMS and not is_file and not is_template(said):
-        raise InvalidJob([f"result must be 'json', 'last_line' or 'file:PATH', got {said!r}"])
+def check_result(said: Any, job: JobDescription | None = None) -> None:
+    """Raise ``InvalidJob`` for a parameter ``result`` that means nothing; a template is checked once it is rendered.
 
-
-def check_elements(said: Any, array: Any, output: Any) -> None:
-    """Raise ``InvalidJob`` if all elements of an array would leave their results in one file; templates may not."""
-    if is_template(said):
+    Or that all elements of the ``job``, an array, would leave in one file.
+    """
+    if said is None or is_template(said):
         return
-    pattern = said.removeprefix(_FILE) if said.startswith(_FILE) else output
+    is_file = isinstance(said, str) and said.startswith(_FILE) and said != _FILE
+    if said not in _FORMS and not is_file:
+        raise InvalidJob([f"result must be 'json', 'last_line' or 'file:PATH', got {said!r}"])
+    if job is None:
+        return
+    pattern = said.removeprefix(_FILE) if said.startswith(_FILE) else asked_for(job).output
     if not isinstance(pattern, str) or is_template(pattern) or not letters_of(pattern).isdisjoint(OF_ELEMENTS):
         return
-    if len(array_indices(array_text(array))) > 1:
+    if len(indices_asked_for(job)) > 1:
         raise InvalidJob([f"result: all elements of the array would write the same file, {pattern}: {_apart(said)}"])
 
 

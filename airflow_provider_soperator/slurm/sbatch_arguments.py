@@ -13,6 +13,7 @@ sbatch does with them, so that a job is the same either way.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import posixpath
 import re
@@ -23,7 +24,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values
 from airflow_provider_soperator.slurm.job_description import FIELDS, PER_COMPONENT, Job, JobDescription
-from airflow_provider_soperator.slurm.job_ids import array_text
+from airflow_provider_soperator.slurm.job_ids import array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import count_gpus
 
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
@@ -268,6 +269,14 @@ def asked_for(job: Job) -> Job:
         return with_lines(job, directives.read(lines(job))[0])
     except directives.DirectiveError as wrong:
         raise job_description.InvalidJob([f"script: {wrong}"]) from None
+
+
+def indices_asked_for(job: Job) -> list[int]:
+    """The indices of the job's array; none without one, or if only Slurm understands them."""
+    array = asked_for(job).array
+    with contextlib.suppress(ValueError):
+        return [] if array is None else array_indices(array_text(array))
+    return []
 
 
 def with_remote_lines(job: Job, text: str) -> Job:

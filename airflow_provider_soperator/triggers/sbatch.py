@@ -124,6 +124,8 @@ class SbatchTrigger(KillableTrigger):
     async def _in_time(self, run: JobRun, published: Published, way: str) -> dict[str, Any]:
         try:
             async with timeout(self._left):
+                await run.read_lines()
+                check_result(self.result, run.job)
                 status, last = await follow(run, self.log, published, Chain.read(self.chain), self.states, way)
                 report = report_of(status)
                 if ti := self.task_instance:

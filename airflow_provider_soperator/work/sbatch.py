@@ -131,7 +131,6 @@ async def follow(
 
     ``way`` says how the cluster is reached.
     """
-    await run.read_lines()
     log.info("Job%s: %s", way, shlex.join(sbatch_arguments.command_line(run.job)))
     submitted = await run.submit()
     assert submitted.id is not None

@@ -19,6 +19,7 @@ from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.files import Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.job_reports import report_of
@@ -128,6 +129,14 @@ def test_a_local_path_that_cannot_be_written_to_fails_before_there_is_a_job(
     with pytest.raises(Begun):
         operator.execute(task())
     assert os.listdir(tmp_path) == ["mounted"]
+
+
+def test_a_job_whose_elements_have_one_file_is_not_submitted_ahead(operator: SbatchOperator) -> None:
+    # As a template has rendered it.
+    operator.result = "file:metrics.json"
+    operator.job |= {"extra_args": ["--array=0-3"]}
+    with pytest.raises(InvalidJob, match=r"all elements of the array would write the same file, metrics\.json"):
+        operator.prepare(task(), SubmissionKey("a" * 12), uploads=False)
 
 
 def test_it_does_not_keep_a_try_from_the_job_of_an_earlier_one(

@@ -125,6 +125,7 @@ def parsed(*, folder: Path | None = None, **options: Any) -> None:
 
 
 MEMORY_LINE = "#!/bin/sh\n#SBATCH --mem-per-cpu=4G\n"
+ARRAY_LINE = "#!/bin/sh\n#SBATCH --array=0-3\n"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,16 @@ MEMORY_LINE = "#!/bin/sh\n#SBATCH --mem-per-cpu=4G\n"
         # Patterns that all elements have in common.
         ({"array": "0-3", "result": "json", "output": "%x-%A.%u"}, "would write the same file, %x-%A.%u: put %a"),
         ({"array": "0-3", "result": "file:%%a.json"}, "would write the same file, %%a.json: name it with %a"),
+        # In the script's own lines, and in further words.
+        (
+            {"command": None, "script": ARRAY_LINE, "result": "file:out.json"},
+            "would write the same file, out.json: name",
+        ),
+        (
+            {"command": None, "script": f"{ARRAY_LINE}#SBATCH -o fit.out\n", "result": "json"},
+            "would write the same file, fit.out: put %a into output",
+        ),
+        ({"sbatch_args": ["--array=1,2"], "result": "file:out.json"}, "write the same file, out.json: name it with"),
         (
             {"command": None, "script": MEMORY_LINE, "on_finish": {"OUT_OF_MEMORY": retry(mem="64G")}},
             "fit: on_finish: retry(...): mem: cannot be combined with mem_per_cpu on line 2 of the script",
@@ -253,6 +264,11 @@ def test_a_time_may_be_seconds() -> None:
         {"array": "{{ params.array }}", "result": "file:out.json"},
         {"array": "7", "result": "file:out.json"},
         {"array": "0-3", "result": "file:out-%a.json", "output": "fit.out"},
+        {"command": None, "script": ARRAY_LINE, "array": "{{ params.array }}", "result": "file:out.json"},
+        {"command": None, "script": ARRAY_LINE, "array": "7", "result": "file:out.json"},
+        {"command": None, "script": ARRAY_LINE, "sbatch_args": ["--array={{ 7 }}"], "result": "file:out.json"},
+        {"command": None, "script": f"{ARRAY_LINE}#SBATCH -o a\n", "output": "{{ '%a' }}", "result": "json"},
+        {"command": None, "script": ARRAY_LINE, "result": "json"},
         {"time_limit": "{{ params.hours }}:00:00", "array_limit": 2, "array": "{{ params.array }}"},
         {"command": None, "script": "#!/bin/sh\n#SBATCH --mem={{ params.mem }}\n"},
         {"command": ["echo", "{{ params.word }}"]},

@@ -76,13 +76,17 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         accounting: list[AccountingJob] | None = None,
         transport: str = "local",
         ti: Any = None,
+        job: Any = None,
         **fields: Any,
     ) -> Any:
         cluster = Cluster(*(replace(part, workdir=str(tmp_path)) for part in parts), accounting=accounting)
         cluster.next_id = 8
         monkeypatch.setattr(sbatch, "SlurmHook", lambda conn_id: Hook(cluster, transport))
         trigger = SbatchTrigger(
-            "soperator_default", {"command": "train", "name": "train", "output": "%A.out"}, [KEY.text], **fields
+            "soperator_default",
+            {"name": "train", "output": "%A.out", **(job or {"command": "train"})},
+            [KEY.text],
+            **fields,
         )
         trigger.stream_logs = False
         trigger.task_instance = ti
@@ -150,6 +154,22 @@ def test_a_connection_without_files_is_refused_before_anything_is_submitted(ran:
     event = ran(transport="rest", result="json")
     assert event["status"] == "refused"
     assert "cannot read files" in event["message"]
+
+
+@pytest.mark.parametrize("of", ["a parameter from a template", "a script", "a script on the cluster"])
+def test_elements_with_one_file_are_refused_before_anything_is_submitted(ran: Any, of: str, tmp_path: Path) -> None:
+    text = "#!/bin/sh\n#SBATCH --array=0-3\n"
+    (tmp_path / "fit.sh").write_text(text)
+    jobs: dict[str, Any] = {
+        "a parameter from a template": {"command": "train", "array": "0-3"},
+        "a script": {"script": text},
+        "a script on the cluster": {"remote_script": str(tmp_path / "fit.sh")},
+    }
+    event = ran(job=jobs[of], result="file:out.json")
+    assert event["status"] == "refused"
+    assert event["message"] == (
+        "result: all elements of the array would write the same file, out.json: name it with %a"
+    )
 
 
 @pytest.mark.parametrize("result", [None, "last_line"])
