@@ -11,6 +11,8 @@ import binascii
 import copy
 import json
 import logging
+import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     import paramiko
 
     from airflow_provider_soperator.client.sync import SlurmClient
+    from airflow_provider_soperator.transports.rest import HeldToken
 
 #: Seconds to reach a login node, unless its connection says otherwise.
 CONNECT_TIMEOUT = 15
@@ -135,6 +138,10 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
 
 
 _CLIENTS: SharedClients[Settings, AsyncSlurmClient] = SharedClients()
+#: Clients come and go, but Airflow's secrets masker keeps each new token as long as the process lives.
+_TOKENS: dict[Settings, HeldToken] = {}
+# Airflow empties the masker for the tasks that it forks.
+os.register_at_fork(after_in_child=_TOKENS.clear)
 
 
 class SlurmHook(BaseHook):
@@ -289,7 +296,7 @@ def _open(way: str, settings: Settings) -> Transport:
 
 def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
     """Open slurmrestd; ``over`` makes the transport by which tokens are fetched, if necessary."""
-    from airflow_provider_soperator.transports.rest import RestTransport, Tokens, fetched, minted
+    from airflow_provider_soperator.transports.rest import HeldToken, RestTransport, Tokens, fetched, minted
 
     make: Callable[[], Awaitable[str]]
     if settings.jwt_token:
@@ -299,7 +306,8 @@ def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
     else:
         make = partial(fetched, over, settings.user)
     with installed("rest"):
-        return RestTransport(settings.rest_url, Tokens(partial(masked, make)), user=settings.user)
+        held = _TOKENS.setdefault(settings, HeldToken())
+        return RestTransport(settings.rest_url, Tokens(partial(masked, make), held), user=settings.user)
 
 
 async def _given(settings: Settings) -> str:
@@ -324,4 +332,6 @@ async def masked(make: Callable[[], Awaitable[str]]) -> str:
     token = await make()
     # The masker's message to the supervisor must not block the loop.
     await asyncio.to_thread(mask_secret, token)
+    # For each token, the cache of re would keep a pattern of all that the masker had by then.
+    re.purge()
     return token

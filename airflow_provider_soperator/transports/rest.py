@@ -13,6 +13,7 @@ import math
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, TypeVar
@@ -216,28 +217,36 @@ def refused(token: str) -> ConnectFailed:
     )
 
 
-class Tokens:
-    """The token to send: what ``make`` gives, used again until shortly before its end."""
+@dataclass
+class HeldToken:
+    """A token, and when to renew it; clients of several event loops may share it."""
 
-    def __init__(self, make: Callable[[], Awaitable[str]]) -> None:
+    token: str = ""
+    until: float = 0.0
+
+
+class Tokens:
+    """The token to send: what ``make`` gives, or has given to others, used again until shortly before its end."""
+
+    def __init__(self, make: Callable[[], Awaitable[str]], held: HeldToken | None = None) -> None:
         self._make = make
         self._made = SharedAnswers()
-        self._token = ""
-        self._until = 0.0
+        self._held = held or HeldToken()
 
     async def token(self, refused: str = "") -> str:
         """The token; another one in place of one that was ``refused``."""
-        if self._token == refused or time.time() >= self._until:
+        if self._held.token == refused or time.time() >= self._held.until:
             # Many requests may be under way, and each new token may cost a login.
             await self._made.get("token", self._renew, -1.0)
-        return self._token
+        return self._held.token
 
     async def _renew(self) -> None:
-        self._token = await self._make()
+        token = await self._make()
         now = time.time()
-        life = _end_of(self._token) - now
+        life = _end_of(token) - now
         # A short-lived token is renewed at half of its life.
-        self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
+        self._held.until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
+        self._held.token = token
 
 
 async def minted(key: bytes, user: str) -> str:

@@ -6,20 +6,28 @@ import asyncio
 import base64
 import gzip
 import json
+import os
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from airflow.sdk._shared.secrets_masker import _secrets_masker
 from airflow.sdk.log import redact
 
 from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.hooks import slurm
 from airflow_provider_soperator.hooks.slurm import Settings, masked, open_rest
 from airflow_provider_soperator.slurm.requests import Ping
+from airflow_provider_soperator.transports import rest
 from airflow_provider_soperator.transports.local import LocalTransport
 from airflow_provider_soperator.transports.rest import Tokens, minted
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
+from tests.forks import forked
 
 KEY = b"a key of the thirty-two bytes at least that HS256 is to have"
 SETTINGS = Settings(conn_id="mine", transport="rest", rest_url="http://127.0.0.1:9", user="root")
@@ -35,6 +43,60 @@ def test_each_new_token_is_masked() -> None:
     assert is_masked(first)
     assert asyncio.run(tokens.token()) == first
     assert not is_masked(asyncio.run(minted(KEY, "somebody-else")))
+
+
+def test_a_new_token_leaves_no_pattern_of_the_old_ones() -> None:
+    """One for each token, each with all tokens before it: 28 MB after 200 of them."""
+    compiled: list[weakref.ref[Any]] = []
+    for number in range(3):
+        asyncio.run(masked(partial(minted, KEY, f"user-{number}")))
+        compiled.append(weakref.ref(_secrets_masker().replacer))
+    assert [pattern() is None for pattern in compiled] == [True, True, False]
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The tokens that are fetched."""
+    made: list[str] = []
+
+    async def fetch(*_: Any) -> str:
+        made.append(f"number {len(made)} of {os.getpid()}")
+        return made[-1]
+
+    monkeypatch.setattr(rest, "fetched", fetch)
+    slurm._TOKENS.clear()
+    yield made
+    slurm._TOKENS.clear()
+
+
+def token_of_client(settings: Settings = SETTINGS, refused: str = "") -> str:
+    """The token of a new client, in an event loop of its own."""
+    transport: Any = open_rest(settings, LocalTransport)
+
+    async def use() -> str:
+        token: str = await transport._tokens.token(refused)
+        await transport.close()
+        return token
+
+    return asyncio.run(use())
+
+
+def test_clients_of_one_connection_share_a_token(fetched: list[str]) -> None:
+    first = token_of_client()
+    assert [token_of_client(), token_of_client()] == [first] * 2
+    # Another one for a connection that was changed; and for one that is refused, which others do not use any more.
+    other = token_of_client(replace(SETTINGS, user="alice"))
+    anew = token_of_client(refused=first)
+    assert token_of_client() == anew
+    assert fetched == [first, other, anew]
+
+
+def test_a_forked_process_whose_masker_may_know_no_token_has_its_own(fetched: list[str], tmp_path: Path) -> None:
+    ours, left = token_of_client(), tmp_path / "token"
+    with forked(lambda: left.write_text(token_of_client())) as pid:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert left.read_text() == f"number 1 of {pid}"
+    assert token_of_client() == ours
 
 
 def test_a_key_that_is_not_in_base64_is_named() -> None:
