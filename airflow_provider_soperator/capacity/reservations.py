@@ -1,9 +1,9 @@
-"""Reservations that shifts make in Slurm: of the nodes that leave, and of a block, as its lease."""
+"""Reservations of nodes that leave, until they are off and drained; and of a block, as the lease of shifts."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -24,9 +24,9 @@ from airflow_provider_soperator.slurm.requests import (
 
 T = TypeVar("T")
 
-#: Beginnings of the names of our reservations: handovers and leases.
-_HANDOVER, _LEASE = "airflow-handover-", "airflow-shift-"
-OUR_RESERVATIONS = (_HANDOVER, _LEASE)
+#: Beginnings of the names of our reservations: handovers, power downs and leases.
+_HANDOVER, _POWER_DOWN, _LEASE = "airflow-handover-", "airflow-power-down-", "airflow-shift-"
+OUR_RESERVATIONS = (_HANDOVER, _POWER_DOWN, _LEASE)
 #: The reservation ends by itself if no process is left to delete it.
 _LONGEST = timedelta(days=2)
 #: By which a time in Slurm, in whole seconds, may differ from what it was told.
@@ -51,6 +51,11 @@ def handover_name(block: str, key: str) -> str:
     return _HANDOVER + _short(f"{block} {key}", 12)
 
 
+def power_down_name(nodes: str) -> str:
+    """The name of the reservation of nodes that one owner powers down, to stay so."""
+    return _POWER_DOWN + _short(nodes, 12)
+
+
 def is_lapsed(one: Reservation, now: datetime) -> bool:
     """True for the lease of a block that has not been renewed: its shift is at work no more."""
     if not one.name.startswith(_LEASE) or one.start is None or one.end is None:
@@ -58,34 +63,34 @@ def is_lapsed(one: Reservation, now: datetime) -> bool:
     return now - (one.start - _AHEAD) > one.end - one.start
 
 
-class HandoverReservation:
-    """The nodes that one shift takes from Slurm, reserved from when they are to leave until they are off and drained.
+class LeaveReservation:
+    """Nodes that a shift or a task powers down, reserved from when they are to leave until they are off and drained.
 
     No job starts on them then, as on drained nodes; but other nodes can still take their place.
     """
 
-    def __init__(self, ask: Ask, block: str, key: str, user: str, among: Sequence[str]) -> None:
-        self._ask = ask
-        self._name, self._user = handover_name(block, key), user
+    def __init__(self, ask: Ask, name: str, user: str, among: Iterable[str]) -> None:
+        self._ask, self._name, self._user = ask, name, user
         #: Other nodes in the reservation belong to another target of the same shift, in the same Slurm.
         self._among = frozenset(among)
 
     async def see(self, until: datetime) -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
-        """The nodes that are reserved for this shift, and for any; and those of others, until then, in words."""
+        """The nodes that it has, and those of any shift; and those of others, until then, in words."""
         now, mine, ours, others = datetime.now(timezone.utc), frozenset[str](), frozenset[str](), dict[str, str]()
         for one in await self._ask(ListReservations()):
             nodes = frozenset(hostlist.expand(one.nodelist))
+            if one.name == self._name:
+                mine = nodes
             if one.name.startswith(_HANDOVER):
                 ours |= nodes
-                mine = nodes if one.name == self._name else mine
             is_within = (one.start is None or one.start < until) and (one.end is None or one.end > now)
             if is_within and not one.name.startswith(OUR_RESERVATIONS):
                 when = f" from {one.start:%d %b %Y %H:%M} UTC on" if one.start and one.start > now else ""
                 others |= dict.fromkeys(nodes, f"is reserved as {one.name}{when}")
         return mine, ours, others
 
-    async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> frozenset[str]:
-        """Reserve exactly these of the target's nodes from a moment on, and return those that were not."""
+    async def reserve(self, nodes: Collection[str], start: datetime, why: str) -> frozenset[str]:
+        """Reserve exactly these of its nodes from a moment on, and return those that were not."""
         found = await self._find()
         reserved = set(hostlist.expand(found.nodelist) if found else ())
         wanted = tuple(hostlist.expand(hostlist.fold([*nodes, *(reserved - self._among)])))

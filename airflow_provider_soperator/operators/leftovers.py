@@ -20,8 +20,8 @@ class ReleaseLeftOversOperator(StrictOperator):
 
         ReleaseLeftOversOperator(task_id="release", name="/root/.airflow-soperator")
 
-    These are reservations of shifts, and files of function calls in the user's home that are a day old and have no job
-    in the queue. Drains are undone by ``UndrainNodesOperator``.
+    These are reservations of shifts and of power downs, and files of function calls in the user's home that are a day
+    old and have no job in the queue. Drains are undone by ``UndrainNodesOperator``.
 
     Returns what has been released, as ``airflow soperator leftovers`` names it.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from itertools import accumulate
 from typing import Any, Literal
 
-from airflow_provider_soperator.capacity.reservations import ReservationLease
+from airflow_provider_soperator.capacity.reservations import LeaveReservation, ReservationLease, power_down_name
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.queue import is_ending, requeue_or_cancel
 from airflow_provider_soperator.errors import ClusterError
@@ -16,7 +17,7 @@ from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, node_orders
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.errors import NotPermitted, UnknownPartition
+from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownPartition
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import (
     WORDS,
@@ -31,6 +32,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
 )
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
 from airflow_provider_soperator.slurm.requests import (
+    DeleteReservation,
     ListJobs,
     ListNodes,
     ListPartitions,
@@ -73,6 +75,9 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         self._already: tuple[str, ...] = ()
         self._static: frozenset[str] | None = None
         self._chosen: set[str] = set()
+        self._user = ""
+        #: Nodes that are reserved until they are off and drained, once it is known.
+        self._reserved: frozenset[str] | None = None
 
     def decide(self, nodes: Sequence[Node]) -> NodeMove:
         """Decide on the orders for these nodes now."""
@@ -95,6 +100,10 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         # A look as old as the interval would give an order twice.
         nodes = await client.ask_shared(ListNodes(), self.max_age)
         known = {node.name: node for node in nodes}
+        if self._is_reserving and self._reserved is None:
+            self._reserved, _, _ = await self._reservation(client, known).see(self.deadline)
+            # Those of a try that was cut off are given up with this one.
+            self.has_begun |= bool(self._reserved)
         refuse_unknown(self.nodes, known)
         first = self._static is None
         if self._static is None:
@@ -109,6 +118,8 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
             self._already = move.there
             self._warn(chosen, move)
         self._tell(move)
+        if self._is_reserving:
+            await self._reserve(frozenset(move.waiting), client, known)
         await give_orders(move.orders, client)
         there = [f"{hostlist.fold(move.there)}: there"] if move.there else []
         self.place = "; ".join([*there, *in_lines({**move.waiting, **move.lost})])
@@ -138,8 +149,42 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         now = self.decide([node for node in nodes if node.name not in late])
         return replace(now, waiting={**now.waiting, **dict.fromkeys(late, waits)})
 
+    @property
+    def _is_reserving(self) -> bool:
+        """True if nodes are reserved until they are off and drained. With ``idle`` other jobs may start before."""
+        return self.action == "down" and self.stay_down and self.mode != "idle"
+
+    @property
+    def _reservation_name(self) -> str:
+        """The same in each try, and in the next run."""
+        which = (self.owner, hostlist.fold(self.nodes), self.count, self.partition, *self.features)
+        return power_down_name(" ".join(map(str, which)))
+
+    def _reservation(self, client: AsyncSlurmClient, known: Iterable[str]) -> LeaveReservation:
+        return LeaveReservation(client.ask, self._reservation_name, self._user, known)
+
+    async def _reserve(self, names: frozenset[str], client: AsyncSlurmClient, known: Iterable[str]) -> None:
+        """Reserve exactly these nodes: their drain ends with the power down, and a job would power them up again."""
+        if names == self._reserved:
+            return
+        now, why = datetime.now(timezone.utc), f"{self.reason} ({self.owner})".strip()
+        try:
+            self._user = self._user or await client.ask(WhoAmI())
+            await self._reservation(client, known).reserve(names, now, why)
+            self._reserved = names
+        except SlurmError as error:
+            if error.retryable:
+                raise
+            said = "Nodes cannot be reserved until they are off and drained, so a job may power them up again"
+            self._warn_once(f"{said}: {error}")
+
     async def undo(self, client: AsyncSlurmClient) -> str:
-        """Do nothing: Slurm cannot take back power orders, and nodes half way back are as bad as half way there."""
+        """Give up the reservation only.
+
+        Slurm cannot take back power orders, and nodes half way back are as bad as half way there.
+        """
+        if self._is_reserving:
+            await client.ask(DeleteReservation(self._reservation_name))
         return "Nothing is undone: what Slurm has been told, it goes on with"
 
     async def _check(self, client: AsyncSlurmClient, known: Mapping[str, Node]) -> frozenset[str]:
@@ -199,7 +244,8 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         if node.is_going_off:
             ordered = DrainReason.parse(node.reason)
             return ordered is not None and ordered.owner != self.owner
-        return is_anothers(node, self.owner) or (WORDS["reserved"](node) and not node.is_off)
+        is_reserved = WORDS["reserved"](node) and node.name not in (self._reserved or ())
+        return is_anothers(node, self.owner) or (is_reserved and not node.is_off)
 
     def _tell(self, move: NodeMove) -> None:
         """Log changes: nodes that have arrived, and nodes that are waited for."""

@@ -13,7 +13,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of, nearness
-from airflow_provider_soperator.capacity.reservations import HandoverReservation, ReservationLease, handover_name
+from airflow_provider_soperator.capacity.reservations import LeaveReservation, ReservationLease, handover_name
 from airflow_provider_soperator.capacity.targets.jobs_in_the_way import DisplacedJobs, JobsInTheWay
 from airflow_provider_soperator.capacity.targets.protocol import (
     JobLosses,
@@ -94,7 +94,7 @@ class SlurmNodesSession(Session):
         self._names = tuple(hostlist.expand(target.nodes))
         # Named after the block, not the shift: a later shift undrains what this one has drained.
         self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', context.block)}", context.why)
-        self._reservation = HandoverReservation(client.ask, context.block, context.key, user, self._names)
+        self._reservation = LeaveReservation(client.ask, handover_name(context.block, context.key), user, self._names)
         self._context = context
         self._notes: NodeNotes = context.memory.setdefault(target.name, NodeNotes())
         self._blocks: dict[str, str] | None = None

@@ -9,13 +9,24 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.board.leftovers import left_overs
+from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
-from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.requests import Drain, ListPartitions, PowerDown, Request
+from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownNode
+from airflow_provider_soperator.slurm.requests import (
+    CreateReservation,
+    Drain,
+    ListPartitions,
+    PowerDown,
+    Request,
+    ShowConfig,
+    WhoAmI,
+)
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.work.nodes import NodeChange
 from airflow_provider_soperator.work.protocols import WorkRefused
-from tests.unit.capacity.world import Log
+from tests.unit.capacity.nodes import MINUTE, START, Nodes
+from tests.unit.capacity.world import Log, Reservations
 
 
 @pytest.mark.parametrize("stays", [True, False])
@@ -47,6 +58,7 @@ class Slurm:
             for name, (state, _, reason) in parted.items()
         )
         self.told: list[str] = []
+        self.reservations = Reservations()
 
     async def ask_shared(self, request: Request[Any], max_age: float) -> tuple[Node, ...]:
         return self.nodes
@@ -55,7 +67,10 @@ class Slurm:
         return ClusterConfig(version="24.11.5", suspend_time=timedelta(minutes=10))
 
     async def ask(self, request: Request[Any]) -> Any:
-        assert isinstance(request, PowerDown)
+        if isinstance(request, WhoAmI):
+            return "root"
+        if not isinstance(request, PowerDown):
+            return self.reservations.answer(request)
         self.told += request.names
 
 
@@ -113,3 +128,115 @@ def test_nodes_that_go_off_by_no_one_s_order_count() -> None:
         worker_1="IDLE+CLOUD+POWERED_DOWN+RESERVED+DRAIN: airflow:nights: x",
     )
     assert down(slurm, 2) == []
+
+
+class Cluster(Nodes):
+    """Nodes that power down while a test lets time pass; an order of the kind ``refuses`` fails."""
+
+    refuses: type[Request[Any]] | None = None
+    fails: type[Exception] = ConnectionError
+
+    def __init__(self, count: int) -> None:
+        self.time = START
+        super().__init__(count, lambda: self.time)
+
+    async def ask_shared(self, request: Request[Any], max_age: float) -> Any:
+        return self.answer(request)
+
+    async def config(self) -> Any:
+        return self.answer(ShowConfig())
+
+    def answer(self, request: Any) -> Any:
+        if isinstance(request, WhoAmI):
+            return "root"
+        if self.refuses and isinstance(request, self.refuses):
+            raise self.fails("it is refused", "scontrol")
+        return super().answer(request)
+
+    def record(self, node: Any) -> Node:
+        seen, kept = super().record(node), self.reserved
+        return replace(seen, state=NodeState.parse(f"{seen.state}+RESERVED")) if node.name in kept else seen
+
+    @property
+    def reserved(self) -> list[str]:
+        return [name for one in self.reservations.known.values() for name in one.nodelist.split(",")]
+
+    def pass_time(self) -> None:
+        for _ in range(2):
+            self.advance()
+            self.time += 2 * self.power_down_time
+
+
+def leaving(**how: Any) -> Any:
+    """Work that another process begins, with what it finds."""
+    span: dict[str, Any] = {"since": START, "deadline": START + 60 * MINUTE}
+    how = {"nodes": ("worker-0", "worker-1"), **how}
+    return NodeChange(action="down", owner="nights", stay_down=True, slurm_conn_id="c", **span, **how).begin(Log())
+
+
+def test_no_job_powers_up_a_node_that_is_to_stay_down_before_it_is_drained() -> None:
+    slurm = Cluster(2)
+    job = slurm.run("worker-0")
+    assert asyncio.run(leaving().step(slurm)) is None
+    assert slurm.reserved == ["worker-0", "worker-1"]
+    # Also if no process goes on with it.
+    [left] = left_overs(Picture(connection="c", taken=START, reservations=tuple(slurm.reservations.known.values())))
+    assert left.dag_id == "nights"
+    slurm.pass_time()
+    gone = slurm.nodes["worker-1"]
+    assert (gone.power, gone.drain) == ("off", "")
+    assert not slurm.may_wake("worker-1", None)
+    another = leaving()
+    asyncio.run(another.step(slurm))
+    assert gone.drain == "airflow:nights"
+    asyncio.run(another.step(slurm))
+    assert slurm.reserved == ["worker-0"]
+    slurm.finish(job)
+    slurm.pass_time()
+    assert asyncio.run(another.step(slurm)) is None
+    assert asyncio.run(another.step(slurm))["nodes"] == ["worker-0", "worker-1"]
+    assert (slurm.reserved, slurm.may_wake("worker-0", None)) == ([], False)
+
+
+def test_before_an_idle_node_is_told_to_go_jobs_may_start() -> None:
+    slurm = Cluster(2)
+    asyncio.run(leaving(mode="idle").step(slurm))
+    assert slurm.reserved == []
+
+
+def test_a_task_that_is_ended_gives_its_reservation_up() -> None:
+    slurm = Cluster(2)
+    asyncio.run(leaving().step(slurm))
+    assert slurm.reserved == ["worker-0", "worker-1"]
+    asyncio.run(leaving().undo(slurm))
+    assert slurm.reserved == []
+
+
+def test_a_try_that_gives_up_at_once_gives_up_what_the_one_before_has_reserved() -> None:
+    slurm = Cluster(2)
+    asyncio.run(leaving().step(slurm))
+    del slurm.nodes["worker-1"]
+    another = leaving()
+    with pytest.raises(UnknownNode):
+        asyncio.run(another.step(slurm))
+    assert another.has_begun, "it is undone"
+
+
+def test_of_a_number_of_nodes_those_count_that_were_reserved_and_not_told_yet() -> None:
+    slurm, way = Cluster(2), {"nodes": (), "count": 2}
+    slurm.refuses = PowerDown
+    with pytest.raises(ConnectionError):
+        asyncio.run(leaving(**way).step(slurm))
+    assert slurm.reserved == ["worker-0", "worker-1"]
+    slurm.refuses = None
+    asyncio.run(leaving(**way).step(slurm))
+    assert all(node.is_told for node in slurm.nodes.values())
+
+
+def test_nodes_that_cannot_be_reserved_power_down_nevertheless() -> None:
+    slurm, work = Cluster(2), leaving()
+    slurm.refuses, slurm.fails = CreateReservation, NotPermitted
+    for _ in range(2):
+        asyncio.run(work.step(slurm))
+    assert all(node.is_told for node in slurm.nodes.values())
+    assert len([line for line in work._log.said if "a job may power them up again" in line]) == 1
