@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -270,11 +269,10 @@ class ShiftCapacityOperator(WaitingOperator):
             if self._requested is not None:
                 # Later runs wish for it, too.
                 keep_override(overrides, self._requested, datetime.now(timezone.utc), self.schedule.zone)
-        ti, limit = context["ti"], self.execution_timeout
-        deadline = time.time() + limit.total_seconds() if limit else None
+        ti = context["ti"]
         callbacks = [{"path": one.path, "kwargs": one.kwargs} for one in self.on_jobs_in_the_way]
         is_last_try = ti.try_number > ti.max_tries
-        trigger = ShiftTrigger(order.write(), deadline, is_last_try, wish=wish, callbacks=callbacks)
+        trigger = ShiftTrigger(order.write(), self.deadline(), is_last_try, wish=wish, callbacks=callbacks)
         return self.wait_for(trigger, context)
 
     def needs_a_worker_after(self, end: End) -> bool:

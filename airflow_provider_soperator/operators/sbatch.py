@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -310,13 +309,13 @@ class SbatchOperator(WaitingOperator):
         asked = self._asked()
         job = job_for(context["ti"], asked.pop("script"), self._changed(context, keys[:-1]))
         check_result(self.result, job)
-        since, limit = submitted_since(context["dag_run"].start_date), self.execution_timeout
+        since = submitted_since(context["dag_run"].start_date)
         return SbatchTrigger(
             **asked | {"job": fields_of(self._member.waiting(job, keys) if self._member else job)},
             keys=[key.text for key in keys],
             replaced=[key.text for key in replaced] if self.cancel_on_kill else [],
             since=since.isoformat() if since else None,
-            deadline=time.time() + limit.total_seconds() if limit else None,
+            deadline=self.deadline(),
             chain=self._member.chain(job) if self._member else None,
         )
 

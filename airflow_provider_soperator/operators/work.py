@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -123,6 +124,18 @@ class WaitingOperator(EndsAnywhere, StrictOperator):
         self._waiting = Waiting(trigger)
         return self.execute_complete(context, self._waiting.event())
 
+    def time_left(self) -> timedelta | None:
+        """What is left of the ``execution_timeout`` of this try, if it has one."""
+        limit = self.execution_timeout
+        # Airflow's alarm may have run for long when the work begins.
+        left = signal.getitimer(signal.ITIMER_REAL)[0] if limit else 0.0
+        return timedelta(seconds=left) if left else limit
+
+    def deadline(self) -> float | None:
+        """When that is over, in seconds since 1970."""
+        left = self.time_left()
+        return time.time() + left.total_seconds() if left else None
+
     @abstractmethod
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The task's result, once its trigger has fired."""
@@ -165,10 +178,7 @@ class WorkOperator(WaitingOperator):
 
     def span(self, since: datetime | None = None) -> dict[str, Any]:
         """The fields that all work has: when it began, and until when it may take, at which interval."""
-        now, limit = datetime.now(timezone.utc), self._limit
-        # Airflow's alarm may have run for long when the work begins.
-        if self.execution_timeout and (left := signal.getitimer(signal.ITIMER_REAL)[0]):
-            limit = min(limit, timedelta(seconds=left))
+        now, limit = datetime.now(timezone.utc), min(self._limit, self.time_left() or self._limit)
         return {"since": since or now, "deadline": now + limit, "poll_interval": self.poll_interval}
 
     @property

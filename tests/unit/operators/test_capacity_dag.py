@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -242,6 +243,17 @@ def test_an_override_does_not_take_the_place_of_those_that_could_not_be_read(
     with pytest.raises(AirflowAway):
         airflow.run("shift", **{**FORM, "desired": {"training": "5", "inference": ""}}, until="2026-11-24T10:00")
     assert airflow.variables[KEY] == kept
+
+
+def test_the_time_of_a_shift_counts_from_the_start_of_its_task(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    monkeypatch.setattr(capacity.ShiftCapacityOperator, "wait_for", lambda task, trigger, context: trigger.deadline)
+    assert airflow.run("shift") is None
+    # The plan has waited for half an hour until the cloud was back.
+    monkeypatch.setattr(signal, "getitimer", lambda _: (1800.0, 0.0))
+    assert airflow.run("shift", execution_timeout=HOUR) == 1000 + 1800
 
 
 def test_a_newer_request_comes_before_an_older_one_that_was_not_carried_out_yet(airflow: Airflow) -> None:

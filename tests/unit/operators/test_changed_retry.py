@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +72,15 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def oom(*keys: SubmissionKey) -> Sequence[Job]:
     return [queued(str(7 + place), "OUT_OF_MEMORY", name=named(key)) for place, key in enumerate(keys)]
+
+
+def test_what_it_has_waited_for_an_answer_is_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    # The cluster was back after half an hour.
+    monkeypatch.setattr(signal, "getitimer", lambda _: (1800.0, 0.0))
+    task = SbatchOperator(task_id="t", command="true", execution_timeout=timedelta(hours=1))
+    context: Any = {"ti": task_instance(1), "dag_run": SimpleNamespace(start_date=None)}
+    assert task._trigger(context).deadline == 1000 + 1800
 
 
 def test_the_first_try_asks_nothing(changed: Any) -> None:
