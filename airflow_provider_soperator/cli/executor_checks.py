@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from async_timeout import timeout
+from packaging.utils import canonicalize_name
 
 from airflow_provider_soperator.cli.verdicts import Verdict, judged
 from airflow_provider_soperator.executors import SlurmExecutor
@@ -34,9 +35,10 @@ _LOOK = """
 import json, os
 from importlib import metadata
 from airflow.dag_processing.bundles.manager import DagBundlesManager
+from packaging.utils import canonicalize_name
 bundles = {one.name: str(one.path) if type(one).__name__ == "LocalDagBundle" else "/"
            for one in DagBundlesManager().get_all_dag_bundles()}
-packages = {one.name.lower(): one.version for one in reversed([*metadata.distributions()]) if one.name}
+packages = {canonicalize_name(one.name): one.version for one in reversed([*metadata.distributions()]) if one.name}
 missing = {name: "" if os.path.isdir(path) else path for name, path in bundles.items()}
 print(json.dumps({"packages": packages, "bundles": missing}))
 """
@@ -126,11 +128,11 @@ async def trial(executor: SlurmExecutor, asked: Mapping[str, Any], patience: flo
 
 
 def _packages(there: Mapping[str, str]) -> Iterator[Verdict]:
-    if absent := sorted(name for name in local_packages() if name.lower() not in there):
+    if absent := sorted(name for name in local_packages() if canonicalize_name(name) not in there):
         said = f"the nodes have no {', '.join(absent)}, which no index has in the version of the scheduler"
         remedy = "if DAGs import it there, set executor_python to a Python that has it, and Airflow"
         yield Verdict("packages", said, remedy, "note")
-    ours = dict(package.lower().split("==") for package in installed_packages())
+    ours = {canonicalize_name(name): version for name, version in (one.split("==") for one in installed_packages())}
     differing = [name for name, version in ours.items() if there.get(name) != version]
     if not differing:
         yield Verdict("packages", f"the nodes have all {len(ours)} packages of the scheduler")

@@ -50,3 +50,16 @@ def test_of_several_copies_of_a_package_the_one_that_python_imports_is_told(
     monkeypatch.setattr(metadata, "distributions", lambda: iter(copies))
     exec(executor_checks._LOOK, {})
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["packages"] == {"numpy": "2"}
+
+
+def test_a_package_is_the_same_however_its_name_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = [SimpleNamespace(name=name, version="1+CPU") for name in ("zope-interface", "own_dags")]
+    monkeypatch.setattr(metadata, "distributions", lambda: iter(there))
+    exec(executor_checks._LOOK, {})
+    monkeypatch.setattr(executor_checks, "installed_packages", lambda: ("Zope.Interface==1+CPU",))
+    monkeypatch.setattr(executor_checks, "local_packages", lambda: {"Own.DAGs"})
+    packages = json.loads(capsys.readouterr().out.splitlines()[-1])["packages"]
+    [verdict] = executor_checks._packages(packages)
+    assert (verdict.state, verdict.said) == ("ok", "the nodes have all 1 packages of the scheduler")
