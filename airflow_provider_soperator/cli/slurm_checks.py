@@ -33,6 +33,7 @@ from airflow_provider_soperator.slurm.requests import (
 )
 from airflow_provider_soperator.slurm.requests.commands import Order, run_steps_async
 from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
+from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 #: The oldest Slurm that this is tested with, and the oldest Python that can run a function.
@@ -122,19 +123,23 @@ def _partition(partition: Partition, nodes: Sequence[Node]) -> Verdict:
         return Verdict("partitions", f"partition {partition.name} is {partition.state}", remedy, "wrong")
     its = {*expand(partition.nodelist)}
     its_nodes = [node for node in nodes if node.name in its]
-    bad = [
-        node for node in its_nodes
-        if any(WORDS[word](node) for word in ("drained", "draining", "down", "failed to boot", "not responding"))
-        # A job powers up a node that is off, unless that is drained.
-        and (not node.is_off or node.is_kept_off)
-    ]  # fmt: skip
+    bad = [node for node in its_nodes if not _takes_jobs(node)]
     if its_nodes and len(bad) < len(its_nodes):
         said = f"{len(its_nodes) - len(bad)} of {len(its_nodes)} nodes of {partition.name} can take jobs"
         return Verdict("partitions", said)
-    why = {node.reason for node in bad if node.reason}
-    said = f"none of the {len(its_nodes)} nodes of {partition.name} can take a job ({'; '.join(sorted(why)) or 'down'})"
+    why = "; ".join(sorted({node.reason or str(node.state) for node in bad})) or "there are none"
+    said = f"none of the {len(its_nodes)} nodes of {partition.name} can take a job ({why})"
     undo = "`scontrol update NodeName=NODE State=RESUME` undoes it"
     return Verdict("partitions", said, f"`airflow soperator nodes` tells who has drained them; {undo}", "wrong")
+
+
+def _takes_jobs(node: Node) -> bool:
+    """True if Slurm starts jobs on the node, now, after those on it, or once it is up."""
+    # UNKNOWN is a node that has not registered since slurmctld started, and FUTURE one that is not there yet.
+    is_alive = node.state.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED)
+    # Neither does a job power up such a node that is off.
+    is_out = node.state.has(NodeFlag.DRAIN, NodeFlag.FAIL, NodeFlag.INVALID_REG)
+    return is_alive and not is_out and (node.is_off or not WORDS["not responding"](node))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,18 @@ from airflow_provider_soperator.slurm.states import NodeState
         # A job powers up the one, and the other is kept off.
         ("IDLE+CLOUD+POWERED_DOWN", "ok"),
         ("IDLE+CLOUD+DRAIN+POWERED_DOWN", "wrong"),
+        # Of the one no order is needed, and the other waits for a job.
+        ("IDLE+CLOUD+POWERING_UP+NOT_RESPONDING", "ok"),
+        ("IDLE+CLOUD+BLOCKED", "ok"),
+        ("IDLE+CLOUD+NOT_RESPONDING", "wrong"),
+        ("IDLE+CLOUD+FAIL", "wrong"),
+        ("MIXED+CLOUD+FAIL", "wrong"),
+        ("IDLE+CLOUD+FAIL+POWERED_DOWN", "wrong"),
+        # It did not boot in time, and no job powers it up.
+        ("DOWN+CLOUD+POWERED_DOWN", "wrong"),
+        ("IDLE+CLOUD+INVALID_REG", "wrong"),
+        ("UNKNOWN+CLOUD", "wrong"),
+        ("FUTURE", "wrong"),
     ],
 )
 def test_a_partition_is_well_if_one_of_its_nodes_can_take_jobs(state: str, verdict: str) -> None:
@@ -25,3 +37,9 @@ def test_a_partition_is_well_if_one_of_its_nodes_can_take_jobs(state: str, verdi
     assert said.state == verdict
     if verdict == "wrong":
         assert "airflow:capacity/b: lent (gpu_shifts)" in said.said
+
+
+def test_of_a_node_without_a_reason_its_state_is_told() -> None:
+    nodes = [Node(name="worker-0", state=NodeState.parse("UNKNOWN+CLOUD"))]
+    said = _partition(Partition(name="main", nodelist="worker-0", state="UP"), nodes)
+    assert said.said == "none of the 1 nodes of main can take a job (UNKNOWN+CLOUD)"
