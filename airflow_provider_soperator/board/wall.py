@@ -16,7 +16,8 @@ from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
 
 #: The state of a tile: the first of these that holds. A node that is off may be drained as well.
 STATES = (
-    "failed to boot", "off", "going off", "booting", "not responding", "down", "draining", "drained", "busy", "idle",
+    "failed to boot", "off", "going off", "booting", "not responding", "down", "draining", "drained", "failing", "busy",
+    "blocked", "idle",
 )  # fmt: skip
 _NUMBER = re.compile(r"(.*?)-?(\d+)")
 

@@ -20,7 +20,8 @@ class NodeStateSensor(WatchSensor):
     Returns the ``nodes`` in that state, and ``of`` how many.
 
     :param target_state: ``usable``, ``up``, ``off``, ``idle``, ``busy``, ``drained``, ``draining``, ``booting``,
-        ``going off``, ``failed to boot``, ``down``, ``not responding`` or ``reserved``
+        ``going off``, ``failed to boot``, ``down``, ``failing``, ``blocked``, ``not responding`` or
+        ``reserved``
     :param nodes: names of nodes, as a list or as Slurm writes them
     :param partition: all nodes of this partition, instead of ``nodes``
     :param match: ``"all"``, ``"any"``, or the number of nodes that must be in the state

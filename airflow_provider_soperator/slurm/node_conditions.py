@@ -181,13 +181,22 @@ WORDS: dict[str, Callable[[Node], bool]] = {
     "going off": attrgetter("is_going_off"),
     "failed to boot": attrgetter("failed_to_resume"),
     "down": lambda node: node.state.base is NodeBase.DOWN,
+    "failing": lambda node: node.state.has(NodeFlag.FAIL),
+    # A job of other nodes has the whole switch or network block.
+    "blocked": lambda node: node.state.has(NodeFlag.BLOCKED),
     "not responding": lambda node: node.state.has(NodeFlag.NOT_RESPONDING) and not node.is_coming_up,
     "reserved": lambda node: node.state.has(NodeFlag.RESERVED, NodeFlag.MAINTENANCE),
 }
 
 
 #: Slurm's words for some of these states.
-_OF_SLURM = {"powered down": "off", "powering up": "booting", "powering down": "going off", "allocated": "busy"}
+_OF_SLURM = {
+    "powered down": "off",
+    "powering up": "booting",
+    "powering down": "going off",
+    "allocated": "busy",
+    "fail": "failing",
+}
 
 
 def word(said: object) -> str:

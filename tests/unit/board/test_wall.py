@@ -30,6 +30,11 @@ def node(name: str, state: str = "IDLE+CLOUD", **more: str) -> Node:
         ("DOWN", "down"),
         ("IDLE+NOT_RESPONDING", "not responding"),
         ("UNKNOWN", "unknown"),
+        ("IDLE+CLOUD+FAIL", "failing"),
+        ("MIXED+FAIL", "failing"),
+        ("IDLE+CLOUD+BLOCKED", "blocked"),
+        ("MIXED+BLOCKED", "busy"),
+        ("IDLE+BLOCKED+POWERED_DOWN", "off"),
     ],
 )
 def test_a_tile_has_one_state(slurm: str, state: str) -> None:

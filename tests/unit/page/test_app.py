@@ -367,7 +367,7 @@ def test_nodes_that_are_looked_for_stand_out() -> None:
 
 @pytest.mark.usefixtures("rights")
 def test_nodes_in_a_state_without_a_word_are_in_the_legend() -> None:
-    shown = visit("/", picture(nodes=(Node(name="worker-0", state=NodeState.parse("IDLE+FAIL")),))).text
+    shown = visit("/", picture(nodes=(Node(name="worker-0", state=NodeState.parse("IDLE+INVALID_REG")),))).text
     assert '<i class="tile unknown"></i>1 unknown</a>' in shown
 
 
