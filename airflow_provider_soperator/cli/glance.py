@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from airflow_provider_soperator.board.leftovers import LeftOver, left_overs
+from airflow_provider_soperator.board.leftovers import LeftOver, OwnersNeed, left_overs
 from airflow_provider_soperator.board.picture import INTERVAL, Picture, take
 from airflow_provider_soperator.board.queue_rows import QueueQuery, queue_page
 from airflow_provider_soperator.board.tasks import dags_at_work
@@ -27,10 +27,8 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
-from airflow_provider_soperator.slurm.node_conditions import is_ours
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.pending_reasons import reason_in_words
-from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 
 #: Rows of the queue: a terminal has no pages.
@@ -184,41 +182,52 @@ def _tell_unread(picture: Picture, *needed: str) -> None:
 @command
 def leftovers(args: Namespace) -> None:
     """List what DAGs have left, and release what no owner may need, or what is named."""
-    found = left_overs(picture_of(args, "nodes", "reservations", "jobs", "files"))
+    found = _left(args)
     named = {each for name in args.names for each in ([name] if "/" in name else hostlist.expand(name))}
     if unknown := sorted(named.difference(*(one.names for one in found))):
         raise LookupError(f"nothing that is left is called {', '.join(unknown)}: name it as the list does")
     if named:
         found = [one.of(named) for one in found if named & one.names]
-    known = dags_at_work({one.dag_id for one in found})
-    at_work = [one.need(known).at_work for one in found]
+    listed = _with_needs(found)
     rows = [
-        {"what": one.what, "owner": one.owner, "why": one.why, "since": moment_text(one.since), "at_work": is_at_work}
-        for one, is_at_work in zip(found, at_work, strict=True)
+        {"what": one.what, "owner": one.owner, "why": one.why, "since": moment_text(one.since), "at_work": need.at_work}
+        for one, need in listed
     ]
     show(args, rows, none="Nothing is left over")
     if not args.release:
         return
-    chosen = [one for one, is_at_work in zip(found, at_work, strict=True) if named or is_at_work == "no"]
-    if chosen:
-        tell(f"To be released: {'; '.join(one.what for one in chosen)}")
+    if chosen := [(one, need) for one, need in listed if named or need.at_work == "no"]:
+        tell(f"To be released: {'; '.join(one.what for one, _ in chosen)}")
         agreed(args, "Release it?")
-        sys.exit(not asyncio.run(_release(args.conn_id, chosen)))
+        # Since the plan was shown, a shift may have begun, or a node may have been drained for another reason.
+        now = _with_needs(_left(args))
+        still = [one for one, need in chosen if any(_is_as_before(one, need, *other) for other in now)]
+        for one, _ in chosen:
+            if one not in still:
+                tell(f"Not released, as it has changed: {one.what}")
+        asyncio.run(_release(args.conn_id, still))
+        sys.exit(len(still) < len(chosen))
     elif found:
         tell("Nothing is released: the owner of each is at work, or may need it. Name what is to go nevertheless.")
 
 
-async def _release(conn_id: str, chosen: Sequence[LeftOver]) -> bool:
-    """Whether all could be released."""
-    is_all = True
+def _left(args: Namespace) -> list[LeftOver]:
+    return left_overs(picture_of(args, "nodes", "reservations", "jobs", "files"))
+
+
+def _with_needs(found: Sequence[LeftOver]) -> list[tuple[LeftOver, OwnersNeed]]:
+    known = dags_at_work({one.dag_id for one in found})
+    return [(one, one.need(known)) for one in found]
+
+
+def _is_as_before(one: LeftOver, need: OwnersNeed, other: LeftOver, its: OwnersNeed) -> bool:
+    """True if it is the other one, or a part of that, and its owner needs it no more than before."""
+    same = other.of({*one.nodes, *one.files})
+    return (same.what, same.owner) == (one.what, one.owner) and its.at_work in (need.at_work, "no")
+
+
+async def _release(conn_id: str, chosen: Sequence[LeftOver]) -> None:
     async with SlurmHook(conn_id).async_client() as client:
-        nodes = {node.name: node for node in await client.ask(ListNodes())}
         for one in chosen:
-            # Since the plan was shown, a node may have been drained for another reason.
-            if any(not is_ours(nodes[name], one.owner) for name in one.nodes if name in nodes):
-                tell(f"Not released, as it has changed: {one.what}")
-                is_all = False
-            else:
-                await client.ask(one.release)
-                tell(f"Released: {one.what}")
-    return is_all
+            await client.ask(one.release)
+            tell(f"Released: {one.what}")

@@ -48,6 +48,9 @@ class Cluster:
 
     def __init__(self) -> None:
         self.changed: list[Any] = []
+        self.renewed = NOW - timedelta(hours=1)
+        self.dags = {"idle_dag": False, "busy_dag": True}
+        self.files: tuple[str, ...] = (f"{HOME}/aaaaaaaaaaaa.zip", f"{HOME}/bbbbbbbbbbbb.zip")
         self.nodes: tuple[Node, ...] = (
             drained("a", "airflow:idle_dag: tested"),
             drained("b", "airflow:busy_dag: tested"),
@@ -69,12 +72,12 @@ class Cluster:
             ListNodes: self.nodes,
             ListReservations: (
                 Reservation(name="airflow-handover-1", nodelist="a", comment="night (idle_dag)"),
-                lease("airflow-shift-lapsed", NOW - timedelta(hours=1), "busy_dag/r/shift/-1"),
+                lease("airflow-shift-lapsed", self.renewed, "busy_dag/r/shift/-1"),
                 lease("airflow-shift-held", datetime.now(timezone.utc), "busy_dag/r/shift/-1"),
                 Reservation(name="by-hand", nodelist="a"),
             ),
             ListJobs: (Job(id=JobId(7), name="x.af-aaaaaaaaaaaa"),),
-            OldFiles: (f"{HOME}/aaaaaaaaaaaa.zip", f"{HOME}/bbbbbbbbbbbb.zip"),
+            OldFiles: self.files,
         }
         if type(request) not in (*found, ShowConfig):
             self.changed.append(request)
@@ -87,8 +90,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     for module in (glance, picture):
         monkeypatch.setattr(module, "SlurmHook", lambda connection: made)
     monkeypatch.setattr(picture, "find_tasks", lambda jobs, known, new: {})
-    known = {"idle_dag": False, "busy_dag": True}
-    monkeypatch.setattr(glance, "dags_at_work", lambda ids: {one: known[one] for one in ids if one in known})
+    monkeypatch.setattr(glance, "dags_at_work", lambda ids: {one: made.dags[one] for one in ids if one in made.dags})
     return made
 
 
@@ -144,3 +146,20 @@ def test_what_has_changed_since_the_plan_is_left_alone(
     assert "Not released, as it has changed: drain of a" in said.err
     assert said.status == 1
     assert Undrain(("a",)) not in cluster.changed
+
+
+def test_what_a_shift_has_taken_since_the_plan_is_left_alone(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(args: Any, question: str) -> None:
+        cluster.renewed = datetime.now(timezone.utc)
+        cluster.dags["idle_dag"] = True
+        cluster.files = (*cluster.files, f"{HOME}/cccccccccccc.zip")
+
+    monkeypatch.setattr(glance, "agreed", change)
+    said = called(capsys, "leftovers", "--release")
+    for name in ("airflow-handover-1", "airflow-shift-lapsed"):
+        assert f"Not released, as it has changed: reservation {name} of a" in said.err
+    assert said.status == 1
+    # Another file may be old by now.
+    assert cluster.changed == [RemoveFiles((f"{HOME}/bbbbbbbbbbbb.zip",))]
