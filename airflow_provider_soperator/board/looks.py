@@ -17,6 +17,8 @@ from airflow_provider_soperator.hooks.check import in_words
 T = TypeVar("T")
 #: Seconds that a cluster has for each part of a look.
 PATIENCE = 20.0
+#: Seconds for which a look that has failed is shown at most before a new one is taken.
+FAILED = 60.0
 #: Connections that are looked at together.
 _AT_ONCE = 16
 
@@ -59,17 +61,22 @@ class Looks(Generic[T]):
     glance: float = 0.0
     #: Seconds after which a look is not shown any more, for one that does not tell its age.
     longest: float = math.inf
+    #: True for a look that has failed as a whole, whose error may be over long before the next one is due.
+    has_failed: Callable[[T], bool] = lambda look: False
     _frames: dict[str, _Frame[T]] = field(default_factory=dict)
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def newest(self, connection: str) -> T | None:
         """A look that is new enough, else the last one; None while there is none that can be shown."""
         frame = self._frames.setdefault(connection, _Frame())
-        if frame.taking is None and (frame.look is None or time.monotonic() - frame.at > self.interval):
+        if frame.taking is None and (frame.look is None or time.monotonic() - frame.at > self._kept(frame.look)):
             frame.taking = asyncio.create_task(self._take(frame, connection))
         if frame.taking:
             await asyncio.wait([frame.taking], timeout=self.glance)
         return frame.look if time.monotonic() - frame.at <= self.longest else None
+
+    def _kept(self, look: T) -> float:
+        return min(self.interval, FAILED) if self.has_failed(look) else self.interval
 
     async def _take(self, frame: _Frame[T], connection: str) -> None:
         try:

@@ -30,7 +30,7 @@ class Sections:
     def __init__(self) -> None:
         self._capacity: Looks[CapacityLook] = Looks(look_at_capacity, MINUTE, longest=5 * MINUTE)
         self._health: Looks[HealthLook] = Looks(look_at_health, MINUTE, longest=5 * MINUTE)
-        self._usage: Looks[UsageLook] = Looks(look_at_usage, HOUR)
+        self._usage: Looks[UsageLook] = Looks(look_at_usage, HOUR, has_failed=lambda look: bool(look.failure))
 
     async def of(self, picture: Picture, may_see: Callable[[str], bool]) -> dict[str, Any]:
         """The values of the sections' templates."""

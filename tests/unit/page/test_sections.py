@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_soperator.board.blocks import CapacityLook
 from airflow_provider_soperator.board.capacity_dags import ShiftSeen
 from airflow_provider_soperator.board.check_history import CheckLook, HealthLook
+from airflow_provider_soperator.board.looks import _Frame
 from airflow_provider_soperator.board.usage import UsageLook, Used, UsedDay
 from airflow_provider_soperator.capacity.demand import Decision
 from airflow_provider_soperator.capacity.overrides import Override
@@ -19,6 +20,7 @@ from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.page import sections as page_sections
 from airflow_provider_soperator.page import viewer
 from airflow_provider_soperator.page.sections import Sections, said
+from tests.patience import PATIENCE
 from tests.unit.board.test_blocks import DAG, WORLD
 from tests.unit.clock import StoppedClock
 from tests.unit.page.test_app import HOSTILE, NOW, Everything, picture, rights, visit  # noqa: F401
@@ -157,6 +159,28 @@ def test_no_viewer_waits_for_a_section_and_all_share_its_look(monkeypatch: pytes
 
     assert asyncio.run(story()) == [False] * 50 + [True] * 50
     assert sorted(asked) == ["capacity", "health", "usage"]
+
+
+def test_usage_that_could_not_be_read_is_asked_for_again_within_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([replace(USAGE, failure="slurmdbd is away"), USAGE, USAGE])
+
+    async def taken(connection: str, before: Any) -> UsageLook:
+        return next(looks)
+
+    monkeypatch.setattr(page_sections, "look_at_usage", taken)
+
+    async def story() -> list[str]:
+        usage, told = Sections()._usage, []
+        usage.glance = PATIENCE
+        for seconds in (0.0, 50.0, 20.0, 100.0):
+            usage._frames.setdefault("c", _Frame()).at -= seconds
+            look = await usage.newest("c")
+            told.append(look.failure if look else "none")
+        return told
+
+    assert asyncio.run(story()) == ["slurmdbd is away", "slurmdbd is away", "", ""]
+    # What was read holds for an hour.
+    assert next(looks) is USAGE
 
 
 def test_reports_that_were_edited_by_hand_leave_the_schedule_there(rights: Everything) -> None:  # noqa: F811
