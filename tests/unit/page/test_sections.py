@@ -161,6 +161,16 @@ def test_no_viewer_waits_for_a_section_and_all_share_its_look(monkeypatch: pytes
     assert sorted(asked) == ["capacity", "health", "usage"]
 
 
+def test_usage_of_days_that_were_read_is_not_told_as_that_of_all(rights: Everything) -> None:  # noqa: F811
+    class Partial(Sections):
+        async def of(self, shown: Any, may_see: Any) -> dict[str, Any]:
+            return said(shown, may_see, CAPACITY, HEALTH, replace(USAGE, failure="slurmdbd is away"))
+
+    text = " ".join(visit("/", picture(), Partial()).text.split())
+    assert "8.0 GPU-hours of 2 jobs on 1 of these days, 100 % of them" in text
+    assert "Not read: accounting." in text
+
+
 def test_usage_that_could_not_be_read_is_asked_for_again_within_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([replace(USAGE, failure="slurmdbd is away"), USAGE, USAGE])
 
