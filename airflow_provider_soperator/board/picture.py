@@ -63,6 +63,10 @@ class Picture:
     failures: Mapping[str, str] = field(default_factory=dict)
     since: Mapping[str, datetime] = field(default_factory=dict)
 
+    def knows(self, *parts: str) -> bool:
+        """True if these parts are known, now or as they were: what was never read is not empty."""
+        return all(part in self.since or part not in self.failures for part in parts)
+
     @property
     def unread(self) -> dict[str, list[str]]:
         """The parts that could not be read, by the reason why."""

@@ -62,8 +62,7 @@ def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
         used = f"; {sum(node.gpus_used for node in nodes)} of {gpus} GPUs in use" if gpus else ""
         yield "nodes", f"{group.name} ({len(nodes)})", said + used
     queue = queue_page(picture, QueueQuery())
-    # One that was never read is not empty.
-    if "jobs" in picture.since or "jobs" not in picture.failures:
+    if picture.knows("jobs"):
         yield "queue", "running", f"{counted(queue.running, 'jobs')}, {queue.gpus_running} GPUs"
         yield "queue", "pending", f"{counted(queue.pending, 'jobs')}, {queue.gpus_pending} GPUs"
     for _, why, count in queue.reasons:

@@ -429,3 +429,18 @@ def test_the_page_and_the_tab_are_offered_below_the_address_of_airflow(monkeypat
     nav, tab = SoperatorPlugin().external_views
     assert (nav["destination"], nav["href"]) == ("nav", "/af/soperator/")
     assert tab["href"].startswith("/af/soperator/job?dag_id={DAG_ID}&")
+
+
+EMPTY = ("No nodes.", "0 running on 0 GPUs", "No job.", "Slurm has nothing against any node.", "No drain, reservation")
+
+
+@pytest.mark.usefixtures("rights")
+def test_what_was_never_read_is_not_told_to_be_empty() -> None:
+    parts = ("config", "nodes", "jobs", "reservations", "files", "tasks")
+    nothing: dict[str, Any] = {"nodes": (), "jobs": (), "tasks": {}, "failures": dict.fromkeys(parts, "It is away.")}
+    never = visit("/", picture(**nothing)).text
+    assert [text for text in EMPTY if text in never] == []
+    without_jobs = visit("/", picture(**nothing, since=dict.fromkeys({*parts} - {"jobs"}, NOW))).text
+    assert [text for text in EMPTY if text in without_jobs] == [EMPTY[0], EMPTY[3]]
+    empty = visit("/", picture(**(nothing | {"failures": {}}))).text
+    assert [text for text in EMPTY if text in empty] == [*EMPTY]
