@@ -18,9 +18,11 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from airflow_provider_soperator import __version__
+from airflow_provider_soperator.board.check_history import HealthLook
 from airflow_provider_soperator.board.looks import Looks
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.board.tasks import JobTasks
+from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.page import actions, viewer
 from airflow_provider_soperator.page import app as page
 from airflow_provider_soperator.page.sections import Sections, said
@@ -444,3 +446,13 @@ def test_what_was_never_read_is_not_told_to_be_empty() -> None:
     assert [text for text in EMPTY if text in without_jobs] == [EMPTY[0], EMPTY[3]]
     empty = visit("/", picture(**(nothing | {"failures": {}}))).text
     assert [text for text in EMPTY if text in empty] == [*EMPTY]
+
+
+@pytest.mark.usefixtures("rights")
+def test_without_findings_each_source_is_told_to_have_none() -> None:
+    class Asked(Nothing):
+        async def of(self, picture: Picture, may_see: Any) -> dict[str, Any]:
+            health = HealthLook(taken=NOW, observations=Observations(kubernetes={}))
+            return await super().of(picture, may_see) | {"health": health, "findings": {}}
+
+    assert "No source has anything against any node." in visit("/", picture(), Asked()).text
