@@ -161,11 +161,13 @@ def _where_they_differ(one: CapacityDag, other: CapacityDag, now: datetime) -> s
 
 
 def _beyond(dag: CapacityDag, block: CapacityBlock | None, now: datetime) -> Iterator[str]:
-    """The first window that needs more GPUs than the block will have."""
-    for segment in dag.schedule.segments(now, now + AFTER) if block else ():
-        needs = sum(least_gpus(segment.allocation, dag.gpus).values())
-        since = max(segment.since, now, *filter(None, [block.next_change_at if block else None]))
-        if block and since < segment.until and needs > block.limit_at(since):
-            when = f"{since.astimezone(dag.schedule.zone):%a %d %b %H:%M}"
-            yield f"From {when} on {dag.dag_id} wishes for {needs} GPUs, and the block has {block.limit_at(since)}."
-            return
+    """The first window that needs more GPUs than the block has, or will have."""
+    if block is None:
+        return
+    for segment in dag.schedule.segments(now, now + AFTER):
+        needs, begin = sum(least_gpus(segment.allocation, dag.gpus).values()), max(segment.since, now)
+        for since in (begin, max(begin, block.next_change_at or begin)):
+            if since < segment.until and needs > block.limit_at(since):
+                when = f"{since.astimezone(dag.schedule.zone):%a %d %b %H:%M}"
+                yield f"From {when} on {dag.dag_id} wishes for {needs} GPUs, and the block has {block.limit_at(since)}."
+                return

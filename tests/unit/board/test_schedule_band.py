@@ -141,3 +141,11 @@ def test_a_window_that_a_block_will_be_too_small_for_is_told() -> None:
         "From Thu 26 Nov 20:00 on gpu_shifts wishes for 64 GPUs, and the block has 48."
     ]
     assert conflicts([dag()], {"gpu_shifts": replace(falls, next_change_at=NOW + timedelta(days=9))}, NOW) == []
+    # It does not hide what is too small now that something is announced.
+    grows = replace(falls, limit=40, next_change_to=64)
+    assert conflicts([dag()], {"gpu_shifts": grows}, NOW) == [
+        "From Wed 25 Nov 12:00 on gpu_shifts wishes for 48 GPUs, and the block has 40."
+    ]
+    assert conflicts([dag()], {"gpu_shifts": replace(falls, next_change_to=40)}, NOW) == [
+        "From Thu 26 Nov 12:00 on gpu_shifts wishes for 48 GPUs, and the block has 40."
+    ]
