@@ -122,14 +122,18 @@ def _midnights(dag: CapacityDag, start: datetime, end: datetime) -> Iterator[dat
         yield day
 
 
-def conflicts(dags: Iterable[CapacityDag], blocks: Mapping[str, CapacityBlock], now: datetime) -> list[str]:
-    """What cannot be as schedules wish in the days of their bands: sentences about DAGs that are not paused."""
+def conflicts(
+    dags: Iterable[CapacityDag], blocks: Mapping[str, CapacityBlock], now: datetime, ahead: timedelta = AFTER
+) -> list[str]:
+    """What cannot be as schedules wish, within the days of a band or others: of DAGs that are not paused."""
     active, said = [dag for dag in dags if not dag.is_paused], []
     for one, other in combinations(active, 2):
         if one.order and other.order and (shared := _shared(one, other)):
-            said.append(f"{one.dag_id} and {other.dag_id} both move {shared}{_where_they_differ(one, other, now)}.")
+            said.append(
+                f"{one.dag_id} and {other.dag_id} both move {shared}{_where_they_differ(one, other, now, ahead)}."
+            )
     for dag in active:
-        said += _beyond(dag, blocks.get(dag.dag_id), now)
+        said += _beyond(dag, blocks.get(dag.dag_id), now, ahead)
     return said
 
 
@@ -148,10 +152,10 @@ def _shared(one: CapacityDag, other: CapacityDag) -> str:
     return " and ".join(names) or (f"block {one.order.block}" if one.order.block == other.order.block else "")
 
 
-def _where_they_differ(one: CapacityDag, other: CapacityDag, now: datetime) -> str:
+def _where_they_differ(one: CapacityDag, other: CapacityDag, now: datetime, ahead: timedelta) -> str:
     """The first moment from which on two schedules wish for different sizes of what they share."""
     same = _places(one, other) or [(name, name) for name in one.schedule.targets if name in other.schedule.targets]
-    moments = {now} | {change.at for dag in (one, other) for change in dag.schedule.changes(now, now + AFTER)}
+    moments = {now} | {change.at for dag in (one, other) for change in dag.schedule.changes(now, now + ahead)}
     for moment in sorted(moments):
         wishes: list[Mapping[str, Units]] = [dag.schedule.at(moment).allocation for dag in (one, other)]
         if any(wishes[0].get(mine) != wishes[1].get(theirs) for mine, theirs in same):
@@ -160,11 +164,11 @@ def _where_they_differ(one: CapacityDag, other: CapacityDag, now: datetime) -> s
     return ""
 
 
-def _beyond(dag: CapacityDag, block: CapacityBlock | None, now: datetime) -> Iterator[str]:
+def _beyond(dag: CapacityDag, block: CapacityBlock | None, now: datetime, ahead: timedelta) -> Iterator[str]:
     """The first window that needs more GPUs than the block has, or will have."""
     if block is None:
         return
-    for segment in dag.schedule.segments(now, now + AFTER):
+    for segment in dag.schedule.segments(now, now + ahead):
         needs, begin = sum(least_gpus(segment.allocation, dag.gpus).values()), max(segment.since, now)
         for since in (begin, max(begin, block.next_change_at or begin)):
             if since < segment.until and needs > block.limit_at(since):

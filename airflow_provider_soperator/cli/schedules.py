@@ -94,7 +94,7 @@ def schedule(args: Namespace) -> None:
             said, window = units_text(segment.allocation), segment.name
             rows.append({"dag": one.dag_id, "since": since, "until": until, "window": window, "allocation": said})
             lines.append(f"  {since:%a %d %b %H:%M} {_bar(gpus, most)} {said} ({window})")
-    collisions = conflicts(found, {}, start)
+    collisions = conflicts(found, {}, start, timedelta(days=args.days))
     lines += collisions
     rows += [{"dag": "", "since": "", "until": "", "window": "conflict", "allocation": said} for said in collisions]
     show(args, rows, "\n".join(lines))

@@ -110,6 +110,16 @@ def test_what_two_dags_both_want_is_told(
     assert found.status == bool(conflicts)
 
 
+def test_what_two_dags_want_differently_is_looked_for_in_all_days_that_are_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str]
+) -> None:
+    late = {"when": "2030-01-09/2030-01-10", "allocation": {"training": 3, "inference": 0}}
+    variables["more_overrides"] = json.dumps([late])
+    dags = written(tmp_path, "nights"), written(tmp_path, "more")
+    found = called(capsys, "schedule", *dags, "--days", "12", "--at", "2030-01-01T12:00:00+01:00")
+    assert "wish for different sizes from Wed 09 Jan 00:00 on." in found.out
+
+
 def test_an_override_is_shown_kept_and_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str]
 ) -> None:
