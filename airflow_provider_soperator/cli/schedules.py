@@ -144,7 +144,9 @@ def shift(args: Namespace) -> None:
         tell(f"{dag.dag_id} is paused: the run waits for `airflow dags unpause {dag.dag_id}`")
     agreed(args, f"Start a run of {dag.dag_id}?")
     run = get_current_api_client().trigger_dag(dag.dag_id, conf=conf, triggering_user_name=user() or None)
-    tell(f"Started: run {run['dag_run_id']} of {dag.dag_id}" if run else "Not started")
+    if not run:
+        sys.exit("Not started.")
+    tell(f"Started: run {run['dag_run_id']} of {dag.dag_id}")
 
 
 async def _silent(conn_ids: Collection[str]) -> dict[str, str]:

@@ -243,3 +243,5 @@ def test_a_run_of_a_paused_dag_is_told_to_wait(
     err = called(capsys, "shift", written(tmp_path, "nights"), "training=2", "--yes").err
     assert ("nights is paused: the run waits for `airflow dags unpause nights`" in err) == paused
     assert "Started: run manual of nights" in err
+    client.trigger_dag.return_value = None
+    assert called(capsys, "shift", written(tmp_path, "nights"), "training=2", "--yes").status == "Not started."
