@@ -43,6 +43,11 @@ def test_one_that_does_not_work_is_told(capsys: pytest.CaptureFixture[str]) -> N
     assert "Nebius speaks gRPC" in nebius.err
 
 
+def test_one_that_is_not_tested_is_not_said_to_work(capsys: pytest.CaptureFixture[str]) -> None:
+    said = called(capsys, "connection", "host=a", "--no-test", "--json")
+    assert (said.rows[0]["works"], said.err, said.status) == ("not tested", "", 0)
+
+
 def test_fields_are_known_or_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did you mean 'host'?" in str(called(capsys, "connection", "hst=a").status)
     assert called(capsys, "connection", "port=abc").status == "The port is abc: give a number."
