@@ -71,7 +71,8 @@ def _at_a_glance(picture: Picture) -> Iterator[tuple[str, str, str]]:
         for one in found:
             yield "health", name, one.what
     for left in left_overs(picture):
-        yield "held", left.what, f"by {left.owner}{f': {left.why}' * bool(left.why)}"
+        # Files have no owner.
+        yield "held", left.what, ": ".join(filter(None, (left.owner and f"by {left.owner}", left.why)))
 
 
 @command

@@ -125,6 +125,12 @@ def test_the_board_has_all_at_a_glance(monkeypatch: pytest.MonkeyPatch, capsys: 
     ]
 
 
+def test_files_that_are_left_have_no_owner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    left = Picture(connection="c", taken=NOW, files=("/root/.airflow-soperator/aaaaaaaaaaaa.zip",))
+    *_, held = printed("board", monkeypatch, capsys, left)
+    assert held["state"] == "no job in the queue is of these calls"
+
+
 def test_what_cannot_be_read_ends_the_command_if_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
