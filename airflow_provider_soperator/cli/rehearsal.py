@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from airflow_provider_soperator.cli.terminal import tell
 from airflow_provider_soperator.errors import name_remedy
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def dags_of(names: Sequence[str]) -> list[DAG]:
         if not its and not (os.sep in name and Path(name).exists()):
             ids.append(name)
     inside = list(bags(())) if ids or not names else []
+    for bag in () if names else inside:
+        _tell_unread(bag)
     known = {dag_id: dag for bag in inside for dag_id, dag in bag.dags.items()}
     for dag_id in ids:
         if dag_id not in known:
@@ -74,7 +77,14 @@ def _read(bag: DagBag) -> Mapping[str, DAG]:
     if bag.import_errors and not bag.dags:
         file, why = next(iter(bag.import_errors.items()))
         raise ValueError(f"{file} cannot be read: {cause_of(why)}")
+    _tell_unread(bag)
     return bag.dags
+
+
+def _tell_unread(bag: DagBag) -> None:
+    """Tell of the files whose DAGs are not among those of a folder."""
+    for file, why in bag.import_errors.items():
+        tell(f"Left out, as it cannot be read: {Path(bag.dag_folder, file)}: {cause_of(why)}")
 
 
 def in_order(dag: Any) -> list[Any]:

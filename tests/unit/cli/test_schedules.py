@@ -11,8 +11,9 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 
-from airflow_provider_soperator.cli import schedules
+from airflow_provider_soperator.cli import rehearsal, schedules
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
@@ -118,6 +119,21 @@ def test_what_two_dags_want_differently_is_looked_for_in_all_days_that_are_drawn
     dags = written(tmp_path, "nights"), written(tmp_path, "more")
     found = called(capsys, "schedule", *dags, "--days", "12", "--at", "2030-01-01T12:00:00+01:00")
     assert "wish for different sizes from Wed 09 Jan 00:00 on." in found.out
+
+
+def test_a_file_that_cannot_be_read_is_told_to_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, "nights")
+    broken = tmp_path / "more.py"
+    broken.write_text(f"{DAG}\n1 / 0")
+    said = f"Left out, as it cannot be read: {broken}: "
+    assert said in called(capsys, "schedule", str(tmp_path)).err
+    monkeypatch.setattr(rehearsal, "bags", lambda names: [DagBag(tmp_path)])
+    drawn = called(capsys, "schedule")
+    assert (said in drawn.err, "nights" in drawn.out) == (True, True)
+    # One that is not asked for is in the way of none.
+    assert said not in called(capsys, "schedule", "nights").err
 
 
 def test_an_override_is_shown_kept_and_removed(
