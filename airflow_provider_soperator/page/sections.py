@@ -54,6 +54,7 @@ def said(
     return {
         "is_whole": bool(capacity and health and usage),
         "unlooked": seen.failures,
+        "dags_since": seen.since.get(""),
         "blocks": _blocks(picture, seen),
         "bands": [(dag, _band(dag, now)) for dag in seen.dags],
         "conflicts": conflicts(seen.dags, {name: world.block for name, world in seen.worlds.items()}, now),

@@ -115,6 +115,18 @@ def test_a_dag_that_one_may_not_see_is_nowhere(rights: Everything) -> None:  # n
     assert "other DAGs" in text
 
 
+def test_dags_that_cannot_be_read_are_shown_with_their_age(rights: Everything) -> None:  # noqa: F811
+    rights.dags = frozenset({"gpu_shifts"})
+
+    class Stale(Sections):
+        async def of(self, shown: Any, may_see: Any) -> dict[str, Any]:
+            old = replace(CAPACITY, failures={"": "It is away."}, since={"": NOW - timedelta(hours=2)})
+            return said(shown, may_see, old, HEALTH, USAGE)
+
+    text = visit("/", picture(), Stale()).text
+    assert "Not read: the DAGs that move capacity.</strong> It is away. What is shown of them is 2 h old.</p>" in text
+
+
 def test_a_block_is_shown_as_the_dag_sees_it_that_is_not_paused() -> None:
     paused = replace(DAG, dag_id="a_draft", is_paused=True)
     look = replace(CAPACITY, dags=[paused, DAG], worlds={"a_draft": WORLD, "gpu_shifts": WORLD})
