@@ -175,7 +175,9 @@ def _table(judged: Sequence[advice.JudgedProposal], now: advice.Proposal) -> lis
     [held] = [one.after for one in judged if one.proposal is now]
     rows = [("", "GPUs in use", "jobs wait", "below target", "moves a day", "requeued", f"against {now.name}")]
     for one in judged:
-        usage, wait = one.after.usage / held.usage - 1, max(one.after.wait, 0.1) / max(held.wait, 0.1)
+        # In that time there may be neither jobs nor requests.
+        usage = max(one.after.usage, 1e-4) / max(held.usage, 1e-4) - 1
+        wait = max(one.after.wait, 0.1) / max(held.wait, 0.1)
 
         def both(said: str, one: advice.JudgedProposal = one) -> str:
             return " / ".join(said.format(its) for its in (one.made_of, one.after))

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.capacity import advice
+from airflow_provider_soperator.capacity.replay import ReplayOutcome
 from airflow_provider_soperator.cli import advise
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -226,3 +228,10 @@ def test_what_does_not_answer_is_replaced_by_a_file(
     file, given = written(tmp_path), files(tmp_path)
     assert "Or give them as a file, with --requests." in str(called(capsys, "advise", file, *given[:2]).status)
     assert "Or give them as a file, with --jobs." in str(called(capsys, "advise", file, *given[2:]).status)
+
+
+def test_a_time_without_jobs_and_requests_changes_nothing() -> None:
+    now: Any = SimpleNamespace(name="as it is")
+    nothing = ReplayOutcome(usage=0.0, wait=0.0, below=0.0, moves=0.0, requeued=0, lost=0.0, limbo=0.0)
+    *_, row = advise._table([advice.JudgedProposal(now, nothing, nothing)], now)
+    assert row.endswith("usage +0%, wait ×1.00")
