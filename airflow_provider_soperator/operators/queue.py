@@ -17,6 +17,7 @@ from airflow_provider_soperator.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
+    from typing_extensions import Self
 
     from airflow_provider_soperator.client.queue import JobSelection, OrderedJobs
     from airflow_provider_soperator.slurm.requests.commands import Steps
@@ -150,7 +151,8 @@ class UpdateJobsOperator(_QueueOperator):
 
         UpdateJobsOperator(task_id="later", job_filter={"user": "alice", "states": ["PENDING"]}, nice=1000)
 
-    More priority, less niceness and longer limits need an operator of Slurm.
+    More priority, less niceness and longer limits need an operator of Slurm. A change is given here: what
+    ``default_args`` say under these names are options of jobs that the DAG submits, and change no other.
 
     :param priority: a fixed priority, which no longer changes with time
     :param nice: number that Slurm subtracts from the priority it computes
@@ -163,6 +165,14 @@ class UpdateJobsOperator(_QueueOperator):
 
     template_fields = (*_QueueOperator.template_fields, *_CHANGES)
     done = "changed"
+    #: The parameters that the DAG's author has given to the task itself.
+    _own: frozenset[str] = frozenset()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        # In __init__ Airflow has added those of default_args. Its own __setattr__ needs what comes later.
+        object.__setattr__(made, "_own", frozenset(kwargs))
+        return made
 
     def __init__(
         self,
@@ -181,8 +191,13 @@ class UpdateJobsOperator(_QueueOperator):
         self.qos, self.account, self.partition = qos, account, partition
         self.time_limit = time_limit
         self.include_running = include_running
+        defaults = kwargs.get("default_args") or {}
+        for name in _CHANGES:
+            # A class of the DAG's author may give one, too.
+            if name not in self._own and getattr(self, name) == defaults.get(name):
+                setattr(self, name, None)
         if all(getattr(self, name) is None for name in _CHANGES):
-            raise ValueError(f"nothing to change: give {', '.join(_CHANGES)}")
+            raise ValueError(f"nothing to change: give {', '.join(_CHANGES)} (those of default_args do not count)")
 
     def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
         from airflow_provider_soperator.client import queue
@@ -192,6 +207,7 @@ class UpdateJobsOperator(_QueueOperator):
             raise InvalidRequest("nothing to change: what a template was to give is empty")
         # What a job's niceness is the queue does not tell.
         is_complete = len(known) == len(changes)
+        self.done = "changed to " + ", ".join(f"{field}={value}" for field, value in changes.items())
 
         def is_so(job: Job) -> bool:
             return is_complete and queue.has_fields(job, known)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.operators.queue import HoldJobsOperator, UpdateJobsOperator
@@ -69,3 +70,38 @@ def test_what_slurm_is_told_to_change() -> None:
         {"QOS": "slow", "Priority": "7", "TimeLimit": "0-02:00:00"},
         {"qos": "slow", "priority": 7, "time_limit": timedelta(hours=2)},
     )
+
+
+class _Later(UpdateJobsOperator):
+    """A class of a DAG's author, which gives a change itself."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(nice=1000, **kwargs)
+
+
+def _of_a_dag(operator: type[BaseOperator], **given: Any) -> Any:
+    """A task of a DAG whose jobs have options."""
+    options = {"partition": "main", "account": "ml", "time_limit": "1:00:00", "priority": 5}
+    with DAG("d", schedule=None, default_args=options):
+        return operator(task_id="task", job_filter={"user": "alice"}, **given)
+
+
+def test_an_option_of_the_dags_own_jobs_is_no_change_of_others() -> None:
+    assert _of_a_dag(UpdateJobsOperator, nice=1000)._changes()[0] == {"Nice": "1000"}
+    assert _of_a_dag(_Later)._changes()[0] == {"Nice": "1000"}
+    # Also the same, if it is given here.
+    assert _of_a_dag(UpdateJobsOperator, partition="main")._changes()[0] == {"Partition": "main"}
+    with pytest.raises(ValueError, match=r"nothing to change: .* \(those of default_args do not count\)"):
+        _of_a_dag(UpdateJobsOperator)
+
+
+def test_a_mapped_task_changes_what_it_is_given() -> None:
+    with DAG("d", schedule=None, default_args={"partition": "main", "qos": "high"}):
+        mapped = UpdateJobsOperator.partial(task_id="task", qos="high").expand(job_ids=["1", "2"])
+    assert mapped.unmap({"job_ids": "1"})._changes()[0] == {"QOS": "high"}  # type: ignore[attr-defined]
+
+
+def test_the_log_says_what_is_changed() -> None:
+    task = _of_a_dag(UpdateJobsOperator, nice=1000, qos="low")
+    task.steps(task._meant())
+    assert task.done == "changed to QOS=low, Nice=1000"
