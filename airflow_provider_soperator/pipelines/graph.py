@@ -18,6 +18,8 @@ from airflow_provider_soperator.slurm.job_ids import array_text
 KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
 #: Kinds that let a job begin while the other one runs.
 EARLY = frozenset({"after", "aftercorr"})
+#: Parameters by which a task waits for the DAG run before, as a job that is submitted ahead does not.
+NO_PAST = {"depends_on_past": False, "wait_for_downstream": False}
 _WANT_SUCCESS = frozenset({"afterok", "aftercorr"})
 _FAILED = frozenset({"failed", "upstream_failed"})
 _ENDED = _FAILED | {"success", "skipped", "removed"}

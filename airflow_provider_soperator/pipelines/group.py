@@ -13,6 +13,7 @@ from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 
 from airflow_provider_soperator.pipelines.graph import (
     EARLY,
+    NO_PAST,
     Graph,
     Link,
     PipelineError,
@@ -112,7 +113,7 @@ class PipelineGroup(TaskGroup):
         submissions = [_Submission(self, *pair) for pair in zip(self.graph.segments, suffixes, strict=True)]
         of_stage = {name: submission for submission in submissions for name in submission.segment.stages}
         submits = {submission.task.task_id: submission.segment.cluster for submission in submissions}
-        rest = CancelRestOperator(task_id="cancel_rest", submits=submits)
+        rest = CancelRestOperator(task_id="cancel_rest", submits=submits, **NO_PAST)
         for name in self.graph.order:
             _place(tasks[name], self.graph[name], of_stage)
         followed = {link.upstream for stage in self.graph.stages.values() for link in stage.links}
@@ -183,6 +184,9 @@ def _around(inner: Any) -> Iterator[TaskGroup]:
 
 # The tasks that submit
 
+#: Whatever default_args say of the stages.
+_WHATEVER_DEFAULTS: Any = {"trigger_rule": TriggerRule.ALL_SUCCESS, **NO_PAST}
+
 
 class _Submission:
     """A segment of a pipeline, and the task that submits it."""
@@ -199,8 +203,7 @@ class _Submission:
             plan_only=pipeline.plan_only,
             # It finds jobs that it has submitted before, so another try is safe.
             retries=2,
-            # Whatever default_args say of the stages.
-            trigger_rule=TriggerRule.ALL_SUCCESS,
+            **_WHATEVER_DEFAULTS,
         )
         for gate in map(pipeline.dag.get_task, sorted(segment.gates)):
             # Common to all branching operators and decorators, in each version of Airflow.
@@ -216,7 +219,7 @@ class _Submission:
         """A task in between, for tasks with a trigger rule that Airflow does not allow right after a setup."""
         from airflow.providers.standard.operators.empty import EmptyOperator
 
-        done = EmptyOperator(task_id=f"submitted{self._suffix}", trigger_rule=TriggerRule.ALL_SUCCESS)
+        done = EmptyOperator(task_id=f"submitted{self._suffix}", **_WHATEVER_DEFAULTS)
         done.set_upstream(self.task)
         return done
 

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator, TriggerRule, XComArg
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from airflow_provider_soperator.pipelines.graph import EARLY, KINDS, Link, PipelineError, Stage, is_slurm_job
+from airflow_provider_soperator.pipelines.graph import EARLY, KINDS, NO_PAST, Link, PipelineError, Stage, is_slurm_job
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.job_ids import array_indices, array_text
 from airflow_provider_soperator.values import is_template
@@ -114,6 +114,12 @@ class StageReader:
             raise PipelineError(
                 f"{task.task_id} is a setup or teardown task, which a job that is submitted ahead cannot be: "
                 f"leave that out, or put it outside the pipeline {self._group_id}"
+            )
+        if past := [name for name in NO_PAST if getattr(task, name)]:
+            raise PipelineError(
+                f"{task.task_id} has {' and '.join(past)}, but its job is submitted ahead, and does not wait for the "
+                f"DAG run before: leave that out, or say False in default_args of the pipeline {self._group_id} "
+                f"(max_active_runs=1 of the DAG keeps its runs apart); or make the pipeline a TaskGroup"
             )
         if option(task, "clusters") or "clusters" in mapped_over(task):
             raise PipelineError(

@@ -326,6 +326,15 @@ def test_default_args_are_for_the_stages() -> None:
     assert dag.get_task("p.submit").pool == "gpus"
 
 
+def test_the_tasks_that_are_added_do_not_wait_for_the_run_before() -> None:
+    past = {"depends_on_past": True, "wait_for_downstream": True}
+    with taken(default_args=past) as dag, SbatchPipeline("p"):
+        a, b = (job(name, **dict.fromkeys(past, False)) for name in "ab")
+        a >> after() >> b
+    added = [dag.get_task(f"p.{name}") for name in ("submit", "submitted", "cancel_rest")]
+    assert not any(getattr(one, name) for one in added for name in past)
+
+
 def test_a_dag_that_fails_at_once() -> None:
     with taken(fail_fast=True), SbatchPipeline("p") as p:
         a, b = job("a"), job("b")

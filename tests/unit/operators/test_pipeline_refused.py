@@ -274,3 +274,11 @@ def test_a_dict(dependency: str, said: str) -> None:
 def test_an_empty_dict() -> None:
     with refused("the pipeline p has no stages"):
         SbatchPipeline.of("p", {})
+
+
+@pytest.mark.parametrize("name", ["depends_on_past", "wait_for_downstream"])
+def test_stages_that_wait_for_the_run_before(name: str) -> None:
+    with refused("p.b has ", name, "does not wait for the DAG run before", "of the pipeline p"), SbatchPipeline("p"):
+        job("a") >> job("b", **{name: True})
+    with refused("p.a has ", name), SbatchPipeline("p", default_args={name: True}):
+        SbatchOperator.partial(task_id="a").expand(command=["true"])
