@@ -10,6 +10,7 @@ from datetime import datetime
 from hashlib import sha256
 from os.path import realpath
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -20,6 +21,9 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.files import FileError, Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.job_reports import ResultError, read_result
+from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import LastingError
@@ -86,6 +90,13 @@ class JobFiles:
             except (ClusterError, OSError, AirflowFailException) as error:
                 self._log.warning("%s is not downloaded: %s", pair[0], error)
 
+    def result(self, said: str, status: JobStatus) -> Any:
+        """What a job has computed, for a task that asks for it since its trigger waits; None after a failure."""
+        if not status.succeeded:
+            return None
+        with self._client() as client:
+            return run_steps(read_result(said, status), client.ask)
+
     def _tag(self, target: str) -> str:
         return sha256(f"{self._owner}\0{target}".encode()).hexdigest()[:16]
 
@@ -94,7 +105,7 @@ class JobFiles:
         try:
             with self._hook.client() as client:
                 yield client.patient(self._log)
-        except (ConnectionMistake, LastingError) as error:
+        except (ConnectionMistake, LastingError, ResultError) as error:
             raise AirflowFailException(str(error)) from error
 
 

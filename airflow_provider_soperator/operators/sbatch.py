@@ -288,7 +288,7 @@ class SbatchOperator(WaitingOperator):
         if self.result is None:
             return report
         context["ti"].xcom_push(REPORT, report)
-        return event["value"]
+        return event["value"] if "value" in event else self._files(context).result(self.result, status)
 
     def _as_member(self, context: Context) -> Member | None:
         if pipeline := pipeline_of(self):

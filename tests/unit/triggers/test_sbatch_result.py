@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import TaskSuccessEvent
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
 from airflow_provider_soperator.hooks.slurm import Settings
+from airflow_provider_soperator.operators import files
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.errors import UnknownJob
 from airflow_provider_soperator.slurm.files import ReadPieces
@@ -207,6 +210,26 @@ def test_a_task_that_ends_in_an_airflow_worker_returns_the_same(result: str | No
     ti = SimpleNamespace(xcom_push=pushed.__setitem__)
     returned = task.execute_complete({"ti": ti}, event)  # type: ignore[typeddict-item]
     assert (returned, pushed) == (("done", {"job": event["result"]}) if result else (event["result"], {}))
+
+
+def test_a_result_that_is_asked_for_since_the_task_waits_is_read_by_the_worker(
+    ran: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "7.out").write_text("done\n")
+    client = SimpleNamespace(ask=lambda request: asyncio.run(Cluster().ask(request)), patient=lambda log: client)
+    monkeypatch.setattr(files, "SlurmHook", lambda conn_id: SimpleNamespace(client=lambda: nullcontext(client)))
+    ti = SimpleNamespace(xcom_push=lambda *args: None, dag_id="d", run_id="r", task_id="t", map_index=-1)
+
+    def returned(event: Any, result: str) -> Any:
+        task = SbatchOperator(
+            task_id="t", command="train", result=result, on_finish={"FAILED": "succeed"}, dag=DAG("d", schedule=None)
+        )
+        return task.execute_complete({"ti": ti}, event)  # type: ignore[typeddict-item]
+
+    assert returned(ran(part("7")), "last_line") == "done"
+    assert returned(ran(part("7", "FAILED")), "last_line") is None
+    with pytest.raises(AirflowFailException, match="result: "):
+        returned(ran(part("7")), "json")
 
 
 def test_the_triggerer_renders_the_name_of_a_file() -> None:
