@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
 from airflow_provider_soperator.operators.work import WorkOperator, begun_before
-from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
+from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, check_nodes_or_count, names_of
 from airflow_provider_soperator.slurm.node_conditions import check_reason
 from airflow_provider_soperator.values import (
     NAMESPACE,
@@ -101,10 +101,7 @@ class _PowerNodesOperator(_MoveNodesOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (self.nodes is None) == (count is None):
-            raise ValueError("name the nodes or their number: nodes or count, and not both")
-        if count is not None:
-            check_count(count)
+        check_nodes_or_count(self.nodes, count)
         self.count = count
         self.partition = partition
         self.features = listed(features)

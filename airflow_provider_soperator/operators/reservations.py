@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict
-from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
+from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes_or_count, names_of
 from airflow_provider_soperator.slurm.node_conditions import refuse_unknown
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
@@ -82,16 +82,12 @@ class CreateReservationOperator(StrictOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (nodes is None) == (count is None):
-            raise ValueError("name the nodes or their number: nodes or count, and not both")
+        check_nodes_or_count(nodes, count)
         if end is not None and duration is not None:
             raise ValueError("give either end or duration, and not both")
         if not users and not accounts:
             raise ValueError("users and accounts are both empty: give one of them")
         check_durations(or_none=True, duration=duration)
-        check_nodes(nodes)
-        if count is not None:
-            check_count(count)
         self.name = name
         self.nodes, self.count, self.partition = nodes, count, partition
         self.start, self.end, self.duration = start, end, duration

@@ -11,6 +11,9 @@ from airflow_provider_soperator.values import is_template, listed
 #: Twice the nodes that any Slurm has; a mistyped range must not fill the memory.
 MOST_NODES = 1 << 17
 
+#: What is said of nodes that are not those of the task: to jobs the word means their number.
+_OF_JOBS = "(nodes=None keeps those of default_args out)"
+
 _RANGES = r"\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]"
 _NAME = rf"(?:[A-Za-z0-9_.]|{_RANGES})(?:[A-Za-z0-9_.-]|{_RANGES})*"
 _RANGE = re.compile(r"(?<=[\[,])([0-9]+)-([0-9]+)(?=[\],])")
@@ -116,7 +119,7 @@ def check_nodes(nodes: object) -> None:
         return
     said = [nodes] if isinstance(nodes, str) else nodes
     if not isinstance(said, Sequence) or not all(isinstance(one, str) for one in said):
-        raise ValueError(f"nodes must name nodes, such as worker-[0-3], got {nodes!r}")
+        raise ValueError(f"nodes must name nodes, such as worker-[0-3], got {nodes!r} {_OF_JOBS}")
     if not any(map(is_template, said)):
         names_of(said)
 
@@ -130,6 +133,15 @@ def names_of(nodes: str | Sequence[str] | None) -> tuple[str, ...]:
     if not names:
         raise ValueError("nodes names no node")
     return names
+
+
+def check_nodes_or_count(nodes: object, count: object) -> None:
+    """Raise ``ValueError``, when the DAG is parsed, unless either the nodes are named or their number is said."""
+    check_nodes(nodes)
+    if (nodes is None) == (count is None):
+        raise ValueError(f"name the nodes or their number: nodes or count, and not both {_OF_JOBS}")
+    if count is not None:
+        check_count(count)
 
 
 def check_count(count: object) -> None:

@@ -16,7 +16,7 @@ from jinja2 import Undefined
 from airflow_provider_soperator.capacity.order import Timeouts
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
 from airflow_provider_soperator.operators.backup import BackupJailOperator
-from airflow_provider_soperator.operators.nodes import DrainNodesOperator, ReplaceNodesOperator
+from airflow_provider_soperator.operators.nodes import DrainNodesOperator, PowerUpNodesOperator, ReplaceNodesOperator
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.operators.provisioning import ProvisionClusterOperator
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator
@@ -24,7 +24,9 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator, retry
 from airflow_provider_soperator.operators.stats import SlurmStatsOperator
 from airflow_provider_soperator.provisioning.spec import Recipe
 from airflow_provider_soperator.sensors.capacity import CapacityBlockSensor
+from airflow_provider_soperator.sensors.health import NodeHealthSensor
 from airflow_provider_soperator.sensors.jobs import SlurmJobSensor, SlurmQueueSensor
+from airflow_provider_soperator.sensors.nodes import NodeStateSensor
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.triggers.events import SlurmJobFinishedTrigger
@@ -85,6 +87,25 @@ def test_a_parameter_that_another_operator_has_not(operator: Any, needed: dict[s
 )
 def test_a_duration_that_is_none(make: Callable[[], object], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be a timedelta"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "nodes"),
+    [
+        (lambda: CreateReservationOperator(task_id="a", name="b", count=2, users=["c"]), 2),
+        (lambda: CreateReservationOperator(task_id="a", name="b", count=2, users=["c"]), "2"),
+        (lambda: PowerUpNodesOperator(task_id="a", count=3), 2),
+        (lambda: PowerUpNodesOperator(task_id="a", count=3), "2"),
+        (lambda: NodeHealthSensor(task_id="a"), 2),
+        (lambda: NodeStateSensor(task_id="a", target_state="usable", partition="main"), 2),
+    ],
+)
+def test_a_number_of_nodes_that_default_args_say_for_jobs(make: Callable[[], object], nodes: int | str) -> None:
+    with (
+        DAG("d", schedule=None, default_args={"nodes": nodes}),
+        pytest.raises(ValueError, match="nodes=None keeps those of default_args out"),
+    ):
         make()
 
 
