@@ -25,6 +25,7 @@ from airflow_provider_soperator.client.pace import polled
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.graph import states_of
 from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.slurm.submission_keys import region_of
 
 T = TypeVar("T")
 
@@ -195,8 +196,9 @@ class KillableTrigger(TaskTrigger):
 
     async def _kill(self) -> None:
         # Airflow ends the triggers of a triggerer that it takes for dead as if the user had asked for it. A new try
-        # after a clear, which may be deferred by now, takes over the work of this one.
-        if await self.state() == "deferred":
+        # after a clear, which may be deferred by now, takes over the work of this one. Airflow 3.4 does so no more, and
+        # of a task in a loop it tells the state of the newest iteration, which may be deferred.
+        if not region_of(self.task_instance) and await self.state() == "deferred":
             self.log.info("Another triggerer goes on with this: nothing is cancelled")
             return
         await self.cancel()

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from airflow.sdk.exceptions import AirflowRuntimeError, AirflowTaskTimeout, ErrorType
@@ -232,6 +233,18 @@ def test_a_task_that_ends_while_airflow_is_away_takes_its_job_with_it(
     airflow.append({"fit": {-1: "failed"}})
     cluster.queue = [queued("7", "RUNNING", NAME)]
     run(of_a_task().on_kill())
+    assert [str(job.state) for job in cluster.queue] == ["CANCELLED"]
+
+
+def test_the_next_iteration_of_a_loop_that_waits_already_does_not_keep_a_job_of_this_one(
+    cluster: Cluster, airflow: list[Any], run: Callable[..., Any]
+) -> None:
+    # As Airflow 3.4 answers, which knows a state of the newest iteration only.
+    airflow.append({"fit": {-1: "deferred"}})
+    cluster.queue = [queued("7", "RUNNING", NAME)]
+    told = of_a_task()
+    told.task_instance.region_id, told.task_instance.region_index = UUID(int=1), 0  # type: ignore[union-attr]
+    run(told.on_kill())
     assert [str(job.state) for job in cluster.queue] == ["CANCELLED"]
 
 
