@@ -23,6 +23,7 @@ from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.transports.transport_errors import (
     API_TIMEOUT,
+    ConnectFailed,
     TransportError,
     Unreachable,
     kubernetes_errors,
@@ -59,6 +60,12 @@ async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClien
                 f"the credentials of the connection {kubernetes_conn_id} did not come within {_LOGIN:g} s",
                 "see whether the plugin in its kubeconfig hangs",
             ) from error
+        if hook.client_configuration is None:
+            # It was loaded for the whole process, where another connection may have replaced it.
+            raise ConnectFailed(
+                "apache-airflow-providers-cncf-kubernetes is older than 10.18, and mixes up connections",
+                "`pip install 'airflow-provider-soperator[kubernetes]'`",
+            )
         return kubernetes_asyncio.client.ApiClient(configuration=hook.client_configuration)
 
 

@@ -66,6 +66,18 @@ def test_what_another_machine_has_is_named(write: Callable[..., None], context: 
         asyncio.run(opened())
 
 
+def test_a_provider_that_mixes_up_connections_is_refused(
+    write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def load(hook: object, loading: object) -> None:
+        """As before 10.18: into the default of the process."""
+
+    write()
+    monkeypatch.setattr(cluster, "_load", load)
+    with pytest.raises(ConnectFailed, match=r"cncf-kubernetes is older than 10\.18, .*: `pip install"):
+        asyncio.run(opened())
+
+
 def test_a_plugin_that_is_missing_is_no_silent_api(write: Callable[..., None]) -> None:
     write(plugin=["/no/such/nebius"])
     with pytest.raises(ConnectFailed, match="has no file /no/such/nebius, from which") as failed:
