@@ -312,10 +312,12 @@ def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
 
 async def _given(settings: Settings) -> str:
     """The token in a connection, or the one that has replaced it there since: it expires, and jobs take long."""
+    token = settings.jwt_token
     with suppress(Exception):  # Airflow may not answer now
         _, extra = await read_connection(settings.conn_id)
-        return str(extra["jwt_token"] or settings.jwt_token).strip()
-    return settings.jwt_token
+        token = str(extra["jwt_token"] or token).strip()
+    # As `scontrol token` prints it.
+    return token.removeprefix("SLURM_JWT=")
 
 
 def _key(secret: str) -> bytes:

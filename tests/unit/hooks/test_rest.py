@@ -113,6 +113,15 @@ def test_a_token_that_is_replaced_in_its_connection_is_taken_from_there(monkeypa
     assert asyncio.run(tokens.token("of.the.start")) == "a.new.one"
 
 
+@pytest.mark.parametrize("read_anew", [True, False])
+def test_a_token_may_be_pasted_as_slurm_prints_it(monkeypatch: pytest.MonkeyPatch, read_anew: bool) -> None:
+    pasted = "SLURM_JWT=a.b.c"
+    tokens = open_rest(replace(SETTINGS, jwt_token=pasted), LocalTransport)._tokens  # type: ignore[attr-defined]
+    if read_anew:
+        monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "soperator", "extra": {"jwt_token": pasted}}))
+    assert asyncio.run(tokens.token()) == "a.b.c"
+
+
 @pytest.mark.parametrize("fault", [None, ConnectFailed("no login")])
 def test_requests_that_are_under_way_share_a_new_token(fault: Exception | None) -> None:
     made: list[str] = []
