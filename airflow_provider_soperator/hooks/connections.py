@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: The text of a form where nothing is chosen.
 _NOT_CHOSEN = "follows from what else is set"
+#: The type of a public key, and what begins with its data, whose first three bytes are zero.
+_PUBLIC_KEY = re.compile(r"(?:(\S+)\s+)?\b(AAAA.*)")
 _PRIVATE_KEY = re.compile(r"\s*-----BEGIN ([A-Z ]+)-----([A-Za-z0-9+/=\s\\]+)-----END \1-----\s*")
 
 
@@ -107,11 +110,12 @@ def at_most_one(said: Mapping[str, object]) -> None:
 def straightened(extra: Mapping[str, Any]) -> dict[str, Any]:
     r"""Mend an extra as users paste it, for the stock SSH hook.
 
-    It stumbles over fields that are there but blank, and over a host key with its host, as ssh-keyscan prints it. A
-    private key loses its line ends in a form's password field, and has them as backslash and n in an environment file.
+    It stumbles over fields that are there but blank, and over a host key with its host, as ssh-keyscan prints it, or
+    without a part. A private key loses its line ends in a form's password field, and has them as backslash and n in an
+    environment file.
 
-    >>> straightened({"host_key": "login.example.com ssh-ed25519 AAAA", "private_key": "", "conn_timeout": 5})
-    {'host_key': 'ssh-ed25519 AAAA', 'conn_timeout': 5}
+    >>> straightened({"host_key": "login.example.com ssh-test AAAABHRlc3Q=", "private_key": "", "conn_timeout": 5})
+    {'host_key': 'ssh-test AAAABHRlc3Q=', 'conn_timeout': 5}
     >>> straightened({"private_key": r"-----BEGIN KEY-----\nabc\n-----END KEY-----"})["private_key"]
     '-----BEGIN KEY-----\nabc\n-----END KEY-----\n'
     """
@@ -124,10 +128,26 @@ def straightened(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _host_key(said: str) -> str:
-    words = said.split()
     # A line of ssh-keyscan or of known_hosts has the host before them, a line of a .pub file a comment behind them.
-    start = next((at for at, word in enumerate(words) if word.startswith(("ssh-", "ecdsa-"))), 0)
-    return " ".join(words[start : start + 2])
+    if found := _PUBLIC_KEY.search(said):
+        kind, rest = found.groups(default="")
+        for blank in re.finditer(r"\s|$", rest):
+            # Each + that a URI has as it is has become a blank.
+            if _is_whole(key := rest[: blank.start()].replace(" ", "+")):
+                return f"{kind} {key}".strip()
+    raise ConnectionMistake("missing key data")
+
+
+def _is_whole(key: str) -> bool:
+    """True if a public key has all of its parts, before each of which is its length: paramiko fills up a cut one."""
+    try:
+        data = base64.b64decode(key, validate=True)
+    except ValueError:
+        return False
+    at = 0
+    while at < len(data):
+        at += 4 + int.from_bytes(data[at : at + 4], "big")
+    return at == len(data)
 
 
 def lines_of_key(said: str) -> str:

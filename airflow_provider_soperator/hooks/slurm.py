@@ -247,7 +247,6 @@ def _logged_in(ssh_conn_id: str, connection: Any, extra: Mapping[str, Any]) -> p
     if log.level == logging.NOTSET:
         log.setLevel(logging.WARNING)
     connection = copy.copy(connection)
-    connection.extra = json.dumps(straightened(extra))
 
     class LoginHook(SSHHook):
         @classmethod
@@ -255,6 +254,7 @@ def _logged_in(ssh_conn_id: str, connection: Any, extra: Mapping[str, Any]) -> p
             return connection
 
     try:
+        connection.extra = json.dumps(straightened(extra))
         # The transport tries again by itself, and knows when that is useless.
         hook = LoginHook(ssh_conn_id=ssh_conn_id, conn_retry_attempts=1)
         hook.conn_timeout = hook.conn_timeout or CONNECT_TIMEOUT

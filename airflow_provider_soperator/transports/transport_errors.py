@@ -329,7 +329,7 @@ _NO_WAY_THERE = (errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENET
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 #: Messages of paramiko and the SSH provider for a private key that they cannot read.
 _KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provided")
-_HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
+_HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data")
 
 
 def ssh_error(error: BaseException, where: str = "") -> TransportError:

@@ -9,8 +9,11 @@ import asyncssh
 import paramiko
 import pytest
 from airflow.providers.ssh.hooks.ssh import SSHHook
+from airflow.sdk import Connection
 
 from airflow_provider_soperator.hooks.connections import straightened
+from airflow_provider_soperator.hooks.slurm import _logged_in
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 HOST_KEY = KEY.export_public_key().decode().strip()
@@ -47,8 +50,9 @@ def test_what_is_no_key_is_left_for_the_library_to_refuse() -> None:
         f"login.example.com {HOST_KEY}",
         f"[127.0.0.1]:2222,login {HOST_KEY}\n",
         f" {HOST_KEY} ",
+        f"ssh-gate.example.com {HOST_KEY}",
     ],
-    ids=["key", "comment", "ssh-keyscan", "known_hosts", "spaces"],
+    ids=["key", "comment", "ssh-keyscan", "known_hosts", "spaces", "host-like-a-type"],
 )
 def test_a_host_key_is_read_from_any_line_that_has_one(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = straightened({"host_key": said})
@@ -57,6 +61,23 @@ def test_a_host_key_is_read_from_any_line_that_has_one(said: str, monkeypatch: p
     key = SSHHook(ssh_conn_id="login").host_key
     assert key is not None
     assert key.get_base64() == HOST_KEY.split()[1]
+
+
+@pytest.mark.parametrize("comment", ["", "+root@login"])
+@pytest.mark.parametrize("data", ["+" * 42, "a+" * 21, "++a" * 14, "a" * 42])
+def test_a_host_key_keeps_each_plus_that_a_uri_has(data: str, comment: str) -> None:
+    key = f"AAAAC3NzaC1lZDI1NTE5AAAAIA{data}"
+    said = Connection.from_uri(f"soperator://login/?host_key=ssh-ed25519+{key}{comment}", conn_id="mine").extra_dejson
+    assert straightened(said) == {"host_key": f"ssh-ed25519 {key}"}
+
+
+@pytest.mark.parametrize("left", [0, 1, 27, 28, 44, 67])
+def test_a_host_key_of_which_a_part_is_missing_is_refused(left: int) -> None:
+    kind, key = HOST_KEY.split()[:2]
+    connection = Connection(conn_id="mine", conn_type="ssh", host="127.0.0.1", port=9, login="me")
+    words = r"host_key is not a public key \(missing key data\) at 127.0.0.1:9 \(connection mine\): put a line"
+    with pytest.raises(ConnectFailed, match=words):
+        _logged_in("mine", connection, {"host_key": f"{kind} {key[:left]}"})
 
 
 def test_a_blank_is_left_out_and_a_no_is_not() -> None:
