@@ -92,7 +92,8 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
     is_address = host.startswith(("http://", "https://"))
     is_login_node = bool(host) and not is_address
     at_most_one({"rest_url": said.get("rest_url"), "an http(s) host": is_address})
-    at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), "a login node as host": is_login_node})
+    for own, is_set in (("a login node as host", is_login_node), ("a password", connection.password)):
+        at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), own: is_set})
     url = said.get("rest_url") or (http_address(connection) if is_address else "")
     ssh = said.get("ssh_conn_id") or (connection.conn_id if is_login_node else "")
     kubernetes = said.get("kubernetes_conn_id", "")
