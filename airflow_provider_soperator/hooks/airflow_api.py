@@ -73,8 +73,9 @@ class AirflowApiHook(BaseHook):
                 token = self._token(client, connection.login, connection.password)
                 client.headers["Authorization"] = f"Bearer {token}"
                 yield client
-        except httpx.TransportError as error:
-            raise ConnectRefused(
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            failure = ConnectFailed if isinstance(error, httpx.InvalidURL) else ConnectRefused
+            raise failure(
                 f"Airflow's API server at {url} does not answer ({error or type(error).__name__})",
                 f"correct the host of the connection {self.api_conn_id}",
             ) from error

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _NOT_CHOSEN = "follows from what else is set"
 #: The type of a public key, and what begins with its data, whose first three bytes are zero.
 _PUBLIC_KEY = re.compile(r"(?:(\S+)\s+)?\b(AAAA.*)")
+_IPV6 = re.compile(r"^[0-9a-f]*(:[0-9a-f.]*){2,}(?=/|$)", re.IGNORECASE)
 _PRIVATE_KEY = re.compile(r"\s*-----BEGIN ([A-Z ]+)-----([A-Za-z0-9+/=\s\\]+)-----END \1-----\s*")
 
 
@@ -184,7 +185,8 @@ def http_address(connection: Any) -> str:
     >>> http_address(Connection(conn_type="https", schema=None, host="example.com", port=None))
     'https://example.com'
     """
-    host = (connection.host or "").strip().rstrip("/")
+    # Of an address of IPv6 in a URI, Airflow has no brackets.
+    host = _IPV6.sub(r"[\g<0>]", (connection.host or "").strip().rstrip("/"))
     # A connection that is written as the address https://... is of that type to Airflow.
     scheme = connection.schema or ("https" if connection.conn_type == "https" else "http")
     url = urlsplit(host if "://" in host else f"{scheme}://{host}")

@@ -9,9 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
+from airflow.sdk import Connection
 
 from airflow_provider_soperator.health.metrics import Sample
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
+from airflow_provider_soperator.hooks.connections import http_address
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook, vector_of
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused
 
@@ -63,6 +65,21 @@ def test_somebody_else_answers(content: bytes) -> None:
 def test_it_may_start_or_be_overloaded(status: int) -> None:
     with pytest.raises(ConnectRefused, match=rf"Prometheus cannot answer at present \(HTTP {status}\)"):
         vector_of(status, b"Service Unavailable", "up")
+
+
+@pytest.mark.parametrize(
+    ("uri", "address"),
+    [
+        ("http://[fd00::1]:9090", "http://[fd00::1]:9090"),
+        ("https://ada:hunter2@[2001:db8::10]", "https://[2001:db8::10]"),
+        ("http://[::1]:9090/https", "https://[::1]:9090"),
+        ("http://%3A%3Affff%3A10.0.0.1%2Fprom:9090", "http://[::ffff:10.0.0.1]:9090/prom"),
+        ("http://figures:9090", "http://figures:9090"),
+    ],
+)
+def test_an_address_of_ipv6_has_its_brackets(uri: str, address: str) -> None:
+    assert http_address(Connection.from_uri(uri, conn_id="figures")) == address
+    httpx.URL(address)
 
 
 @pytest.mark.parametrize("verify", ["true", "false"])

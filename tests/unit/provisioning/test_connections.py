@@ -13,6 +13,7 @@ from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.spec import Connections
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 
 
 def written(reached: Reached, **wanted: Any) -> dict[str, Any]:
@@ -72,6 +73,12 @@ def test_fields_that_a_person_has_set_stay(monkeypatch: pytest.MonkeyPatch) -> N
     assert sent == [ours, {"job_link": "https://portal/{job_id}", "jwt_secret": "s", **ours}]
     api.put_connection(k8s)
     assert sent[2] == sent[3] == {"cluster_context": "c", "namespace": "soperator"}
+
+
+def test_a_host_that_is_no_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps({"conn_type": "http", "host": "http://airflow:port"}))
+    with pytest.raises(ConnectFailed, match=r"\(Invalid port: 'port'\): correct the host of the connection"):
+        AirflowApiHook("airflow_api").check()
 
 
 def test_a_context_on_one_machine_is_not_looked_for_in_a_kubeconfig_that_is_given() -> None:
