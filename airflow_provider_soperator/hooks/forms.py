@@ -59,7 +59,7 @@ _SOPERATOR_FIELDS = (
     Field(
         "private_key_passphrase",
         "Passphrase",
-        "Of the key above, if it has one. Not for a key file: Airflow workers cannot open one with a passphrase.",
+        "Of the key above, if it has one. A key file is opened by the password of the connection.",
         is_secret=True,
     ),
     Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
 import asyncssh
 import pytest
@@ -39,6 +40,29 @@ def test_one_that_is_made_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture
 
     asyncio.run(connect())
     assert not [record for record in caplog.records if record.name.startswith("paramiko")]
+
+
+def test_a_key_file_with_a_passphrase_is_opened_by_the_password(tmp_path: Path) -> None:
+    key, file = asyncssh.generate_private_key("ssh-ed25519"), str(tmp_path / "key")
+    key.write_private_key(file, passphrase="secret", rounds=1)
+    key.write_public_key(f"{file}.pub")
+
+    async def connect(password: str | None) -> None:
+        listening = await asyncssh.listen(
+            "127.0.0.1", 0, server_host_keys=[KEY], authorized_client_keys=f"{file}.pub", password_auth=False
+        )
+        connection = Connection(
+            conn_id="mine", conn_type="ssh", host="127.0.0.1", port=listening.get_port(), login="me", password=password
+        )
+        extra = {"no_host_key_check": "true", "key_file": file, "look_for_keys": "false"}
+        try:
+            (await asyncio.to_thread(slurm._logged_in, "mine", connection, extra)).close()
+        finally:
+            listening.close()
+
+    asyncio.run(connect("secret"))
+    with pytest.raises(ConnectFailed, match=r"the private key cannot be used \(.*encrypted"):
+        asyncio.run(connect(None))
 
 
 def test_the_test_of_a_connection_names_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
