@@ -21,7 +21,7 @@ from airflow_provider_soperator.capacity.demand import kept_demand
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftFailed, ShiftOrder, Superseded
 from airflow_provider_soperator.capacity.reconciliation import edited_schedule
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, ScheduleSegment
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCommand
@@ -44,8 +44,8 @@ class ShiftTrigger(KillableTrigger):
 
     ``is_last_try``: no further try of the task can go on with the shift once its time is over. ``wish`` has the
     ``schedule``, the DAG that may have been ``edited`` and since when, and the keys of the Airflow Variables with its
-    ``overrides`` and with what is ``demanded``: once these wish for something else, the shift stops where it is, and
-    leaves the block to the run that carries that out.
+    ``overrides`` and with what is ``demanded``: once these wish for something else, or for it sooner, the shift stops
+    where it is, and leaves the block to the run that carries that out.
     ``callbacks`` are told of jobs that are in the way: the ``path`` and ``kwargs`` of each.
     See ``work.protocols`` for its events.
     """
@@ -124,12 +124,24 @@ class ShiftTrigger(KillableTrigger):
             wish = schedule.at(max(order.wanted_at, now))
             if not is_within(order.desired, wish.allocation):
                 said = f"{wish.name} wishes for {units_text(wish.allocation)}"
+            elif sooner := self._wished_sooner(order, schedule, now):
+                said = f"{sooner.name} wishes for it sooner"
             else:
                 demanded = await call(kept_demand, self.wish.get("demanded"), now)
                 if not demanded or demanded == order.desired or not is_within(demanded, wish.allocation):
                     return
                 said = f"demand is {units_text(demanded)}"
             raise Superseded(f"{said} by now; what was moved stays where it is")
+
+    def _wished_sooner(self, order: ShiftOrder, schedule: CapacitySchedule, now: datetime) -> ScheduleSegment | None:
+        """What wishes for the goal before the handover that the shift still waits for, if that was asked for since."""
+        wish, due = self.wish or {}, schedule.due(now)
+        if now >= order.leaves_at or due is None or due.at >= order.wanted_at:
+            return None
+        # Of what came before its run began another run has had the turn; an edit of the schedule may change the past.
+        _, begun = wish.get("edited", ("", now.timestamp()))
+        is_new = due.begins.timestamp() > begun or schedule.planned != CapacitySchedule.read(wish["schedule"])
+        return due.after if is_new and is_within(order.desired, due.after.allocation) else None
 
     async def commands(self, record: ShiftRecord) -> Sequence[SteeringCommand]:
         try:

@@ -21,7 +21,7 @@ from airflow_provider_soperator.capacity.demand import Decision, Demand, keep_de
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.capacity.holdings import World as BlockWorld
 from airflow_provider_soperator.capacity.loads import MetricLoad
-from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.order import ShiftOrder, headed_for
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import AirflowAway, ConnectionMistake
@@ -338,11 +338,16 @@ def test_a_window_that_is_over_is_told_also_after_a_restart(world: World) -> Non
 
 
 def stopped(
-    world: World, order_for: dict[str, int], kept: list[dict[str, Any]], until: datetime | None = None, **wish: Any
+    world: World,
+    order_for: dict[str, int],
+    kept: list[dict[str, Any]],
+    until: datetime | None = None,
+    wanted_at: datetime = NOON,
+    **wish: Any,
 ) -> Any:
     """The event of a shift that looks at what is wished for, and whether it has given the block back."""
     trigger = ShiftTrigger(
-        order(desired=order_for, stops_at=until).write(),
+        order(desired=order_for, stops_at=until, wanted_at=wanted_at, transfer=10 * MINUTE).write(),
         wish={"schedule": SCHEDULE.describe(), "overrides": KEY, **wish},
     )
     world.variables[KEY], world.reads = json.dumps(kept), 0
@@ -419,6 +424,54 @@ def test_a_shift_goes_on_while_it_is_wished_for(world: World) -> None:
     )
     event, _ = stopped(world, {"training": 3, "inference": 4}, [], schedule=ranged.describe())
     assert event["result"]["allocation"] == {"training": 3, "inference": 4}
+
+
+NIGHT = {"training": 8, "inference": 0}
+SEVEN = {"training": {"min": 7, "max": 8}, "inference": {"min": 0, "max": 1}}
+ALL = {"training": {"min": 0, "max": 8}, "inference": {"min": 0, "max": 8}}
+
+
+@pytest.mark.parametrize(
+    ("at", "kept", "otherwise", "is_superseded"),
+    [
+        ("18:31", {"when": "2026-11-23T18:30/2026-11-24T08:00", "allocation": NIGHT}, None, True),
+        ("18:31", {"when": "2026-11-23T18:30/2026-11-24T08:00", "allocation": SEVEN}, ALL, True),
+        # Between two windows with a range that has it, nobody has asked for it sooner.
+        ("18:31", None, ALL, False),
+        # Its own run has been there before.
+        ("18:31", {"when": "2026-11-23T17:30/2026-11-24T08:00", "allocation": NIGHT}, None, False),
+        # By the handover it is at work anyway.
+        ("19:50", {"when": "2026-11-23T18:30/2026-11-24T08:00", "allocation": NIGHT}, None, False),
+    ],
+)
+def test_a_shift_stops_once_what_it_waits_for_is_wished_for_sooner(
+    world: World, at: str, kept: Any, otherwise: Any, is_superseded: bool
+) -> None:
+    said = {**SCHEDULE.describe(), "lead": "2h"} | ({"otherwise": otherwise} if otherwise else {})
+    begun, handover = NOON + 360 * MINUTE, NOON + 480 * MINUTE
+    world.now = datetime.fromisoformat(f"2026-11-23T{at}+00:00")
+    wish = {"schedule": said, "edited": ["shifts", begun.timestamp()]}
+    event, has_left = stopped(world, NIGHT, [kept] if kept else [], wanted_at=handover, **wish)
+    expected = "override wishes for it sooner by now; what was moved stays where it is" if is_superseded else None
+    assert (event["result"].get("superseded"), has_left) == (expected, is_superseded)
+    if is_superseded:
+        # Then it is the turn of the run that was triggered: it waits for nothing more.
+        overridden = CapacitySchedule.read(said).as_kept(KEY, world.now)
+        assert headed_for(overridden, world.now) == world.now
+        assert stopped(world, NIGHT, [kept], wanted_at=world.now, **wish)[0]["report"] == {"state": "done"}
+
+
+@pytest.mark.parametrize(("edited", "is_superseded"), [("19:00", True), ("17:30", True), ("20:00", False)])
+def test_a_shift_stops_once_its_handover_is_edited_to_be_sooner(world: World, edited: str, is_superseded: bool) -> None:
+    said = {**SCHEDULE.describe(), "lead": "2h"}
+    begun, handover = NOON + 360 * MINUTE, NOON + 480 * MINUTE
+    world.now = begun + 29 * MINUTE
+    windows = [Window(f"daily {edited} - 08:00", NIGHT, name="night")]
+    world.looks(watcher(replace(CapacitySchedule.read(said), windows=windows)), 2)
+    wish = {"schedule": said, "edited": ["shifts", begun.timestamp()]}
+    event, has_left = stopped(world, NIGHT, [], wanted_at=handover, **wish)
+    expected = "night wishes for it sooner by now; what was moved stays where it is" if is_superseded else None
+    assert (event["result"].get("superseded"), has_left) == (expected, is_superseded)
 
 
 @pytest.mark.parametrize(("observed", "minutes", "said"), [(False, 1, "demand is"), (True, 1, ""), (False, 16, "")])
