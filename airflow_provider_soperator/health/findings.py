@@ -156,7 +156,9 @@ _machine_is_taken = partial(ConditionRule, heals=True, takes_machine=True)
 CONDITIONS: dict[str, ConditionRule] = {
     "Ready": ConditionRule(
         FindingKind.MACHINE,
-        "its kubelet has failed or does not answer; Soperator has the machine replaced after a while",
+        # Until then it may answer again, so the machine need not go.
+        "its kubelet has failed or does not answer; after 15 minutes Soperator has the machine replaced",
+        heals=True,
     ),
     "MemoryPressure": ConditionRule(FindingKind.MACHINE, "it is short of memory", heals=True),
     "DiskPressure": ConditionRule(FindingKind.MACHINE, "its disk is nearly full", heals=True),
