@@ -183,7 +183,8 @@ class DrainNodesOperator(_MoveNodesOperator):
 
         DrainNodesOperator(task_id="drain", nodes="worker-3", reason="new driver", wait_for_jobs=True)
 
-    A node that another owner has drained keeps its reason, and counts as done.
+    A node that another owner has drained keeps its reason, and counts as done; only a drain that a health check would
+    undo (``[user_problem]``) gets the reason of this one, and so stays.
 
     :param reason: reason of the drain in Slurm
     :param wait_for_jobs: wait until the jobs on the nodes have ended

@@ -57,6 +57,21 @@ def is_anothers(node: Node, owner: str) -> bool:
     return node.state.has(NodeFlag.DRAIN) and not node.is_going_off and not is_ours(node, owner)
 
 
+def ends_by_itself(node: Node) -> bool:
+    """True if others have drained the node, and undrain it once what they have drained it for is done."""
+    known = explain(node.reason)
+    is_theirs = node.state.has(NodeFlag.DRAIN) and not is_ours(node)
+    return is_theirs and known is not None and (known.takes_machine or known.undrained_by_it)
+
+
+def can_be_taken_over(node: Node) -> bool:
+    """True if a drain that ends by itself goes on under another reason, and nothing waits for its own."""
+    known = explain(node.reason)
+    # Slurm ends the drain of a reboot itself, and Soperator finds the nodes of its update by their reason.
+    reboots = node.state.has(NodeFlag.REBOOT_REQUESTED, NodeFlag.REBOOT_ISSUED)
+    return ends_by_itself(node) and known is not None and known.undrained_by_it and not reboots
+
+
 def loss_rank(node: Node, *, has_jobs: bool = False) -> int:
     """Rank of a node in the choice of nodes to power down: off, going off, idle, busy.
 
@@ -77,6 +92,8 @@ class KnownReason:
     takes_machine: bool = False
     #: The node comes back by itself once the cause is gone.
     heals: bool = False
+    #: By this reason alone the node is undrained: once it has another one, it stays drained.
+    undrained_by_it: bool = False
 
 
 _by_machine = partial(KnownReason, takes_machine=True, heals=True)
@@ -105,6 +122,7 @@ KNOWN_REASONS = (
         "a job has left something behind (processes on GPUs, a full disk, used memory); the check that has drained "
         "the node undrains it once that is gone",
         heals=True,
+        undrained_by_it=True,
     ),
     _by_machine(
         "[hardware_problem]",
@@ -114,7 +132,7 @@ KNOWN_REASONS = (
     KnownReason(
         "[software_problem]", "software_problem", "a check of the node's software has failed; it needs manual repair"
     ),
-    KnownReason("soperator rolling update", "pod", "Soperator renews the node's pod", heals=True),
+    KnownReason("soperator rolling update", "pod", "Soperator renews the node's pod", heals=True, undrained_by_it=True),
     KnownReason(
         RESUME_FAILED,
         "boot_failed",

@@ -20,7 +20,7 @@ from datetime import datetime
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.node_conditions import DrainReason, explain, is_ours
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, can_be_taken_over, explain, is_ours
 from airflow_provider_soperator.slurm.requests import (
     Drain,
     NodeOrder,
@@ -229,13 +229,16 @@ def refuse_power(names: Iterable[str], config: ClusterConfig, partitions: Iterab
 
 
 def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: bool = False) -> NodeMove:
-    """Drain nodes. A node that is drained already keeps its reason."""
+    """Drain nodes. A node that is drained already keeps its reason, unless that would end the drain."""
 
     def step(node: Node) -> NodeStep:
         if not node.state.has(NodeFlag.DRAIN):
             return NodeStep((Drain((node.name,), str(reason)),), waits="is being drained")
         if node.state.has(NodeFlag.POWER_DOWN):
             return NodeStep(waits="powers down, which ends its drain, and is drained after that")
+        if can_be_taken_over(node) and node.reason != str(reason):
+            how = f"is drained for {node.reason!r}, which ends by itself, and is being drained anew"
+            return NodeStep((Drain((node.name,), str(reason)),), waits=how)
         return NodeStep(waits="has jobs") if wait_for_jobs and node.is_busy else THERE
 
     return move_each(nodes, step)

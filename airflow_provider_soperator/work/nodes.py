@@ -24,6 +24,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
     check_reason,
     chosen,
+    ends_by_itself,
     in_lines,
     is_anothers,
     is_ours,
@@ -125,6 +126,12 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         self.place = "; ".join([*there, *in_lines({**move.waiting, **move.lost})])
         if not move.is_over:
             return None
+        if self.action == "drain":
+            # At the end, as Soperator may have taken over a drain of ours meanwhile.
+            theirs = [node for node in chosen if ends_by_itself(node)]
+            how = {node.name: f"is drained by others ({node.reason}) and comes back by itself" for node in theirs}
+            for line in in_lines(how):
+                self._log.warning("%s", line)
         return {
             "nodes": hostlist.expand(hostlist.fold(move.there)),
             "already": hostlist.expand(hostlist.fold(self._already)),

@@ -144,7 +144,15 @@ def test_many_nodes_are_ordered_together_and_no_job_can_start_between_two_orders
         ("MIXED+CLOUD+DRAIN", str(OURS), False, (), True),
         ("MIXED+CLOUD+DRAIN", str(OURS), True, (), False),
         ("IDLE+CLOUD+DRAIN", "[hardware_problem] XID", True, (), True),
+        ("IDLE+CLOUD+DRAIN", "looked at", True, (), True),
         ("MIXED+CLOUD+DRAIN+POWER_DOWN", "POWER_DOWN_ASAP", False, (), False),
+        # Soperator undrains nodes by these reasons, and no node that has another one.
+        ("IDLE+CLOUD+DRAIN", "[user_problem] disk", False, (Drain(ONE, str(OURS)),), False),
+        ("MIXED+CLOUD+DRAIN", "[user_problem] disk", False, (Drain(ONE, str(OURS)),), False),
+        ("IDLE+CLOUD+DRAIN", "soperator rolling update", True, (Drain(ONE, str(OURS)),), False),
+        # The drain of a reboot goes with it, whatever its reason.
+        ("IDLE+CLOUD+DRAIN+REBOOT_REQUESTED", "soperator rolling update", True, (), True),
+        ("IDLE+CLOUD+DRAIN", "airflow:day: before the soperator rolling update", True, (), True),
     ],
 )
 def test_drained(state: str, reason: str, busy_counts: bool, orders: tuple[object, ...], is_over: bool) -> None:

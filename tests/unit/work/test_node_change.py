@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -119,6 +120,21 @@ def test_the_suspend_time_of_a_partition_is_enough_for_power_orders() -> None:
     slurm.has_suspend_time = False
     with pytest.raises(SlurmError, match="SuspendTime=INFINITE"):
         down(slurm, 1)
+
+
+@pytest.mark.parametrize("reason", ["Kill task failed", "[hardware_problem] XID", "soperator rolling update"])
+def test_a_drain_that_ends_by_itself_is_warned_of(reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    slurm: Any = Slurm(
+        worker_0="IDLE+CLOUD+DRAIN: airflow:nights: lent",
+        worker_1="IDLE+CLOUD+DRAIN: looked at",
+        worker_3=f"IDLE+CLOUD+DRAIN+REBOOT_REQUESTED: {reason}",
+    )
+    now = datetime.now(timezone.utc)
+    names = tuple(node.name for node in slurm.nodes)
+    change = NodeChange(action="drain", nodes=names, owner="nights", slurm_conn_id="c", since=now, deadline=now)
+    assert asyncio.run(change.begin(logging.getLogger()).step(slurm))
+    warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert warned == [f"worker-3 is drained by others ({reason}) and comes back by itself"]
 
 
 def test_nodes_that_go_off_by_no_one_s_order_count() -> None:
