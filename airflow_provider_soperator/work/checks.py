@@ -18,9 +18,9 @@ from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.node_conditions import is_faulty
-from airflow_provider_soperator.slurm.node_orders import drained
-from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
+from airflow_provider_soperator.slurm.node_conditions import in_lines, is_faulty
+from airflow_provider_soperator.slurm.node_orders import because, drained
+from airflow_provider_soperator.slurm.requests import Drain, ListJobs, ListNodes
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.soperator.active_checks import (
     FOLLOWS,
@@ -240,7 +240,7 @@ class CheckRun(Work[CheckClients]):
         return outcome
 
     async def _drain(self, slurm: AsyncSlurmClient, outcome: CheckResult) -> list[str]:
-        """Drain the nodes that have failed; one that is drained already keeps its reason."""
+        """Drain the nodes that have failed, as far as they are not drained already."""
         nodes = await slurm.ask(ListNodes())
         bad = {*outcome.failing_since({node.name: node.booted_at for node in nodes})}
         if past := {*outcome.failing} - bad:
@@ -248,11 +248,14 @@ class CheckRun(Work[CheckClients]):
             self._log.info("Not drained, as they have booted since they failed: %s", hostlist.fold(past))
         failing = [node for node in nodes if node.name in bad]
         self._refuse_too_many(nodes, failing)
-        await give_orders(drained(failing, self.drain_reason).orders, slurm)
-        names = [node.name for node in failing]
-        if names:
-            self._log.info("Drained: %s (%s)", ", ".join(names), self.drain_reason)
-        return names
+        orders = drained(failing, self.drain_reason).orders
+        await give_orders(orders, slurm)
+        new = [name for order in orders if isinstance(order, Drain) for name in order.names]
+        if new:
+            self._log.info("Drained: %s (%s)", ", ".join(new), self.drain_reason)
+        for line in in_lines({node.name: because(node, "stays drained") for node in failing if node.name not in new}):
+            self._log.info("%s", line)
+        return [node.name for node in failing]
 
     def _refuse_too_many(self, nodes: Sequence[Node], failing: Sequence[Node]) -> None:
         """Raise if more nodes would be out of service for a fault than may be: that has mostly another cause."""

@@ -180,6 +180,15 @@ def test_a_node_that_has_booted_since_it_failed_is_not_drained_on_its_next_machi
     assert found == ["worker-3", "worker-4"][state == "FAILED" :]
 
 
+def test_a_node_that_keeps_its_reason_is_not_told_as_drained_for_another(caplog: pytest.LogCaptureFixture) -> None:
+    nodes = [*TWENTY[:18], node(18, "IDLE+DRAIN", "[node_problem] xid"), node(19, "IDLE+DRAIN", "[user_problem] disk")]
+    with caplog.at_level(logging.INFO):
+        assert drains(nodes, ["worker-3", "worker-18", "worker-19"], "100%") == ["worker-3", "worker-19"]
+    drained, kept = caplog.messages
+    assert drained == "Drained: worker-3, worker-19 (airflow:night: gpu-checks failed)"
+    assert kept.startswith("worker-18 stays drained: [node_problem] xid (a health check has failed")
+
+
 def test_a_check_that_fails_everywhere_drains_nobody() -> None:
     said = (
         r"gpu-checks has failed on worker-\[0-19\]: that is more than max_drained=10% of the 20 nodes that are on, "
