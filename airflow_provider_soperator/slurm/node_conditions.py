@@ -96,6 +96,8 @@ class KnownReason:
     undrained_by_it: bool = False
 
 
+#: The reason of a reboot for a new Pod (``slurmAwareRollingUpdate``), also in the place of a drain's that was there.
+ROLLING_UPDATE = "soperator rolling update"
 _by_machine = partial(KnownReason, takes_machine=True, heals=True)
 #: The first one whose text is in the reason counts.
 KNOWN_REASONS = (
@@ -132,7 +134,7 @@ KNOWN_REASONS = (
     KnownReason(
         "[software_problem]", "software_problem", "a check of the node's software has failed; it needs manual repair"
     ),
-    KnownReason("soperator rolling update", "pod", "Soperator renews the node's pod", heals=True, undrained_by_it=True),
+    KnownReason(ROLLING_UPDATE, "pod", "Soperator renews the node's pod", heals=True, undrained_by_it=True),
     KnownReason(
         RESUME_FAILED,
         "boot_failed",

@@ -20,7 +20,13 @@ from datetime import datetime
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.node_conditions import DrainReason, can_be_taken_over, explain, is_ours
+from airflow_provider_soperator.slurm.node_conditions import (
+    ROLLING_UPDATE,
+    DrainReason,
+    can_be_taken_over,
+    explain,
+    is_ours,
+)
 from airflow_provider_soperator.slurm.requests import (
     Drain,
     NodeOrder,
@@ -251,6 +257,9 @@ def undrained(nodes: Iterable[Node], *, owner: str = "", any_owner: bool = False
         if not node.state.has(NodeFlag.DRAIN):
             return THERE
         if not any_owner and not is_ours(node, owner):
+            if node.reason.startswith(ROLLING_UPDATE):
+                # It may have taken over a drain of ours, and ends it.
+                return held(node, "is drained")
             return NodeStep(lost=because(node, "is drained"))
         return NodeStep((Undrain((node.name,)),), waits="is being undrained")
 

@@ -168,6 +168,14 @@ def test_undrained_by_force_only_if_it_is_somebody_elses() -> None:
     assert undrained([node("IDLE+CLOUD")]).is_over
 
 
+@pytest.mark.parametrize("state", ["IDLE+CLOUD+DRAIN+REBOOT_REQUESTED", "IDLE+CLOUD+DRAIN"])
+def test_a_drain_that_an_update_of_soperator_has_taken_over_is_waited_for(state: str) -> None:
+    move = undrained([node(state, "soperator rolling update")])
+    assert (move.orders, set(move.waiting), move.lost) == ((), {"n-1"}, {})
+    # While it is off no update ends it.
+    assert undrained([node("IDLE+CLOUD+POWERED_DOWN+DRAIN", "soperator rolling update")]).lost
+
+
 FLAGS = st.sets(st.sampled_from([flag for flag in NodeFlag if flag is not NodeFlag.CLOUD]), max_size=5)
 NODES = st.builds(
     lambda base, flags, reason: node("+".join([base, "CLOUD", *(flag.value for flag in flags)]), reason, NOON),
