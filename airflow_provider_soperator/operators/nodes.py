@@ -210,6 +210,8 @@ class UndrainNodesOperator(_MoveNodesOperator):
 
         UndrainNodesOperator(task_id="undrain", nodes="worker-3")
 
+    If others have drained some of the nodes, the task undrains the rest, and then fails and names them.
+
     :param any_owner: undo also drains of health checks and of people, and not only those of ``drain_owner``
     """
 

@@ -96,7 +96,8 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     async def step(self, client: AsyncSlurmClient) -> dict[str, Any] | None:
         """Look, give the orders that can be given now, and log what is new; the result, once all nodes are there.
 
-        Raises ``WorkFailed`` once nothing is left to wait for; at the first look before any order.
+        Raises ``WorkFailed`` once nothing is left to wait for; at the first look before any order, except to undrain:
+        one node that others have drained keeps no other off.
         """
         # A look as old as the interval would give an order twice.
         nodes = await client.ask_shared(ListNodes(), self.max_age)
@@ -113,7 +114,7 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         move = self.decide(chosen)
         if self.block:
             move = await self._within_block(client, chosen, move, known)
-        if move.lost and (first or move.is_settled):
+        if move.lost and (move.is_settled or (first and self.action != "undrain")):
             raise WorkFailed("; ".join(in_lines(move.lost)) + self._remedy(move, known))
         if first:
             self._already = move.there

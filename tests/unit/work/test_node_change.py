@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -21,11 +21,12 @@ from airflow_provider_soperator.slurm.requests import (
     PowerDown,
     Request,
     ShowConfig,
+    Undrain,
     WhoAmI,
 )
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.work.nodes import NodeChange
-from airflow_provider_soperator.work.protocols import WorkRefused
+from airflow_provider_soperator.work.protocols import WorkFailed, WorkRefused
 from tests.unit.capacity.nodes import MINUTE, START, Nodes
 from tests.unit.capacity.world import Log, Reservations
 
@@ -70,9 +71,12 @@ class Slurm:
     async def ask(self, request: Request[Any]) -> Any:
         if isinstance(request, WhoAmI):
             return "root"
-        if not isinstance(request, PowerDown):
+        if not isinstance(request, (PowerDown, Undrain)):
             return self.reservations.answer(request)
         self.told += request.names
+        if isinstance(request, Undrain):
+            idle = NodeState.parse("IDLE")
+            self.nodes = tuple(replace(one, state=idle) if one.name in request.names else one for one in self.nodes)
 
 
 class ByPartition(Slurm):
@@ -96,6 +100,13 @@ def down(slurm: Slurm, count: int) -> list[str]:
     )
     asyncio.run(change.begin(Log()).step(slurm))  # type: ignore[arg-type]
     return slurm.told
+
+
+def change_of(slurm: Slurm, action: Literal["drain", "undrain"]) -> NodeChange:
+    """The change of all its nodes, by the owner ``nights``."""
+    now, names = datetime.now(timezone.utc), tuple(node.name for node in slurm.nodes)
+    change = NodeChange(action=action, nodes=names, owner="nights", slurm_conn_id="c", since=now, deadline=now)
+    return change.begin(logging.getLogger())
 
 
 @pytest.mark.parametrize(
@@ -122,6 +133,25 @@ def test_the_suspend_time_of_a_partition_is_enough_for_power_orders() -> None:
         down(slurm, 1)
 
 
+def test_one_node_that_others_have_drained_keeps_no_other_from_being_undrained() -> None:
+    slurm: Any = Slurm(
+        worker_0="IDLE+CLOUD+DRAIN: airflow:nights: lent",
+        worker_1="IDLE+CLOUD+DRAIN: airflow:nights: lent",
+        worker_3="IDLE+CLOUD+DRAIN: airflow:days: lent",
+    )
+    change = change_of(slurm, "undrain")
+    assert asyncio.run(change.step(slurm)) is None
+    assert slurm.told == ["worker-0", "worker-1"]
+    with pytest.raises(
+        WorkFailed, match=r"^worker-3 is drained: airflow:days: lent\. To undo .* name their owner: days"
+    ):
+        asyncio.run(change.step(slurm))
+    # With none that it may undrain, it fails at once.
+    with pytest.raises(WorkFailed, match=r"^worker-3 is drained: airflow:days: lent"):
+        asyncio.run(change_of(slurm, "undrain").step(slurm))
+    assert slurm.told == ["worker-0", "worker-1"]
+
+
 @pytest.mark.parametrize("reason", ["Kill task failed", "[hardware_problem] XID", "soperator rolling update"])
 def test_a_drain_that_ends_by_itself_is_warned_of(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     slurm: Any = Slurm(
@@ -129,10 +159,7 @@ def test_a_drain_that_ends_by_itself_is_warned_of(reason: str, caplog: pytest.Lo
         worker_1="IDLE+CLOUD+DRAIN: looked at",
         worker_3=f"IDLE+CLOUD+DRAIN+REBOOT_REQUESTED: {reason}",
     )
-    now = datetime.now(timezone.utc)
-    names = tuple(node.name for node in slurm.nodes)
-    change = NodeChange(action="drain", nodes=names, owner="nights", slurm_conn_id="c", since=now, deadline=now)
-    assert asyncio.run(change.begin(logging.getLogger()).step(slurm))
+    assert asyncio.run(change_of(slurm, "drain").step(slurm))
     warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert warned == [f"worker-3 is drained by others ({reason}) and comes back by itself"]
 
