@@ -3,8 +3,8 @@
 Choose the nodes, the start and the expected duration in the form. As soon as the run starts, Slurm starts no job on
 these nodes that would run into the window. When the window opens, the DAG waits for the last jobs, has the jail backed
 up unless that was done lately, and makes the change. Then root alone tests the nodes, in the reservation that holds
-them. The reservation has no end: a failure leaves the cluster closed, and the last task reports what is held, and how
-to continue or give up.
+them. Nodes that others have drained when the window opens are reserved, too, but otherwise left alone. The reservation
+has no end: a failure leaves the cluster closed, and the last task reports what is held, and how to continue or give up.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow.providers.standard.sensors.date_time import DateTimeSensor
 from airflow.sdk import Param, dag, task, task_group
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.cluster import BackupJailOperator, RunActiveCheckOperator
@@ -28,13 +29,16 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.operators.stats import SlurmStatsOperator
 from airflow_provider_soperator.sensors.cluster import ClusterReadySensor
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.node_conditions import is_ours
+from airflow_provider_soperator.slurm.node_conditions import chosen, in_lines, is_anothers, is_ours
+from airflow_provider_soperator.slurm.node_orders import because
 from airflow_provider_soperator.slurm.requests import ListNodes, ListReservations
 
 CONNECTION = "soperator_default"
 #: One for each run, so that a cleared run continues with its own.
 RESERVATION = "upgrade-{{ ti.xcom_pull('window')['id'] }}"
 NODES = "{{ params.nodes }}"
+#: Those of them that the DAG drains, tests and undrains.
+CHOSEN = "{{ ti.xcom_pull('choose')['nodes'] }}"
 #: What only looks is tried again: Slurm that does not answer for a moment would end the window before it begins.
 LOOKS = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 #: An older backup of the jail is not good enough for the change. Jobs write until the nodes are drained.
@@ -108,14 +112,36 @@ def upgrade_window() -> None:
         mode="reschedule",
         timeout=timedelta(days=365).total_seconds(),
     )
+
+    @task(**LOOKS)
+    def choose(params: dict[str, Any], dag: Any) -> dict[str, Any]:
+        """The nodes without those that others have drained, which only these may undrain at the end."""
+        with SlurmHook(CONNECTION).client() as slurm:
+            meant = chosen(slurm.ask(ListNodes()), hostlist.expand(params["nodes"]), "")
+        left = {node.name: because(node, "is drained") for node in meant if is_anothers(node, dag.dag_id)}
+        for line in in_lines(left):
+            print(f"Left out, but for the reservation: {line}")
+        if len(left) == len(meant):
+            raise AirflowFailException("others have drained all of the nodes, and nothing is changed")
+        return {"nodes": hostlist.fold(node.name for node in meant if node.name not in left), "left": left}
+
     drain = DrainNodesOperator(
         task_id="drain",
-        nodes=NODES,
+        nodes=CHOSEN,
         reason="upgrade",
         wait_for_jobs=True,
         timeout=timedelta(hours=24),
         poll_interval=5,
     )
+
+    @task.sensor(mode="reschedule", poke_interval=30, timeout=timedelta(hours=24).total_seconds(), **LOOKS)
+    def empty(params: dict[str, Any]) -> bool:
+        """Wait for the last jobs on the nodes that are left out, too: all share the jail."""
+        with SlurmHook(CONNECTION).client() as slurm:
+            meant = chosen(slurm.ask(ListNodes()), hostlist.expand(params["nodes"]), "")
+        busy = [node.name for node in meant if node.is_busy]
+        print(f"Jobs are on {hostlist.fold(busy)}" if busy else "No job is on any of the nodes")
+        return not busy
 
     # Only a backup undoes what a change does to the root that all nodes share.
     backup = BackupJailOperator(
@@ -150,12 +176,12 @@ def upgrade_window() -> None:
         check = RunActiveCheckOperator(
             task_id="check", check="{{ params.check }}", slurm_conn_id=None, timeout=timedelta(hours=1), poll_interval=5
         )
-        undrain = UndrainNodesOperator(task_id="undrain", nodes=NODES, poll_interval=5)
+        undrain = UndrainNodesOperator(task_id="undrain", nodes=CHOSEN, poll_interval=5)
         smoke = SbatchOperator(
             task_id="smoke",
             script="#!/bin/bash\nsrun --ntasks-per-node=1 hostname\n",
             reservation=RESERVATION,
-            nodelist=NODES,
+            nodelist=CHOSEN,
             time_limit=timedelta(minutes=30),
         )
         # Its figures are in the task log.
@@ -164,7 +190,7 @@ def upgrade_window() -> None:
             script="nightly_health/jail.sbatch",
             env={"FAIL": "5"},
             reservation=RESERVATION,
-            nodelist=NODES,
+            nodelist=CHOSEN,
             time_limit=timedelta(minutes=5),
         )
         # The check is one of the release that has come.
@@ -180,6 +206,8 @@ def upgrade_window() -> None:
         with SlurmHook(CONNECTION).client() as slurm:
             is_reserved = any(one.name == name for one in slurm.ask(ListReservations()))
             drained = [node.name for node in slurm.ask(ListNodes()) if is_ours(node, dag.dag_id)]
+        for line in in_lines((ti.xcom_pull("choose") or {"left": {}})["left"]):
+            print(f"Left out since the window began: {line}")
         if not is_reserved:
             print(f"{params['nodes']} are open to all again")
             return
@@ -192,7 +220,8 @@ def upgrade_window() -> None:
             print(f"  scontrol update nodename={hostlist.fold(drained)} state=undrain")
 
     changed, verified, told = change(), verify(), tell()
-    window() >> reserve >> before >> begins >> drain >> backup >> changed >> verified >> after >> reopen >> told
+    window() >> reserve >> before >> begins >> choose() >> drain >> empty() >> backup
+    backup >> changed >> verified >> after >> reopen >> told
     told.as_teardown(setups=reserve.as_setup())
 
 

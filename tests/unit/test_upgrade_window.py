@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,11 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, TriggerRule
+from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.states import NodeState
 from sandbox.cloud.active_checks import shipped
 
 FILE = Path(__file__).parents[2] / "dags/upgrade_window.py"
@@ -51,6 +56,50 @@ def test_what_needs_nodes_to_itself_is_tried_within_the_reservation(dag: DAG) ->
     reservation = dag.get_task("reserve").name
     assert dag.get_task("verify.smoke").job["reservation"] == reservation
     assert dag.get_task("verify.jail").job["reservation"] == reservation
+
+
+def slurm_has(monkeypatch: pytest.MonkeyPatch, *states: str) -> None:
+    """Slurm has the nodes ``worker-0`` and so on, in states with or without a reason."""
+    parted = [state.partition(": ") for state in states]
+    nodes = [
+        Node(name=f"worker-{number}", state=NodeState.parse(state), reason=reason)
+        for number, (state, _, reason) in enumerate(parted)
+    ]
+    monkeypatch.setattr(SlurmHook, "client", lambda self: nullcontext(SimpleNamespace(ask=lambda request: nodes)))
+
+
+def test_nodes_that_others_have_drained_do_not_keep_the_cluster_closed(
+    dag: DAG, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choose: Any = dag.get_task("choose")
+    drains = "airflow:upgrade_window: upgrade", "[user_problem] disk", "airflow:days: lent"
+    slurm_has(monkeypatch, "IDLE", *(f"MIXED+DRAIN: {reason}" for reason in drains))
+    found = choose.python_callable({"nodes": "worker-[0-3]"}, dag)
+    assert (found["nodes"], set(found["left"])) == ("worker-[0-1]", {"worker-2", "worker-3"})
+    said = capsys.readouterr().out
+    assert "Left out, but for the reservation: worker-2 is drained: [user_problem] disk (a job has left" in said
+    with pytest.raises(AirflowFailException, match="others have drained all of the nodes, and nothing is changed"):
+        choose.python_callable({"nodes": "worker-[2-3]"}, dag)
+    # It is read when the window begins, and all are reserved: one that heals meanwhile takes no jobs.
+    assert choose.upstream_task_ids == {"begins"}
+    tasks: dict[str, Any] = {task.task_id: task for task in dag.tasks}
+    assert tasks["reserve"].nodes == "{{ params.nodes }}"
+    nodes = [tasks[name].nodes for name in ("drain", "verify.undrain")]
+    nodes += [tasks[name].job["nodelist"] for name in ("verify.smoke", "verify.jail")]
+    assert set(nodes) == {"{{ ti.xcom_pull('choose')['nodes'] }}"}
+
+
+def test_jobs_on_nodes_that_are_left_out_are_waited_for_before_the_change(
+    dag: DAG, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty: Any = dag.get_task("empty")
+    params = {"nodes": "worker-[0-1]"}
+    slurm_has(monkeypatch, "IDLE+DRAIN: airflow:upgrade_window: upgrade", "MIXED+DRAIN: disk swap", "MIXED")
+    assert not empty.python_callable(params)
+    slurm_has(monkeypatch, "IDLE+DRAIN: airflow:upgrade_window: upgrade", "IDLE+DRAIN: disk swap", "MIXED")
+    assert empty.python_callable(params)
+    assert empty.upstream_task_ids == {"drain"}
+    assert empty.downstream_task_ids == {"backup"}
 
 
 @pytest.mark.parametrize("soperator", ["4.1", "5.0"])
