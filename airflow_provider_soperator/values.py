@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -45,6 +46,8 @@ _TASK_INSTANCE = frozenset({"ti", "task_instance"})
 _ATTRIBUTES = frozenset({"dag_id", "map_index", "run_id", "task_id", "try_number"})
 #: What writes and reads plain values, by their class.
 _ADAPTERS: dict[type, Any] = {}
+#: NUL, which PostgreSQL's JSON cannot hold, and halves of characters, which UTF-8 cannot either.
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 class Plain:
@@ -58,6 +61,26 @@ class Plain:
     def read(cls, said: Mapping[str, Any]) -> Self:
         found: Self = _adapter(cls).validate_python(said)
         return found
+
+
+def storable(value: Any) -> Any:
+    """A JSON value as Airflow can pass it on and store it. An event with anything else in it ends the triggerer.
+
+    Texts are as in ``_NO_TEXT``; Airflow's processes pass on integers of 64 bits, and PostgreSQL has no infinity.
+
+    >>> storable({"loss": [0.5, float("inf")], "hash": 2**64, "line": chr(0) + "done"}) == {
+    ...     "loss": [0.5, None], "hash": None, "line": chr(0xFFFD) + "done"
+    ... }
+    True
+    """
+    if isinstance(value, str):
+        return _NO_TEXT.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {storable(name): storable(one) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(storable, value))
+    is_beyond = isinstance(value, int) and not -(1 << 63) <= value < 1 << 64
+    return None if is_beyond or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
 def _adapter(kind: type) -> Any:

@@ -32,7 +32,7 @@ from airflow_provider_soperator.slurm.notations import ExitCode, parse_bytes
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.sbatch_arguments import asked_for, indices_asked_for
 from airflow_provider_soperator.slurm.states import UNKNOWN_JOB, JobState
-from airflow_provider_soperator.values import is_template
+from airflow_provider_soperator.values import is_template, storable
 
 
 def report_of(status: JobStatus) -> Json:
@@ -280,11 +280,8 @@ def read_result(said: str, status: JobStatus) -> Steps[Any]:
         if sum(map(len, texts)) > MOST:
             _too_much(sum(map(len, texts)), paths)
     is_json = said == "json" or (said.startswith(_FILE) and said.endswith(".json"))
-    if is_json:
-        where = "in" if said.startswith(_FILE) else "as the last line of"
-        values = [_json(text, f"{where} {path}") for path, text in zip(paths, texts, strict=True)]
-    else:
-        values = [text.decode(errors="replace") for text in texts]
+    where = "in" if said.startswith(_FILE) else "as the last line of"
+    values = [_value(text, f"{where} {path}", is_json) for path, text in zip(paths, texts, strict=True)]
     return values if is_array else values[0]
 
 
@@ -315,7 +312,8 @@ def _read(pieces: Sequence[Piece]) -> Steps[list[FilePiece]]:
 
 def _last_line(path: str, end: FilePiece) -> bytes:
     """The last line with something on it. Of one that was overwritten, as by a progress bar, the last version."""
-    _, newline, line = end.data.rstrip().replace(b"\r", b"\n").rpartition(b"\n")
+    # A file that was cut, as by a requeue, while a process still wrote to it has NULs where it was.
+    _, newline, line = end.data.replace(b"\0", b"").rstrip().replace(b"\r", b"\n").rpartition(b"\n")
     if (end.size or 0) > LONGEST_LINE and not newline:
         raise ResultError(
             f"result: the last line of {path} has more than {LONGEST_LINE >> 10} KiB: write it to a file "
@@ -324,15 +322,22 @@ def _last_line(path: str, end: FilePiece) -> bytes:
     return line
 
 
-def _json(text: bytes, where: str) -> Any:
+def _value(text: bytes, where: str, is_json: bool) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant) if is_json else text.decode(errors="replace")
+        is_storable = storable(value) == value
     except (RecursionError, ValueError) as error:
         shown = text[:200].decode(errors="replace")
         raise ResultError(
             f"result: expected JSON {where}, got {shown!r} ({error}): print it on one line, after all else, or write "
             f"it to a file (file:PATH.json)"
         ) from None
+    if not is_storable:
+        raise ResultError(
+            f"result: Airflow's database cannot hold what is {where}, which has a NUL character or half of another "
+            f"one: write text in UTF-8, or leave such data in the jail, with its path as the result"
+        )
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:

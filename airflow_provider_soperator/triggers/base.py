@@ -26,6 +26,7 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.graph import states_of
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.submission_keys import region_of
+from airflow_provider_soperator.values import storable
 
 T = TypeVar("T")
 
@@ -106,6 +107,7 @@ class TaskTrigger(SlurmTrigger):
 
     async def end(self, event: dict[str, Any]) -> TriggerEvent:
         """What Airflow is told: how the task has ended, if nothing is left to do for a worker, or the event for one."""
+        event = storable(event)
         if self.task_instance is not None:
             if self.has_succeeded(event):
                 if self.end_from_trigger and await self._is_returned(event):
@@ -258,7 +260,7 @@ class EventTrigger(SlurmTrigger, BaseEventTrigger):
             # By now Airflow has stored the events of the last look. Sooner they could be lost, later repeated.
             await store.write(memory)
             for payload in events:
-                yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+                yield TriggerEvent(storable(payload))  # type: ignore[no-untyped-call]
             memory = self.memory()
             if not events:
                 await store.write(memory)

@@ -50,6 +50,7 @@ def printed(folder: Path, text: str | bytes, name: str = "7.out") -> JobStatus:
         ("a\u2028b\n", "a\u2028b"),
         ("", ""),
         (b"caf\xe9\n", "caf\ufffd"),
+        pytest.param(b"\0\0\0loss 0.2\n\0\0", "loss 0.2", id="of a file that was cut"),
         pytest.param("x" * LONGEST_LINE * 2 + "\nend\n", "end", id="after a long one"),
     ],
 )
@@ -102,6 +103,21 @@ def test_of_a_heterogeneous_job_that_of_the_component_with_the_batch_script(tmp_
 def test_what_is_no_json_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ResultError, match=said):
         result("json", printed(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("json", '{"loss": "a\\u0000b"}'),
+        ("json", '[{"\\u0000": 1}]'),
+        ("json", '"\\ud800"'),
+        ("file:7.out", "loss\0"),
+        ("file:7.out", "loss 0.1\n".encode("utf-16")),
+    ],
+)
+def test_what_airflows_database_cannot_hold_is_refused(tmp_path: Path, said: str, text: str | bytes) -> None:
+    with pytest.raises(ResultError, match=r"cannot hold what is (in|as the last line of) .*7.out, .*: write text in"):
+        result(said, printed(tmp_path, text))
 
 
 def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
