@@ -8,9 +8,10 @@ the job's output, or a small file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NoReturn
 
 from airflow_provider_soperator.slurm import hostlist
@@ -324,7 +325,7 @@ def _last_line(path: str, end: FilePiece) -> bytes:
 
 def _value(text: bytes, where: str, is_json: bool) -> Any:
     try:
-        value = json.loads(text, parse_constant=_no_constant) if is_json else text.decode(errors="replace")
+        value = json.loads(text, **_NUMBERS) if is_json else text.decode(errors="replace")
         is_storable = storable(value) == value
     except (RecursionError, ValueError) as error:
         shown = text[:200].decode(errors="replace")
@@ -342,6 +343,21 @@ def _value(text: bytes, where: str, is_json: bool) -> Any:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON: write null")
+
+
+def _number(read: Callable[[str], float], text: str) -> float:
+    number = read(text)
+    if storable(number) is None:
+        raise ValueError(f"{text[:40]} is too large for a number: write null, or a text")
+    return number
+
+
+#: Python takes more for numbers than Airflow can hold.
+_NUMBERS: Any = {
+    "parse_constant": _no_constant,
+    "parse_float": partial(_number, float),
+    "parse_int": partial(_number, int),
+}
 
 
 def _too_much(count: int, paths: Sequence[str]) -> NoReturn:

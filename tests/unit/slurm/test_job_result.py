@@ -63,6 +63,7 @@ def test_the_last_line_as_json(tmp_path: Path) -> None:
         "loss": 0.1,
         "steps": [1, 2],
     }
+    assert result("json", printed(tmp_path, f"[1e308, {(1 << 64) - 1}]")) == [1e308, (1 << 64) - 1]
 
 
 @pytest.mark.parametrize(("name", "value"), [("metrics.json", {"loss": 0.1}), ("metrics.txt", '{"loss":\n0.1}\n')])
@@ -97,6 +98,8 @@ def test_of_a_heterogeneous_job_that_of_the_component_with_the_batch_script(tmp_
         ("{\n}\n", "expected JSON as the last line of .*7.out, got '}' .*print it on one line"),
         ("", "got ''"),
         ('{"loss": NaN}\n', "NaN is not JSON: write null"),
+        ('{"loss": 1e999}\n', "1e999 is too large for a number: write null, or a text"),
+        (f"[{1 << 64}]\n", f"{1 << 64} is too large for a number"),
         pytest.param("[" * 50_000, "expected JSON", id="deep"),
     ],
 )
