@@ -98,6 +98,15 @@ async def _accounting(client: AsyncSlurmClient, wanted: Namespace) -> AsyncItera
         return
     said, _, remedy = (await run_steps_async(rights_of(user, config), client.ask)).partition(", for which ")
     yield Verdict("rights", said, remedy, "note" if remedy else "ok")
+    async for verdict in _gpus(client, config):
+        yield verdict
+
+
+async def _gpus(client: AsyncSlurmClient, config: ClusterConfig | None) -> AsyncIterator[Verdict]:
+    if config and not config.counts_gpus and any(node.gpus for node in await client.ask(ListNodes())):
+        said = "Slurm does not count the GPUs of jobs: figures, statistics and the page have none"
+        remedy = "add gres/gpu to AccountingStorageTRES in slurm.conf, and restart slurmctld"
+        yield Verdict("accounting", said, remedy, "note")
 
 
 _ADD_QOS = "`sacctmgr modify user {} set qos+={}`"

@@ -22,6 +22,7 @@ from airflow_provider_soperator.client.pace import Pace, Patience, RetryPolicy, 
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.shared import SharedAnswers
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import Accounting
@@ -237,6 +238,7 @@ class _Ended:
     status: JobStatus
     found: dict[JobId, AccountingJob] = field(default_factory=dict)
     is_done: bool = False
+    counts_gpus: bool = True
 
     @property
     def is_asked_for(self) -> bool:
@@ -259,14 +261,14 @@ class _Ended:
             replace(part, state=self.found[part.id].state) if part.id in self.found and _is_unattributed(part) else part
             for part in self.status.parts
         )
-        return replace(self.status, parts=parts, accounted=tuple(self.found.values()))
+        return replace(self.status, parts=parts, accounted=tuple(self.found.values()), counts_gpus=self.counts_gpus)
 
 
 class JobAccounts:
     """Asks in rounds, each for all jobs that wait then. Without accounting, or while it fails, none waits."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, ask: Ask, config: Callable[[], Awaitable[ClusterConfig]]) -> None:
+        self._ask, self._config = ask, config
         self._waiting: list[_Ended] = []
         self._rounds = SharedAnswers()
         self._pace = Pace()
@@ -283,6 +285,10 @@ class JobAccounts:
             async with timeout(RECORDS_WITHIN):
                 while not ended.is_done:
                     await self._rounds.get(None, self._round, max_age=0)
+                # It was asked for when the job began, and is asked for anew every few minutes at most.
+                runs = [run for record in ended.found.values() for run in (*record.earlier_runs, record)]
+                if runs and not any(run.gpus for run in runs):
+                    ended.counts_gpus = (await self._config()).counts_gpus
         except Exception:
             # No failure of accounting, nor of its reading, is a part of the job's end.
             pass

@@ -100,7 +100,7 @@ class AsyncSlurmClient:
         )
         self._answers = SharedAnswers()
         #: Records in accounting of jobs that have ended.
-        self.accounts = JobAccounts(self.ask)
+        self.accounts = JobAccounts(self.ask, self.config)
 
     def patient(self, log: Logger) -> AsyncSlurmClient:
         """This client for a caller that waits while the cluster is away, which its log is told of.

@@ -162,6 +162,12 @@ class ClusterConfig:
         return self.accounting_storage.endswith("slurmdbd")
 
     @property
+    def counts_gpus(self) -> bool:
+        """True if jobs have their GPUs among their resources, which Slurm's default leaves out; or if it is unknown."""
+        counted = self.settings.get("AccountingStorageTRES")
+        return counted is None or "gres/gpu" in re.findall(r"[^,:\s]+", counted.lower())
+
+    @property
     def rate_limit(self) -> RateLimit | None:
         """The limit on a user's requests to slurmctld; None for no limit."""
         if "rl_enable" not in self.slurmctld_parameters:

@@ -221,6 +221,8 @@ class JobStatus:
     trouble: str = ""
     #: The records of its parts in accounting, once it is over, as far as they are there.
     accounted: tuple[AccountingJob, ...] = ()
+    #: False if those say nothing of GPUs, as the cluster does not count them.
+    counts_gpus: bool = True
 
     @property
     def is_finished(self) -> bool:

@@ -44,9 +44,13 @@ def report_of(status: JobStatus) -> Json:
     used = {job.id: usage_of(job) for job in status.accounted}
     if len(status.parts) == 1 and status.parts[0].id == status.id:
         [part] = status.parts
-        return _report(part, part.output, used.values()) | {"lost": status.lost, "parts": []}
-    parts = [_report(part, part.output, [used[part.id]] if part.id in used else []) for part in status.parts]
-    return _report(_whole(status), _pattern(status), used.values()) | {"lost": status.lost, "parts": parts}
+        return _report(part, part.output, used.values(), status.counts_gpus) | {"lost": status.lost, "parts": []}
+    counts_gpus = status.counts_gpus
+    parts = [
+        _report(part, part.output, [used[part.id]] if part.id in used else [], counts_gpus) for part in status.parts
+    ]
+    whole = _report(_whole(status), _pattern(status), used.values(), counts_gpus)
+    return whole | {"lost": status.lost, "parts": parts}
 
 
 def status_of(said: Json) -> JobStatus:
@@ -90,7 +94,7 @@ def _pattern(status: JobStatus) -> str:
     return expand_filename(pattern, replace(part, id=status.id), OF_ELEMENTS)
 
 
-def _report(job: Job, output: str, used: Iterable[Usage]) -> Json:
+def _report(job: Job, output: str, used: Iterable[Usage], counts_gpus: bool) -> Json:
     is_over = job.state.is_finished
     elapsed = job.ends - job.started if is_over and job.started and job.ends else job.time_used
     return {
@@ -109,7 +113,7 @@ def _report(job: Job, output: str, used: Iterable[Usage]) -> Json:
         "elapsed": elapsed.total_seconds() if isinstance(elapsed, timedelta) else None,
         "workdir": job.workdir,
         "output": output,
-        **figures(used),
+        **figures(used, counts_gpus),
     }
 
 
@@ -171,7 +175,7 @@ def usage_of(job: AccountingJob) -> Usage:
     )
 
 
-def figures(used: Iterable[Usage]) -> dict[str, float | None]:
+def figures(used: Iterable[Usage], counts_gpus: bool = True) -> dict[str, float | None]:
     """The figures of a job from those of its parts: sums, and of memory the part that came closest to its limit."""
     used = list(used)
     measured = [one for one in used if one.cpu_seconds is not None]
@@ -179,7 +183,7 @@ def figures(used: Iterable[Usage]) -> dict[str, float | None]:
     computed = sum(one.cpu_seconds or 0.0 for one in measured)
     shares = [one.peak_memory / one.memory for one in used if one.peak_memory and one.memory]
     return {
-        "gpu_hours": round(sum(one.gpu_seconds for one in used) / _HOUR, 4) if used else None,
+        "gpu_hours": round(sum(one.gpu_seconds for one in used) / _HOUR, 4) if used and counts_gpus else None,
         "cpu_efficiency": round(computed / cores, 4) if cores else None,
         "memory_efficiency": round(max(shares), 4) if shares else None,
         "peak_memory": max((one.peak_memory for one in used if one.peak_memory), default=None),

@@ -1,11 +1,14 @@
-"""What the doctor says of partitions."""
+"""What the doctor says of partitions, and of GPUs that Slurm does not count."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from airflow_provider_soperator.cli.slurm_checks import _partition
-from airflow_provider_soperator.slurm.cluster_records import Node, Partition
+from airflow_provider_soperator.cli.slurm_checks import _gpus, _partition
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
 from airflow_provider_soperator.slurm.states import NodeState
 
 
@@ -43,3 +46,20 @@ def test_of_a_node_without_a_reason_its_state_is_told() -> None:
     nodes = [Node(name="worker-0", state=NodeState.parse("UNKNOWN+CLOUD"))]
     said = _partition(Partition(name="main", nodelist="worker-0", state="UP"), nodes)
     assert said.said == "none of the 1 nodes of main can take a job (UNKNOWN+CLOUD)"
+
+
+@pytest.mark.parametrize(
+    ("counted", "gres", "notes"),
+    [("cpu,mem,node", "gpu:h100:8", 1), ("cpu,mem,node", "", 0), ("cpu,mem,node,gres/gpu", "gpu:h100:8", 0)],
+)
+def test_gpus_that_slurm_does_not_count_are_noted(counted: str, gres: str, notes: int) -> None:
+    class Nodes:
+        async def ask(self, request: Any) -> Any:
+            return (Node(name="worker-0", state=NodeState.parse("IDLE"), gres=gres),)
+
+    async def told() -> list[str]:
+        config = ClusterConfig(version="25.11.3", settings={"AccountingStorageTRES": counted})
+        return [f"{one.state}: {one.remedy}" async for one in _gpus(Nodes(), config)]  # type: ignore[arg-type]
+
+    said = asyncio.run(told())
+    assert said == ["note: add gres/gpu to AccountingStorageTRES in slurm.conf, and restart slurmctld"] * notes

@@ -13,9 +13,11 @@ import pytest
 
 from airflow_provider_soperator.client.batcher import RECORDS_PAUSE, RECORDS_WITHIN
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, JobStatus
+from airflow_provider_soperator.slurm.job_reports import report_of
 from airflow_provider_soperator.slurm.requests import Accounting, Request
 from airflow_provider_soperator.slurm.states import JobState
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
@@ -168,3 +170,23 @@ def test_nothing_is_asked_about_jobs_that_never_ran_or_were_lost(monkeypatch: py
     lost = replace(over("8", state="RUNNING"), lost="slurmctld does not know it")
     completed(slurm, monkeypatch, over("7", state="DEADLINE", nodelist=""), lost)
     assert slurm.questions == []
+
+
+@pytest.mark.parametrize("tres", ["cpu=4", "cpu=4,gres/gpu=2"])
+@pytest.mark.parametrize("tracked", [None, "cpu,mem", "cpu,mem,gres/gpu"])
+def test_gpus_that_slurm_does_not_count_are_not_none(
+    tracked: str | None, tres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Accountant(record("7", tres=tres))
+    settings = {} if tracked is None else {"AccountingStorageTRES": tracked}
+    slurm.config = ClusterConfig(version="25.11.3", settings=settings)
+    [status] = completed(slurm, monkeypatch, over("7"))
+    hours = 2 / 60 if "gpu" in tres else None if tracked == "cpu,mem" else 0
+    assert report_of(status)["gpu_hours"] == (hours and round(hours, 4))
+
+
+def test_without_the_settings_there_are_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Accountant(record("7", tres="cpu=4"))
+    slurm.config = SlurmError("slurmctld does not answer", "scontrol")
+    [status] = completed(slurm, monkeypatch, over("7"))
+    assert report_of(status)["gpu_hours"] == 0

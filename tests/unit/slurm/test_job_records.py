@@ -38,6 +38,22 @@ def test_the_release_of_a_version(version: str, release: tuple[int, int]) -> Non
     assert ClusterConfig(version=version).release == release
 
 
+@pytest.mark.parametrize(
+    ("tracked", "counts"),
+    [
+        ("cpu,mem,energy,node,billing,fs/disk,vmem,pages", False),
+        ("CPU,Mem,Node,VMem,Gres/gpu", True),
+        ("cpu,gres/gpu:h100", True),
+        ("cpu,gres/gpumem", False),
+        # What slurmrestd did not show before v0.0.45.
+        (None, True),
+    ],
+)
+def test_whether_gpus_are_counted(tracked: str | None, counts: bool) -> None:
+    settings = {} if tracked is None else {"AccountingStorageTRES": tracked}
+    assert ClusterConfig(version="25.11.3", settings=settings).counts_gpus is counts
+
+
 def test_the_rate_limit() -> None:
     assert ClusterConfig(version="25.11.3").rate_limit is None
     parameters = ("cloud_dns", "rl_enable", "rl_refill_rate=20", "rl_bucket_size=60")
