@@ -48,7 +48,9 @@ def run(file):
         os._exit(0)
     signal.signal(signal.SIGTERM, end)
     file.touch()
-    time.sleep(600)
+    # A signal just before a long sleep would be seen after it.
+    while True:
+        time.sleep(0.1)
 
 runner._prepare, runner._run = lambda: None, run
 sys.exit(runner.main(sys.argv[1], ["a", "b", "c"]))
