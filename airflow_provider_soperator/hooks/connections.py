@@ -36,8 +36,8 @@ class Field:
     choices: Mapping[str, str] = field(default_factory=dict)
     is_secret: bool = False
     is_flag: bool = False
-    #: Other fields that may not be set beside it.
-    excludes: tuple[str, ...] = ()
+    #: Another field, only one of which may be set.
+    excludes: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +94,8 @@ def filled(
     is_off = {name for name in said if name in ours and ours[name].is_flag and str(said[name]).lower() != "true"}
     kept = {name: value for name, value in said.items() if value and name not in is_off}
     for one in form.fields:
-        for other in one.excludes:
-            at_most_one({other: kept.get(other), one.name: kept.get(one.name)})
+        if one.excludes:
+            at_most_one({one.excludes: kept.get(one.excludes), one.name: kept.get(one.name)})
         if one.choices and kept.get(one.name, "") not in ("", *one.choices):
             raise ConnectionMistake(f"{one.name} is {kept[one.name]!r}, but can be {', '.join(one.choices)}")
     return kept

@@ -46,7 +46,6 @@ _SOPERATOR_FIELDS = (
         "ssh_conn_id",
         "SSH connection",
         "Id of a connection of type SSH. Its host, user, key and host key are used; leave those of this one empty.",
-        excludes=("key_file", "private_key", "private_key_passphrase", "host_key", "no_host_key_check"),
     ),
     Field("key_file", "Private key file", "Path of the private key, the same on all Airflow workers and triggerers."),
     Field(
@@ -54,7 +53,7 @@ _SOPERATOR_FIELDS = (
         "Private key",
         "The private key itself, in place of a file. It may be pasted with all its lines.",
         is_secret=True,
-        excludes=("key_file",),
+        excludes="key_file",
     ),
     Field(
         "private_key_passphrase",
@@ -73,7 +72,7 @@ _SOPERATOR_FIELDS = (
         "Skip the host key check",
         "Trusts any server that answers, and sends it the commands. Only for networks safe from interception.",
         is_flag=True,
-        excludes=("host_key",),
+        excludes="host_key",
     ),
     Field(
         "kubernetes_conn_id",
@@ -99,7 +98,7 @@ _SOPERATOR_FIELDS = (
         "In place of a token: the key in Secret CLUSTER-rest-jwt-key, in base64, from which tokens are made as needed. "
         "With neither, tokens are fetched over the SSH or the Kubernetes connection.",
         is_secret=True,
-        excludes=("jwt_token",),
+        excludes="jwt_token",
     ),
     Field(
         "files_via",

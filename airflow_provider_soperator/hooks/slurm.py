@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 #: Seconds to reach a login node, unless its connection says otherwise.
 CONNECT_TIMEOUT = 15
+#: Fields of a login, which the connection has that ssh_conn_id names.
+_OF_LOGIN = ("key_file", "private_key", "private_key_passphrase", "host_key", "no_host_key_check")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +94,9 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
     is_address = host.startswith(("http://", "https://"))
     is_login_node = bool(host) and not is_address
     at_most_one({"rest_url": said.get("rest_url"), "an http(s) host": is_address})
-    for own, is_set in (("a login node as host", is_login_node), ("a password", connection.password)):
-        at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), own: is_set})
+    login = {"a login node as host": is_login_node, "a password": connection.password}
+    for name, its in (login | {name: said.get(name) for name in _OF_LOGIN}).items():
+        at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), name: its})
     url = said.get("rest_url") or (http_address(connection) if is_address else "")
     ssh = said.get("ssh_conn_id") or (connection.conn_id if is_login_node else "")
     kubernetes = said.get("kubernetes_conn_id", "")
