@@ -89,7 +89,9 @@ class LeaveReservation:
                 others |= dict.fromkeys(nodes, f"is reserved as {one.name}{when}")
         return mine, ours, others
 
-    async def reserve(self, nodes: Collection[str], start: datetime, why: str) -> frozenset[str]:
+    async def reserve(
+        self, nodes: Collection[str], start: datetime, why: str, until: datetime | None = None
+    ) -> frozenset[str]:
         """Reserve exactly these of its nodes from a moment on, and return those that were not."""
         found = await self._find()
         reserved = set(hostlist.expand(found.nodelist) if found else ())
@@ -105,7 +107,7 @@ class LeaveReservation:
             await self.end()
             found = None
         if found is None:
-            end, users = start + _LONGEST, (self._user,)
+            end, users = max(start + _LONGEST, until or start), (self._user,)
             asked = CreateReservation(name=self._name, nodes=wanted, users=users, start=start, end=end, comment=why)
             try:
                 await self._ask(asked)

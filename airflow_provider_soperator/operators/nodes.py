@@ -79,6 +79,7 @@ class _MoveNodesOperator(_NodesOperator):
             slurm_conn_id=self.slurm_conn_id,
             nodes=names_of(self.nodes),
             owner=self.drain_owner or self.dag_id,
+            dag_id=self.dag_id,
             **self.order(),
             **self.span(),
         )

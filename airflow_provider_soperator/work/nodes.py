@@ -62,6 +62,8 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     #: Owner of the drains that are made and undone.
     owner: str
     reason: str = ""
+    #: The DAG of the task, which may share its owner with others.
+    dag_id: str = ""
     #: True to undo the drains of others as well.
     any_owner: bool = False
     wait_for_jobs: bool = False
@@ -169,16 +171,19 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         return power_down_name(" ".join(map(str, which)))
 
     def _reservation(self, client: AsyncSlurmClient, known: Iterable[str]) -> LeaveReservation:
-        return LeaveReservation(client.ask, self._reservation_name, self._user, known)
+        # A node that has left Slurm is none of another's.
+        return LeaveReservation(client.ask, self._reservation_name, self._user, {*known, *(self._reserved or ())})
 
     async def _reserve(self, names: frozenset[str], client: AsyncSlurmClient, known: Iterable[str]) -> None:
         """Reserve exactly these nodes: their drain ends with the power down, and a job would power them up again."""
         if names == self._reserved:
             return
-        now, why = datetime.now(timezone.utc), f"{self.reason} ({self.owner})".strip()
+        now, why = datetime.now(timezone.utc), f"{self.reason} ({self.dag_id or self.owner})".strip()
         try:
             self._user = self._user or await client.ask(WhoAmI())
-            await self._reservation(client, known).reserve(names, now, why)
+            # Also if no order is given after that, as to a user who may reserve nodes, but not change them.
+            self.has_begun = True
+            await self._reservation(client, known).reserve(names, now, why, self.deadline)
             self._reserved = names
         except SlurmError as error:
             if error.retryable:

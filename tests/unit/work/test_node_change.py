@@ -283,3 +283,39 @@ def test_nodes_that_cannot_be_reserved_power_down_nevertheless() -> None:
         asyncio.run(work.step(slurm))
     assert all(node.is_told for node in slurm.nodes.values())
     assert len([line for line in work._log.said if "a job may power them up again" in line]) == 1
+
+
+def test_a_user_who_may_reserve_nodes_but_not_power_them_down_leaves_no_reservation() -> None:
+    slurm, work = Cluster(2), leaving()
+    slurm.refuses, slurm.fails = PowerDown, NotPermitted
+    with pytest.raises(NotPermitted):
+        asyncio.run(work.step(slurm))
+    assert work.has_begun, "it is undone"
+    asyncio.run(work.undo(slurm))
+    assert slurm.reserved == []
+
+
+def test_nodes_are_reserved_for_as_long_as_the_task_may_take() -> None:
+    slurm, work = Cluster(1), leaving(nodes=("worker-0",))
+    work.deadline = datetime.now(timezone.utc) + timedelta(days=5)
+    slurm.run("worker-0")
+    asyncio.run(work.step(slurm))
+    [made] = slurm.reservations.known.values()
+    assert made.end == work.deadline
+
+
+def test_a_reserved_node_that_has_left_slurm_is_not_reserved_for_ever() -> None:
+    slurm, work = Cluster(2), leaving(nodes=(), count=1)
+    asyncio.run(work.step(slurm))
+    [gone] = slurm.reserved
+    del slurm.nodes[gone]
+    while not asyncio.run(work.step(slurm)):
+        slurm.pass_time()
+    assert slurm.reserved == []
+
+
+def test_a_reservation_is_that_of_the_dag_that_has_made_it_whose_drains_another_may_undo() -> None:
+    slurm = Cluster(2)
+    asyncio.run(leaving(dag_id="evening").step(slurm))
+    [left] = left_overs(Picture(connection="c", taken=START, reservations=tuple(slurm.reservations.known.values())))
+    assert left.need({"nights": False, "evening": True}).at_work == "yes"
