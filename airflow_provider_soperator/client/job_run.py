@@ -130,6 +130,10 @@ class JobRun:
         """Learn from a script on the cluster what its #SBATCH lines ask for."""
         self.job = await self._patient.with_lines(self.job)
 
+    async def is_submitted(self) -> bool:
+        """True if this try, or an earlier one, has submitted a job that has not failed."""
+        return await self._patient.find(self.job, self.keys, since=self.since) is not None
+
     async def submit(self) -> Submitted:
         """Submit the job. If this is cancelled, only what is under way is completed on the cluster."""
         if self._submission is None:

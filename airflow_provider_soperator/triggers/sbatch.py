@@ -125,7 +125,12 @@ class SbatchTrigger(KillableTrigger):
         try:
             async with timeout(self._left):
                 await run.read_lines()
-                check_result(self.result, run.job)
+                try:
+                    check_result(self.result, run.job)
+                except InvalidJob:
+                    # A script on the cluster may have been changed since.
+                    if not await run.is_submitted():
+                        raise
                 status, last = await follow(run, self.log, published, Chain.read(self.chain), self.states, way)
                 report = report_of(status)
                 if ti := self.task_instance:

@@ -175,6 +175,12 @@ def test_elements_with_one_file_are_refused_before_anything_is_submitted(ran: An
     )
 
 
+def test_a_job_whose_script_has_become_such_an_array_is_followed_to_its_end(ran: Any) -> None:
+    job = {"command": "train", "array": "0-1"}
+    event = ran(part("7_0"), part("7_1"), job=job, result="file:out.json")
+    assert "elements of the array have written the same file" in event["message"]
+
+
 @pytest.mark.parametrize("result", [None, "last_line"])
 def test_a_task_that_ends_in_the_triggerer_leaves_the_same(
     result: str | None, ran: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
