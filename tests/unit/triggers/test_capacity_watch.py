@@ -436,7 +436,7 @@ ALL = {"training": {"min": 0, "max": 8}, "inference": {"min": 0, "max": 8}}
     [
         ("18:31", {"when": "2026-11-23T18:30/2026-11-24T08:00", "allocation": NIGHT}, None, True),
         ("18:31", {"when": "2026-11-23T18:30/2026-11-24T08:00", "allocation": SEVEN}, ALL, True),
-        # Between two windows with a range that has it, nobody has asked for it sooner.
+        # Between two windows with a range that has it, it was not asked for sooner.
         ("18:31", None, ALL, False),
         # Its own run has been there before.
         ("18:31", {"when": "2026-11-23T17:30/2026-11-24T08:00", "allocation": NIGHT}, None, False),
