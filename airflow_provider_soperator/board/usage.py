@@ -21,7 +21,7 @@ from airflow_provider_soperator.slurm.submission_keys import key_of
 #: The days that are asked for, in UTC; the last one is not over.
 DAYS = 7
 _DAY = timedelta(days=1)
-#: Rows of a table.
+#: Rows of a table; the others are one more.
 _MOST_ROWS = 12
 
 
@@ -149,7 +149,7 @@ def used_between(
         within = min(job.ended or until, until) - max(job.started, since)
         share = min(1.0, max(0.0, within.total_seconds()) / seconds) if seconds else 0.0
         usage = usage_of(job)
-        hours = share * usage.gpu_seconds / 3600
+        hours = share * (usage.gpu_seconds or 0.0) / 3600
         ready, is_new = job.eligible or job.submitted, job.started >= since
         its = tasks.get(job.id)
         one = Used(
@@ -177,10 +177,13 @@ def _sum(group: Sequence[Used]) -> Used:
 
 
 def _rows(used: Iterable[Used], key: Callable[[Used], tuple[str, str]]) -> list[Used]:
-    """The groups with most GPU-hours, or else with most CPU time."""
+    """The groups with most GPU-hours first, or else with most CPU time; beyond a dozen they are one."""
     groups: dict[tuple[str, str], list[Used]] = {}
     for one in used:
         groups.setdefault(key(one), []).append(one)
     rows = [replace(_sum(group), dag_id=dag_id, name=name) for (dag_id, name), group in groups.items()]
     rows.sort(key=lambda row: (-row.gpu_hours, -row.core_seconds, row.name))
-    return rows[:_MOST_ROWS]
+    others = rows[_MOST_ROWS:]
+    if len(others) > 1:
+        rows[_MOST_ROWS:] = [replace(_sum(others), name=f"{len(others)} others")]
+    return rows

@@ -238,7 +238,6 @@ class _Ended:
     status: JobStatus
     found: dict[JobId, AccountingJob] = field(default_factory=dict)
     is_done: bool = False
-    counts_gpus: bool = True
 
     @property
     def is_asked_for(self) -> bool:
@@ -261,7 +260,7 @@ class _Ended:
             replace(part, state=self.found[part.id].state) if part.id in self.found and _is_unattributed(part) else part
             for part in self.status.parts
         )
-        return replace(self.status, parts=parts, accounted=tuple(self.found.values()), counts_gpus=self.counts_gpus)
+        return replace(self.status, parts=parts, accounted=tuple(self.found.values()))
 
 
 class JobAccounts:
@@ -287,8 +286,8 @@ class JobAccounts:
                     await self._rounds.get(None, self._round, max_age=0)
                 # It was asked for when the job began, and is asked for anew every few minutes at most.
                 runs = [run for record in ended.found.values() for run in (*record.earlier_runs, record)]
-                if runs and not any(run.gpus for run in runs):
-                    ended.counts_gpus = (await self._config()).counts_gpus
+                if runs and not any(run.gpus for run in runs) and not (await self._config()).counts_gpus:
+                    ended.found = {part: replace(record, counts_gpus=False) for part, record in ended.found.items()}
         except Exception:
             # No failure of accounting, nor of its reading, is a part of the job's end.
             pass

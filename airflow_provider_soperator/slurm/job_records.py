@@ -165,6 +165,8 @@ class AccountingJob(JobRecord):
     submit_line: str = ""
     steps: tuple[AccountingStep, ...] = ()
     earlier_runs: tuple[AccountingJob, ...] = ()
+    #: False if Slurm does not count the GPUs of jobs, so that it is not known how many this one had.
+    counts_gpus: bool = True
 
     @property
     def restarts(self) -> int:
@@ -221,8 +223,6 @@ class JobStatus:
     trouble: str = ""
     #: The records of its parts in accounting, once it is over, as far as they are there.
     accounted: tuple[AccountingJob, ...] = ()
-    #: False if those say nothing of GPUs, as the cluster does not count them.
-    counts_gpus: bool = True
 
     @property
     def is_finished(self) -> bool:

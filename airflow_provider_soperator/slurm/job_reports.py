@@ -44,12 +44,9 @@ def report_of(status: JobStatus) -> Json:
     used = {job.id: usage_of(job) for job in status.accounted}
     if len(status.parts) == 1 and status.parts[0].id == status.id:
         [part] = status.parts
-        return _report(part, part.output, used.values(), status.counts_gpus) | {"lost": status.lost, "parts": []}
-    counts_gpus = status.counts_gpus
-    parts = [
-        _report(part, part.output, [used[part.id]] if part.id in used else [], counts_gpus) for part in status.parts
-    ]
-    whole = _report(_whole(status), _pattern(status), used.values(), counts_gpus)
+        return _report(part, part.output, used.values()) | {"lost": status.lost, "parts": []}
+    parts = [_report(part, part.output, [used[part.id]] if part.id in used else []) for part in status.parts]
+    whole = _report(_whole(status), _pattern(status), used.values())
     return whole | {"lost": status.lost, "parts": parts}
 
 
@@ -94,7 +91,7 @@ def _pattern(status: JobStatus) -> str:
     return expand_filename(pattern, replace(part, id=status.id), OF_ELEMENTS)
 
 
-def _report(job: Job, output: str, used: Iterable[Usage], counts_gpus: bool) -> Json:
+def _report(job: Job, output: str, used: Iterable[Usage]) -> Json:
     is_over = job.state.is_finished
     elapsed = job.ends - job.started if is_over and job.started and job.ends else job.time_used
     return {
@@ -113,7 +110,7 @@ def _report(job: Job, output: str, used: Iterable[Usage], counts_gpus: bool) -> 
         "elapsed": elapsed.total_seconds() if isinstance(elapsed, timedelta) else None,
         "workdir": job.workdir,
         "output": output,
-        **figures(used, counts_gpus),
+        **figures(used),
     }
 
 
@@ -151,8 +148,8 @@ _NOTHING = timedelta(0)
 class Usage:
     """What a job, or a part of one, has used."""
 
-    #: Of its runs before a requeue, too: they were charged as well.
-    gpu_seconds: float
+    #: Of its runs before a requeue, too: they were charged as well. None if Slurm does not count GPUs.
+    gpu_seconds: float | None
     #: Seconds of its CPUs while it had them; and while they computed, if its steps were measured.
     core_seconds: float
     cpu_seconds: float | None
@@ -166,8 +163,9 @@ def usage_of(job: AccountingJob) -> Usage:
     runs = (*job.earlier_runs, job)
     cpu_times = [step.cpu_time for step in job.steps if step.cpu_time is not None]
     peaks = [step.total_rss for step in job.steps if step.total_rss]
+    gpu_seconds = sum(run.gpus * (run.elapsed or _NOTHING).total_seconds() for run in runs)
     return Usage(
-        gpu_seconds=sum(run.gpus * (run.elapsed or _NOTHING).total_seconds() for run in runs),
+        gpu_seconds=gpu_seconds if job.counts_gpus else None,
         core_seconds=int(resource(job.tres, "cpu") or 1) * (job.elapsed or _NOTHING).total_seconds(),
         cpu_seconds=sum(cpu_times, _NOTHING).total_seconds() if cpu_times else None,
         memory=parse_bytes(resource(job.tres, "mem")),
@@ -175,15 +173,16 @@ def usage_of(job: AccountingJob) -> Usage:
     )
 
 
-def figures(used: Iterable[Usage], counts_gpus: bool = True) -> dict[str, float | None]:
+def figures(used: Iterable[Usage]) -> dict[str, float | None]:
     """The figures of a job from those of its parts: sums, and of memory the part that came closest to its limit."""
     used = list(used)
+    gpu_seconds = [one.gpu_seconds for one in used if one.gpu_seconds is not None]
     measured = [one for one in used if one.cpu_seconds is not None]
     cores = sum(one.core_seconds for one in measured)
     computed = sum(one.cpu_seconds or 0.0 for one in measured)
     shares = [one.peak_memory / one.memory for one in used if one.peak_memory and one.memory]
     return {
-        "gpu_hours": round(sum(one.gpu_seconds for one in used) / _HOUR, 4) if used and counts_gpus else None,
+        "gpu_hours": round(sum(gpu_seconds) / _HOUR, 4) if gpu_seconds else None,
         "cpu_efficiency": round(computed / cores, 4) if cores else None,
         "memory_efficiency": round(max(shares), 4) if shares else None,
         "peak_memory": max((one.peak_memory for one in used if one.peak_memory), default=None),

@@ -104,6 +104,16 @@ def test_a_dag_that_one_may_not_see_is_not_named_but_counted() -> None:
     assert "secret" not in repr(seen)
 
 
+@pytest.mark.parametrize(
+    ("users", "last"), [(13, ("user-1", 1, 1)), (14, ("2 others", 2, 3)), (40, ("28 others", 28, 406))]
+)
+def test_a_table_of_many_sums_up_the_rest(users: int, last: tuple[str, int, float]) -> None:
+    day = UsedDay(used=[used(f"user-{hours}", hours) for hours in range(1, users + 1)])
+    rows = UsageLook(taken=NOW, days={NOW.replace(hour=0): day}).tables(lambda dag: True)["user"]
+    assert [row.name for row in rows[:-1]] == [f"user-{hours}" for hours in range(users, users - 12, -1)]
+    assert (rows[-1].name, rows[-1].jobs, rows[-1].gpu_hours) == last
+
+
 def test_without_accounting_the_last_figures_stay_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(connection: str, day: datetime, now: datetime) -> UsedDay:
         raise AccountingDisabled("Slurm accounting storage is disabled", "sacct")
