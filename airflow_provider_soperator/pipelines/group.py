@@ -227,6 +227,11 @@ class _Submission:
 def _place(task: Task, stage: Stage, of_stage: Mapping[str, _Submission]) -> None:
     """Place a stage's task after the one that submits its job, and no earlier than its job can run."""
     submission = of_stage[stage.name]
+    if (task.start_date, task.end_date) != (submission.task.start_date, submission.task.end_date):
+        raise PipelineError(
+            f"{stage.name} has a start_date or end_date of its own, but its job is submitted with those of other "
+            f"stages, in each DAG run: leave that out, or say it of the DAG; or make the pipeline a TaskGroup"
+        )
     others = {of_stage[link.upstream] for link in stage.links}
     is_early = not stage.kinds.isdisjoint(EARLY)
     if is_early:

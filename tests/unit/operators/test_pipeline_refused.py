@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from airflow.sdk import DAG, TaskGroup, task, task_group
 
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, after, afterany, aftercorr, afternotok
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from tests.unit.operators.dags import job, plain, refused
+from tests.unit.operators.dags import job, plain, refused, taken
 
 # ------------------------------------------------------------------------------------------------- what is said late
 
@@ -282,3 +283,14 @@ def test_stages_that_wait_for_the_run_before(name: str) -> None:
         job("a") >> job("b", **{name: True})
     with refused("p.a has ", name), SbatchPipeline("p", default_args={name: True}):
         SbatchOperator.partial(task_id="a").expand(command=["true"])
+
+
+@pytest.mark.parametrize("name", ["start_date", "end_date"])
+def test_stages_with_dates_of_their_own(name: str) -> None:
+    dates = {name: datetime(2027, 1, 1, tzinfo=timezone.utc)}
+    with refused("p.b has a start_date or end_date of its own", "in each DAG run"), SbatchPipeline("p"):
+        job("a") >> job("b", **dates)
+    with refused("p.a has a start_date"), SbatchPipeline("p"):
+        SbatchOperator.partial(task_id="a", **dates).expand(command=["true"])
+    with taken(), SbatchPipeline("p", default_args=dates):
+        job("a") >> job("b")
