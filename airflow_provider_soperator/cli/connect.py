@@ -22,7 +22,7 @@ _OWN = ("host", "port", "login", "password")
 #: What is asked for, by transport; the rest of the fields is optional.
 _ASKED = {
     "ssh": ("host", "port", "login", "key_file", "host_key", "kubernetes_conn_id"),
-    "kubernetes": ("kubernetes_conn_id", "namespace", "cluster"),
+    "kubernetes": ("kubernetes_conn_id", "login", "namespace", "cluster"),
     "rest": ("rest_url", "login", "jwt_secret", "ssh_conn_id"),
     "nebius": ("password", "credentials_file", "lease_conn_id", "lease_namespace"),
 }

@@ -77,7 +77,8 @@ _SOPERATOR_FIELDS = (
     Field(
         "kubernetes_conn_id",
         "Kubernetes connection",
-        "Id of a connection of type Kubernetes. Slurm's commands run in the login pod, by exec.",
+        "Id of a connection of type Kubernetes. Slurm's commands run in the login pod, by exec: as the user above, or "
+        "as root.",
     ),
     Field("namespace", "Namespace", "Kubernetes namespace of the SlurmCluster. If empty: soperator."),
     Field("cluster", "SlurmCluster", "Its name, needed only if the namespace has several."),

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,7 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
     is_login_node = bool(host) and not is_address
     at_most_one({"rest_url": said.get("rest_url"), "an http(s) host": is_address})
     login = {"a login node as host": is_login_node, "a password": connection.password}
+    login["a port"] = connection.port if not is_address else None
     for name, its in (login | {name: said.get(name) for name in _OF_LOGIN}).items():
         at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), name: its})
     url = said.get("rest_url") or (http_address(connection) if is_address else "")
@@ -112,6 +113,8 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
             "rest_url"
         )
     files_via = said.get("files_via") or ""
+    if transport != "rest":
+        at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), "a login": connection.login})
     if transport == "rest" and not files_via:
         files_via = "ssh" if ssh else "kubernetes" if kubernetes else ""
     for name, way in (("transport", transport), ("files_via", files_via)):
@@ -286,9 +289,11 @@ def _open(way: str, settings: Settings) -> Transport:
         from airflow_provider_soperator.transports.kubernetes import KubernetesTransport, login_pods
 
         kubernetes = partial(cluster.connect, settings.kubernetes_conn_id)
-        return KubernetesTransport(kubernetes, settings.namespace, login_pods(settings.cluster))
+        return KubernetesTransport(kubernetes, settings.namespace, login_pods(settings.cluster, settings.user))
     if way == "rest":
-        return open_rest(settings, lambda: _open("ssh" if settings.ssh_conn_id else "kubernetes", settings))
+        # Root fetches a token for any user, also where the user has no login.
+        over = replace(settings, user="")
+        return open_rest(settings, lambda: _open("ssh" if settings.ssh_conn_id else "kubernetes", over))
     if way == "native":
         from airflow_provider_soperator.transports.native import NativeTransport
 

@@ -1,12 +1,13 @@
 """Transport by exec into the login pod: a websocket for each long-lived shell, and the choice of the pod.
 
-If no login pod is Ready, the controller's is used: both see the same Slurm.
+If no login pod is Ready, root uses the controller's: both see the same Slurm, but users are known in the jail alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,10 +54,19 @@ LOGIN = PodChoice("app.kubernetes.io/component=login", "sshd", ("chroot", "/mnt/
 CONTROLLER = PodChoice("app.kubernetes.io/component=controller", "slurmctld")
 
 
-def login_pods(cluster: str) -> tuple[PodChoice, ...]:
-    """The pods of a SlurmCluster; of the only one in the namespace without its name."""
+def login_pods(cluster: str, user: str = "") -> tuple[PodChoice, ...]:
+    """The pods of a SlurmCluster, of the only one in the namespace without its name; for root, or a user of the jail.
+
+    >>> [choice.shell[:4] for choice in login_pods("", "ann")]
+    [('chroot', '/mnt/jail', 'runuser', 'ann')]
+    """
+    choices: tuple[PodChoice, ...] = (LOGIN, CONTROLLER)
+    if user not in ("", "root"):
+        # An exec is root's, as the container is. As with sshd, its limits are those that PAM has for the user.
+        become = ("runuser", user, "-s", "/bin/sh", "-c", "exec /bin/sh")
+        choices = (replace(LOGIN, shell=(*LOGIN.shell[:-1], *become)),)
     mine = f",app.kubernetes.io/instance={cluster}" if cluster else ""
-    return tuple(replace(choice, labels=choice.labels + mine) for choice in (LOGIN, CONTROLLER))
+    return tuple(replace(choice, labels=choice.labels + mine) for choice in choices)
 
 
 async def find_pod(core: Any, namespace: str, choices: Sequence[PodChoice]) -> tuple[str, PodChoice]:
@@ -167,7 +177,7 @@ class _WebSocketPipe:
             why = self._complaint.decode(errors="replace").strip() or status_message(data)
             raise ConnectFailed(
                 f"cannot start a shell in container {self._choice.container} of pod {self._pod} ({why})",
-                f"see whether `{' '.join(self._choice.shell)}` runs there",
+                f"see whether `{shlex.join(self._choice.shell)}` runs there",
             )
         if channel != _STDOUT:
             return "stdout", b""

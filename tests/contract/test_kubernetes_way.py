@@ -9,9 +9,15 @@ import kubernetes.client
 import pytest
 
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
-from airflow_provider_soperator.transports.kubernetes import CONTROLLER, LOGIN, KubernetesTransport, PodChoice
+from airflow_provider_soperator.transports.kubernetes import (
+    CONTROLLER,
+    LOGIN,
+    KubernetesTransport,
+    PodChoice,
+    login_pods,
+)
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, ConnectRefused
-from sandbox.settings import NAMESPACE
+from sandbox.settings import NAMESPACE, USER
 from tests.contract.transports import (
     AsyncWay,
     Run,
@@ -95,6 +101,11 @@ def test_the_login_pod_comes_before_the_controllers(reach: Reach, login_pod: Log
     assert b"main" in way.ask(Run(("sinfo", "--noheader"))).stdout
 
 
+def test_a_login_is_a_user_of_the_jail_as_over_ssh(reach: Reach) -> None:
+    said = reach(choices=login_pods("", USER)).ask(Run(("sh", "-c", 'id -un; id -Gn; pwd; echo "$USER" "$HOME"')))
+    assert said.stdout.decode().splitlines() == [USER, USER, f"/home/{USER}", f"{USER} /home/{USER}"]
+
+
 def test_a_deleted_pod_is_looked_for_again(reach: Reach, login_pod: LoginPod, cluster: Cluster) -> None:
     way = reach(choices=(LOGIN,))
     shell = shell_of(way)
@@ -174,8 +185,12 @@ def test_a_token_that_expires_is_replaced_for_the_next_shell(reach: Reach, clust
             {"choices": (PodChoice(LOGIN.labels, "sshd", ("/bin/no-such-shell",)),)},
             r"cannot start a shell in container sshd of pod login-0 \(.*no-such-shell.*see whether",
         ),
+        (
+            {"choices": login_pods("", "ann")},
+            r"pod login-0 \(runuser: user ann does not exist.*see whether `chroot /mnt/jail runuser ann ",
+        ),
     ],
-    ids=["namespace", "labels", "container", "root", "shell"],
+    ids=["namespace", "labels", "container", "root", "shell", "user"],
 )
 def test_what_is_wrong_with_the_settings_is_said(reach: Reach, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConnectFailed, match=words) as caught:

@@ -55,13 +55,14 @@ def test_fields_are_known_or_asked_for(capsys: pytest.CaptureFixture[str], monke
         said = called(capsys, "connection", "host=a", "--conn-id", bad, "--no-test")
         assert (said.out, str(said.status).startswith("No shell takes a variable AIRFLOW_CONN_")) == ("", True)
     assert "No field is given" in str(called(capsys, "connection").status)
-    answers = io.StringIO("kubernetes\nkubernetes_default\n\nmine\n")
+    answers = io.StringIO("kubernetes\nkubernetes_default\nann\n\nmine\n")
     monkeypatch.setattr(answers, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", answers)
     said = called(capsys, "connection", "--no-test")
-    assert json.loads(os.environ["AIRFLOW_CONN_SOPERATOR_DEFAULT"])["extra"] == {
-        "kubernetes_conn_id": "kubernetes_default",
-        "cluster": "mine",
+    assert json.loads(os.environ["AIRFLOW_CONN_SOPERATOR_DEFAULT"]) == {
+        "conn_type": "soperator",
+        "login": "ann",
+        "extra": {"kubernetes_conn_id": "kubernetes_default", "cluster": "mine"},
     }
     assert said.status == 0
     # It may go to a file.
