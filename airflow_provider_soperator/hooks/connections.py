@@ -115,8 +115,8 @@ def straightened(extra: Mapping[str, Any]) -> dict[str, Any]:
     without a part. A private key loses its line ends in a form's password field, and has them as backslash and n in an
     environment file.
 
-    >>> straightened({"host_key": "login.example.com ssh-test AAAABHRlc3Q=", "private_key": "", "conn_timeout": 5})
-    {'host_key': 'ssh-test AAAABHRlc3Q=', 'conn_timeout': 5}
+    >>> straightened({"host_key": "login ssh-test AAAABHRlc3QAAAABeA==", "private_key": "", "conn_timeout": 5})
+    {'host_key': 'ssh-test AAAABHRlc3QAAAABeA==', 'conn_timeout': 5}
     >>> straightened({"private_key": r"-----BEGIN KEY-----\nabc\n-----END KEY-----"})["private_key"]
     '-----BEGIN KEY-----\nabc\n-----END KEY-----\n'
     """
@@ -145,10 +145,11 @@ def _is_whole(key: str) -> bool:
         data = base64.b64decode(key, validate=True)
     except ValueError:
         return False
-    at = 0
+    at, parts = 0, 0
     while at < len(data):
-        at += 4 + int.from_bytes(data[at : at + 4], "big")
-    return at == len(data)
+        at, parts = at + 4 + int.from_bytes(data[at : at + 4], "big"), parts + 1
+    # The first one is its type.
+    return at == len(data) and parts > 1
 
 
 def lines_of_key(said: str) -> str:
@@ -189,7 +190,14 @@ def http_address(connection: Any) -> str:
     host = _IPV6.sub(r"[\g<0>]", (connection.host or "").strip().rstrip("/"))
     # A connection that is written as the address https://... is of that type to Airflow.
     scheme = connection.schema or ("https" if connection.conn_type == "https" else "http")
-    url = urlsplit(host if "://" in host else f"{scheme}://{host}")
+    try:
+        url = urlsplit(host if "://" in host else f"{scheme}://{host}")
+    except ValueError:
+        # Its message may have a password in it.
+        raise ConnectionMistake(
+            f"the host of the connection {connection.conn_id} is no address: write http://HOST:PORT, with an address "
+            "of IPv6 in brackets"
+        ) from None
     is_complete = not connection.port or re.search(r":\d+$", url.netloc)
     return (url if is_complete else url._replace(netloc=f"{url.netloc}:{connection.port}")).geturl()
 

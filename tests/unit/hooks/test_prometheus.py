@@ -11,6 +11,7 @@ import httpx
 import pytest
 from airflow.sdk import Connection
 
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.health.metrics import Sample
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.connections import http_address
@@ -80,6 +81,14 @@ def test_it_may_start_or_be_overloaded(status: int) -> None:
 def test_an_address_of_ipv6_has_its_brackets(uri: str, address: str) -> None:
     assert http_address(Connection.from_uri(uri, conn_id="figures")) == address
     httpx.URL(address)
+
+
+@pytest.mark.parametrize("host", ["http://me:secret@[fd00::1:9090", "[fd00::1", "http://me:secret@figures\u2100"])
+def test_a_host_that_is_no_address_is_refused_without_its_password(host: str) -> None:
+    with pytest.raises(ConnectionMistake, match="the host of the connection figures is no address: write") as caught:
+        http_address(Connection(conn_id="figures", conn_type="http", host=host))
+    assert "secret" not in str(caught.value)
+    assert caught.value.__suppress_context__
 
 
 @pytest.mark.parametrize("verify", ["true", "false"])

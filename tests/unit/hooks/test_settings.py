@@ -107,6 +107,8 @@ def test_a_flag_may_be_a_text() -> None:
         ({"host": "http://rest", "rest_url": "http://other"}, "rest_url and an http.s. host are both set"),
         ({"host": "login", "ssh_conn_id": "other"}, "ssh_conn_id and a login node as host are both set"),
         ({"ssh_conn_id": "other", "password": "p"}, "ssh_conn_id and a password are both set"),
+        ({"ssh_conn_id": "other", "port": 2222}, "ssh_conn_id and a port are both set"),
+        ({"ssh_conn_id": "other", "login": "me"}, "ssh_conn_id and a login are both set"),
         ({"ssh_conn_id": "other", "key_file": "/k"}, "ssh_conn_id and key_file are both set"),
         ({"ssh_conn_id": "other", "private_key": "k"}, "ssh_conn_id and private_key are both set"),
         ({"ssh_conn_id": "other", "private_key_passphrase": "p"}, "ssh_conn_id and private_key_passphrase are both"),
