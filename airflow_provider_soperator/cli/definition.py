@@ -77,7 +77,7 @@ def get_cli_commands() -> list[Any]:
             connection,
         ),
         action("glance.nodes", "List nodes with their state, jobs, and who has drained them", connection),
-        action("glance.health", "List what Slurm has against nodes", connection),
+        action("glance.health", "List nodes that are ill, and why", connection),
         action("glance.why", "Tell why a job waits, or how it ended", words("job", "Id of the job", "1"), connection),
         action(
             "glance.leftovers",

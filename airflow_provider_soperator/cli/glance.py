@@ -119,7 +119,7 @@ def nodes(args: Namespace) -> None:
 
 @command
 def health(args: Namespace) -> None:
-    """List what Slurm has against nodes."""
+    """List nodes that are ill, and why."""
     found = picture_of(args, "nodes").findings(Observations())
     rows = (
         {
