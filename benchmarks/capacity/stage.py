@@ -80,7 +80,7 @@ class Stage:
     # What there is
 
     def nodes(self) -> list[NodeSeen]:
-        said = self.slurm("sinfo", "--noheader", "--Node", "--partition=main", "--Format=NodeList:20,StateComplete:200")
+        said = self.slurm("sinfo", "--noheader", "--Node", f"--nodes={ALL}", "--Format=NodeList:20,StateComplete:200")
         rows = (line.split() for line in said.splitlines())
         return [NodeSeen(name, frozenset(state.split("+"))) for name, state in rows]
 
