@@ -26,6 +26,7 @@ from airflow_provider_soperator.executors.environment import ExecutorConnection,
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import QueuedTask, TaskJob
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.errors import LimitExceeded
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces, RemoveFiles, UnpackFiles
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_failures import JobError, JobNodeFailed, JobPreempted, JobTimedOut, failure
@@ -38,6 +39,8 @@ from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, subm
 
 #: Seconds until a job is followed again after a failure that does not pass by itself.
 AGAIN = 10.0
+#: Jobs that are tried in these seconds while a limit refuses them: each takes slurmctld some hundredths of a second.
+_TRIED = 20
 #: Files that are read together, and bytes of each.
 _READ, _MOST = 200, 64 << 10
 
@@ -79,6 +82,7 @@ class JobKeeper:
         #: Files of jobs that have ended, by the legs of their tasks: Airflow may not know it yet.
         self._ended: dict[str, list[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refused = asyncio.Semaphore(_TRIED)
 
     async def submit(self, tasks: Sequence[QueuedTask]) -> None:
         """Submit the jobs of tasks that became ready together."""
@@ -195,13 +199,26 @@ class JobKeeper:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, one: TaskJob) -> None:
-        patiently = self.connection.patiently
-        try:
-            _, submitted = await patiently(lambda client: client.submit(one.job, one.key, since=_since()))
-            assert submitted.id is not None
-        except Exception as error:
-            self._over(one.tasks, _failed(f"The job could not be submitted: {error}"))
-            return
+        patiently, waits = self.connection.patiently, False
+        while True:
+            try:
+                _, submitted = await patiently(lambda client: client.submit(one.job, one.key, since=_since()))
+                assert submitted.id is not None
+                break
+            except Exception as error:
+                said = str(error)
+                # That other jobs are in the queue passes, as a queue that is full. So Slurm names all such limits.
+                goes_later = isinstance(error, LimitExceeded) and "SubmitJob" in error.said
+            if goes_later:
+                if not waits:
+                    for task in one.tasks:
+                        self._tell(News(task.leg, NewsKind.WAITING, f"The job is not submitted yet: {said}"))
+                waits = True
+                async with self._refused:
+                    await asyncio.sleep(AGAIN)
+            if not goes_later or self._unwanted.issuperset(task.leg for task in one.tasks):
+                self._over(one.tasks, _failed(f"The job could not be submitted: {said}"))
+                return
         # By the key at its end the page Soperator finds the task.
         said = f"Job {submitted.id} submitted as {one.key.name(one.job.name or '')}"
         for task in one.tasks:

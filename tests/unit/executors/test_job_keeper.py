@@ -14,9 +14,10 @@ from airflow_provider_soperator.executors import runner
 from airflow_provider_soperator.executors.books import News, NewsKind
 from airflow_provider_soperator.executors.environment import RENEWED, PrepareFolder, WithdrawLegs
 from airflow_provider_soperator.executors.task_jobs import QueuedTask
+from airflow_provider_soperator.slurm.errors import from_output
 from airflow_provider_soperator.slurm.files import FileError, RemoveFiles, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.requests import JobDetail
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted
 from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
 from tests.unit.client.tracking import run_without_waiting
 from tests.unit.executors.cluster import ROOT, Away, ClusterOfTasks, Keeper, LoginNode
@@ -386,6 +387,95 @@ def test_a_submission_waits_while_the_cluster_is_away(slurm: ClusterOfTasks, pla
     keeper = play_out(play())
     assert not keeper.ends()
     assert slurm.calls == 1
+
+
+class Limited(ClusterOfTasks):
+    """A cluster that accepts no more jobs of a user than there is room for."""
+
+    room, says = 1, "AssocMaxSubmitJobLimit"
+
+    def submit(self, request: SubmitOnce) -> tuple[Submitted, ...]:
+        refusal = f"sbatch: error: {self.says}\nsbatch: error: Job violates accounting/QOS policy (job submit limit)"
+        answers = list[Submitted]()
+        for job in request.jobs:
+            if sum(not one.state.is_finished for one in self.queue) < self.room:
+                answers += super().submit(replace(request, jobs=(job,), packables=None))
+            else:
+                answers.append(Submitted(None, error=from_output(("sbatch",), 1, b"", refusal.encode())))
+        return tuple(answers)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        *("AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit", "QOSGrpSubmitJobsLimit"),
+        *("QOSMaxSubmitJobPerUserLimit", "MaxSubmitJobsPerAccount"),
+    ],
+)
+def test_tasks_wait_for_room_among_the_submitted_jobs_of_their_user(limit: str, play_out: Any) -> None:
+    slurm = Limited()
+    slurm.says = limit
+
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a"), task("b", mem="1G")])
+        waits = await keeper.until("b", NewsKind.WAITING)
+        assert f"not submitted yet: sbatch: {limit}" in waits.text
+        await asyncio.sleep(600)
+        slurm.end(slurm.jobs()[0], "COMPLETED")
+        await keeper.until("b", NewsKind.SUBMITTED)
+        return keeper
+
+    keeper = play_out(play())
+    assert keeper.ends() == {"a": [NewsKind.SUCCEEDED]}
+    assert [one.kind for one in keeper.news if one.leg == "b"] == [NewsKind.WAITING, NewsKind.SUBMITTED]
+
+
+def test_a_job_of_its_own_that_is_beyond_a_limit_fails_its_task(play_out: Any) -> None:
+    slurm = Limited()
+    slurm.room, slurm.says = 0, "QOSMaxNodePerUserLimit"
+
+    async def play() -> News:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+        return await keeper.until("a", NewsKind.FAILED)
+
+    assert "could not be submitted: sbatch: QOSMaxNodePerUserLimit" in play_out(play()).text
+
+
+def test_a_task_that_is_cleared_while_it_waits_for_room_is_not_submitted(play_out: Any) -> None:
+    slurm = Limited()
+    slurm.room = 0
+
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        await keeper.keeper.submit([task("a")])
+        await keeper.until("a", NewsKind.WAITING)
+        await keeper.keeper.drop(["a"])
+        slurm.room = 1
+        await keeper.until("a", NewsKind.NOT_WANTED)
+        return keeper
+
+    assert play_out(play()).ends() == {"a": [NewsKind.NOT_WANTED]}
+    assert not slurm.queue
+
+
+def test_a_limit_that_keeps_many_tasks_waiting_costs_slurmctld_little(play_out: Any) -> None:
+    slurm = Limited()
+    slurm.room = 0
+
+    async def play() -> None:
+        keeper = Keeper(slurm)
+        # Each became ready on its own.
+        for number in range(200):
+            await keeper.keeper.submit([task(f"leg-{number}")])
+        await asyncio.sleep(60)
+        tries = sum(len(request.jobs) for request in slurm.asked if isinstance(request, SubmitOnce))
+        await asyncio.sleep(600)
+        later = sum(len(request.jobs) for request in slurm.asked if isinstance(request, SubmitOnce))
+        assert later - tries <= 2 * 600
+
+    play_out(play())
 
 
 def test_a_connection_that_cannot_be_read_anew_is_used_as_it_was(slurm: ClusterOfTasks, play_out: Any) -> None:
