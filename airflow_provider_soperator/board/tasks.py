@@ -217,7 +217,8 @@ def match(jobs: Iterable[Job], instances: Iterable[Any]) -> dict[JobId, JobTasks
     for job in jobs:
         parts = [owner for key, _ in keys.of(job.name, job.id) for owner in owners[key]]
         if parts:
-            (dag_id, run_id, task_id, index), *others = (_instance_of(row) for row, _ in parts)
+            # An executor tells of a job again where another scheduler has adopted it.
+            (dag_id, run_id, task_id, index), *others = dict.fromkeys(_instance_of(row) for row, _ in parts)
             found[job.id] = JobTasks(
                 dag_id=dag_id,
                 run_id=run_id,

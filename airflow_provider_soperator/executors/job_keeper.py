@@ -219,13 +219,13 @@ class JobKeeper:
             if not goes_later or self._unwanted.issuperset(task.leg for task in one.tasks):
                 self._over(one.tasks, _failed(f"The job could not be submitted: {said}"))
                 return
-        # By the key at its end the page Soperator finds the task.
-        said = f"Job {submitted.id} submitted as {one.key.name(one.job.name or '')}"
-        for task in one.tasks:
-            self._tell(News(task.leg, NewsKind.SUBMITTED, said))
         await self._follow(submitted.id, one)
 
     async def _follow(self, job: JobId, one: TaskJob) -> None:
+        # By the key at its end the page Soperator finds the task. What another scheduler told may be lost with it.
+        said = f"Job {job} submitted as {one.key.name(one.job.name or '')}"
+        for task in one.tasks:
+            self._tell(News(task.leg, NewsKind.SUBMITTED, said))
         told: set[tuple[str, int]] = set()
         while True:
             try:

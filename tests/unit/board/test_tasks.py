@@ -120,6 +120,8 @@ def test_the_jobs_of_the_executor_are_of_the_tasks_for_which_it_has_told_their_k
             Told(f"Job 9_{index} submitted as {SubmissionKey(f'{array.text}_{index}').name('fit')}", map_index=index)
             for index in range(4)
         ),
+        # By a scheduler that has adopted it.
+        Told(f"Job 7 submitted as {alone.name('fit.train.r')}", task_id="alone"),
         Told(""),
     ]
     jobs = [

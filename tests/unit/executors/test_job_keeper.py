@@ -296,6 +296,10 @@ def test_jobs_of_another_scheduler_are_adopted_even_if_they_have_ended(slurm: Cl
         assert await second.keeper.adopt(["leg-0", "leg-1", "x", "lost", "unknown", *odd]) == {"leg-0", "leg-1", "x"}
         failed = await second.until("leg-1", NewsKind.FAILED)
         assert failed.log_path == "leg-1.log"
+        # The page finds the task by these, and the first may have ended before its own were saved.
+        told = [{one.text for one in keeper.news if one.kind is NewsKind.SUBMITTED} for keeper in (first, second)]
+        assert told[0] == told[1]
+        assert len(told[0]) == 3
         for job in [job.id for job in slurm.queue if job.id != ended]:
             slurm.end(job, "COMPLETED")
         await second.until("leg-0", NewsKind.SUCCEEDED)
