@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -32,15 +33,17 @@ _BUNDLES = "set [core] dags_folder or [dag_processor] dag_bundle_config_list by 
 # Of bundles that are folders it tells which are not there. The provider need not be installed. Of several copies of a
 # package Python imports the first.
 _LOOK = """
-import json, os
+import hashlib, json, os
 from importlib import metadata
+from airflow.configuration import conf
 from airflow.dag_processing.bundles.manager import DagBundlesManager
 from packaging.utils import canonicalize_name
 bundles = {one.name: str(one.path) if type(one).__name__ == "LocalDagBundle" else "/"
            for one in DagBundlesManager().get_all_dag_bundles()}
 packages = {canonicalize_name(one.name): one.version for one in reversed([*metadata.distributions()]) if one.name}
 missing = {name: "" if os.path.isdir(path) else path for name, path in bundles.items()}
-print(json.dumps({"packages": packages, "bundles": missing}))
+secret = hashlib.sha256(conf.get("api_auth", "jwt_secret", fallback="").encode()).hexdigest()
+print(json.dumps({"packages": packages, "bundles": missing, "secret": secret}))
 """
 
 
@@ -88,7 +91,7 @@ async def _executor(asked: Mapping[str, str]) -> AsyncIterator[Verdict]:
         client, folder = await keeper.connection.prepared()
         yield Verdict("executor", f"{folder.python} has this Airflow; files of tasks are in {folder.root}")
         there = await client.ask(LookAtAirflow(folder.python, keeper.env))
-        for verdict in (*_packages(there["packages"]), *_bundles(there["bundles"])):
+        for verdict in (*_packages(there["packages"]), *_bundles(there["bundles"]), *_secrets(there["secret"])):
             yield verdict
         yield _way_back(await trial(executor, asked, _JOB), keeper.env["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"])
     finally:
@@ -153,6 +156,16 @@ def _bundles(there: Mapping[str, str]) -> Iterator[Verdict]:
             yield Verdict("bundles", said, f"put the DAG files there, or {_BUNDLES}", "wrong")
         else:
             yield Verdict("bundles", f"the nodes have the DAG bundle {name}")
+
+
+def _secrets(there: str) -> Iterator[Verdict]:
+    from airflow.configuration import conf
+
+    secret = conf.get("api_auth", "jwt_secret", fallback="")
+    if secret and hashlib.sha256(secret.encode()).hexdigest() == there:
+        said = "the nodes have the API server's jwt_secret, by which a task can act as any other"
+        remedy = "let AIRFLOW_HOME in env of executor_job be a folder without Airflow's own airflow.cfg"
+        yield Verdict("secrets", said, remedy, "wrong")
 
 
 def _way_back(ends: list[News], url: str) -> Verdict:

@@ -63,3 +63,18 @@ def test_a_package_is_the_same_however_its_name_is_written(
     packages = json.loads(capsys.readouterr().out.splitlines()[-1])["packages"]
     [verdict] = executor_checks._packages(packages)
     assert (verdict.state, verdict.said) == ("ok", "the nodes have all 1 packages of the scheduler")
+
+
+def test_nodes_that_have_the_secret_of_the_api_server_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(of_nodes: str, ours: str) -> list[str]:
+        monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", of_nodes)
+        exec(executor_checks._LOOK, {})
+        printed = capsys.readouterr().out
+        assert "secret of ours" not in printed
+        monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", ours)
+        return [one.state for one in executor_checks._secrets(json.loads(printed.splitlines()[-1])["secret"])]
+
+    assert told("a secret of ours", "a secret of ours") == ["wrong"]
+    assert told("another", "a secret of ours") == told("", "") == []
