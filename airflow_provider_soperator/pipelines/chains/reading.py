@@ -119,26 +119,35 @@ def task_parameters(
             )
         here, script = file.parent, _text_of(file)
     stages = read(script, variables=variables, ignored=ignored)
-    return {stage.name: _options(stage, here, by_name=by_name) for stage in stages}
+    found: dict[str, dict[str, Any]] = {}
+    unnamed: dict[str, str] = {}
+    awaited: set[str] = set()
+    for stage in stages:
+        file = here / (stage.script or "")
+        text = _text_of(file) if file.is_file() else stage.stdin_script
+        found[stage.name] = _options(stage, file, text, by_name=by_name)
+        own = asked_for(BatchJob(script=text or None, name=stage.fields.get("name"), dependency=stage.dependency))
+        if not own.name:
+            reads = stage.stdin is not None or stage.stdin_path is not None
+            unnamed[stage.name] = "wrap" if stage.command is not None else "sbatch" if reads else file.name
+        if "singleton" in str(own.dependency).lower():
+            awaited.add(own.name or unnamed[stage.name])
+    for name, by_default in unnamed.items():
+        if by_default in awaited:
+            # sbatch's own: it waits for others of the name, or they for it.
+            found[name]["name"] = by_default
+    return found
 
 
-def _options(stage: Call, here: Path, *, by_name: bool) -> dict[str, Any]:
+def _options(stage: Call, file: Path, text: str | None, *, by_name: bool) -> dict[str, Any]:
     options = {name: _raw(value) for name, value in stage.fields.items() if value is not None}
     if others := options.pop("extra_args", None):
         options["sbatch_args"] = others
     if stage.args:
         options["args"] = _raw(list(stage.args))
-    file = here / (stage.script or "")
-    text = _text_of(file) if file.is_file() else stage.stdin_script
-    if stage.dependency:
-        own = asked_for(BatchJob(script=text)) if text else BatchJob()
-        if own.dependency:
-            problem = "its script has a --dependency of its own, which sbatch ignores beside this: take it out there"
-            raise ShellChainError(stage.line, problem)
-        if "singleton" in stage.dependency and not (own.name or stage.fields.get("name")):
-            # sbatch's own, as other jobs of the script may have it, too.
-            reads = stage.stdin is not None or stage.stdin_path is not None
-            options["name"] = "wrap" if stage.command is not None else "sbatch" if reads else file.name
+    if stage.dependency and text and asked_for(BatchJob(script=text)).dependency:
+        problem = "its script has a --dependency of its own, which sbatch ignores beside this: take it out there"
+        raise ShellChainError(stage.line, problem)
     if stage.command is not None:
         return {**options, "command": _raw(stage.command)}
     if text is None:

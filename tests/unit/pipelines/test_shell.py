@@ -42,6 +42,28 @@ def test_a_job_that_waits_for_its_name_has_the_name_that_sbatch_gives_it(tmp_pat
     assert not any("name" in one for one in task_parameters("sbatch x.sh\nsbatch x.sh\n", tmp_path, {}, ()).values())
 
 
+@pytest.mark.parametrize(
+    ("calls", "names"),
+    [
+        (("x.sh", "other.sh", "-d singleton x.sh"), ["x.sh", None, "x.sh"]),
+        (("x.sh", "-J z x.sh", "-d singleton -J x.sh y.sh"), ["x.sh", "z", "x.sh"]),
+        (("--wrap a", "x.sh", "-d Singleton --wrap b"), ["wrap", None, "wrap"]),
+        # The first is on the cluster, and may be called so by itself.
+        (("there.sh", "-d singleton -J there x.sh"), [None, "there"]),
+        (("x.sh", "waits.sh", "waits.sh"), [None, "waits.sh", "waits.sh"]),
+        (("own.sh", "-d singleton -J own x.sh"), [None, "own"]),
+    ],
+)
+def test_jobs_that_others_wait_for_by_their_name_have_it_too(
+    calls: tuple[str, ...], names: list[str | None], tmp_path: Path
+) -> None:
+    (tmp_path / "x.sh").write_text("#!/bin/sh\nhostname\n")
+    (tmp_path / "own.sh").write_text("#!/bin/sh\n#SBATCH -J own\nhostname\n")
+    (tmp_path / "waits.sh").write_text("#!/bin/sh\n#SBATCH --dependency=singleton\nhostname\n")
+    found = task_parameters("".join(f"sbatch {call}\n" for call in calls), tmp_path, {}, ())
+    assert [one.get("name") for one in found.values()] == names
+
+
 def test_a_pipeline() -> None:
     with DAG("of_shell", schedule=None) as dag:
         SbatchPipeline.from_shell("model", SCRIPT, variables={"1": "x"})
