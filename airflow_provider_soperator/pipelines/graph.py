@@ -135,11 +135,22 @@ class Graph:
 
 
 def ordered(upstream: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """All names, each after those that it waits for; ``PipelineError`` if they wait for each other in a circle."""
+    """All names in their own order, but each right after those that it waits for; ``PipelineError`` for a circle."""
     try:
-        return tuple(TopologicalSorter(upstream).static_order())
+        TopologicalSorter(upstream).prepare()
     except CycleError as error:
         raise PipelineError(f"these wait for each other in a circle: {' >> '.join(error.args[1])}") from None
+    found: dict[str, None] = {}
+    begun: set[str] = set()
+    left = [*reversed(list(upstream))]
+    while left:
+        name = left.pop()
+        if name in begun:
+            found[name] = None
+        else:
+            begun.add(name)
+            left += [name, *reversed(list(upstream[name]))]
+    return tuple(found)
 
 
 def is_slurm_job(task: Any) -> bool:

@@ -325,10 +325,18 @@ def readable_job_name(job: JobDescription) -> str:
 def in_order(jobs: Sequence[JobDescription]) -> tuple[int, ...]:
     """The places of the jobs in an order in which each comes after its dependencies.
 
-    Jobs without dependencies come first, and so on, so that as many as possible can be submitted in parallel.
+    Jobs without dependencies come first, and so on, so that as many as possible can be submitted in parallel. With
+    ``singleton`` a job comes after those of its name that stand before it, as it waits for those that are there.
     """
     places = {key_of(job.name or ""): place for place, job in enumerate(jobs)}
-    waits = {place: [places[key] for key in dependency_of(job).keys if key in places] for place, job in enumerate(jobs)}
+    asked = list(map(dependency_of, jobs))
+    waits = {place: [places[key] for key in one.keys if key in places] for place, one in enumerate(asked)}
+    # Otherwise their order means nothing, and could be against their dependencies.
+    if all(before < place for place, needed in waits.items() for before in needed):
+        called = list(map(readable_job_name, jobs))
+        for place, one in enumerate(asked):
+            if one.is_singleton:
+                waits[place] += [before for before in range(place) if called[before] == called[place]]
     sorter = TopologicalSorter(waits)
     try:
         sorter.prepare()

@@ -90,6 +90,8 @@ def test_each_comes_after_those_that_it_waits_for(pairs: list[tuple[int, int]], 
 
 def test_order_is_that_in_which_the_stages_were_named_where_it_can_be() -> None:
     assert graph({"b": [], "a": [], "d": ["c"], "c": ["b"]}).order == ("b", "a", "c", "d")
+    assert graph({"prepare": [], "fit": ["prepare"], "alone": []}).order == ("prepare", "fit", "alone")
+    assert graph({"fit": ["prepare"], "alone": [], "prepare": []}).order == ("prepare", "fit", "alone")
 
 
 @pytest.mark.parametrize(

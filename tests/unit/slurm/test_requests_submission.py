@@ -86,6 +86,15 @@ def test_each_comes_after_those_that_it_waits_for() -> None:
     assert in_order((third, other, second, first)) == (1, 3, 2, 0)
 
 
+def test_a_singleton_comes_after_those_of_its_name_that_stand_before_it() -> None:
+    first, second, third, fourth, other = new_jobs(5)
+    alone = [job.replace(dependency="singleton") for job in (third, fourth)]
+    other = other.replace(name=(key_of(str(other.name)) or KEY).name("other"), dependency="singleton")
+    assert in_order((first, after(second, first), *alone, other)) == (0, 4, 1, 2, 3)
+    # What stands before them waits for them.
+    assert in_order((after(first, third), alone[0])) == (1, 0)
+
+
 def test_jobs_that_wait_for_each_other_are_refused() -> None:
     first, second = new_jobs(2)
     first, second = after(first, second), after(second, first)
