@@ -27,7 +27,7 @@ from airflow_provider_soperator.slurm.requests import (
     batches,
 )
 from airflow_provider_soperator.slurm.requests.commands import Steps
-from airflow_provider_soperator.slurm.requests.submission import Withdraw
+from airflow_provider_soperator.slurm.requests.submission import KeyedDependency, Withdraw
 from airflow_provider_soperator.slurm.states import JobFlag
 from airflow_provider_soperator.slurm.submission_keys import Keys, SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported
@@ -181,9 +181,19 @@ def has_fields(job: Job, wanted: Mapping[str, str | int | timedelta]) -> bool:
 def relink(jobs: Iterable[JobId], old: JobId, new: JobId) -> Steps[tuple[JobId, ...]]:
     """Replace the dependency on ``old`` by one on ``new`` in these jobs; returns the jobs that had it.
 
-    Their other dependencies stay. ``old`` may be gone, and the jobs may be in ``DependencyNeverSatisfied``.
+    Their other dependencies stay. ``old`` may be gone, and the jobs may be in ``DependencyNeverSatisfied``. By
+    ``singleton`` ``new`` may wait for them, or for what waits for them: it no longer does.
     """
-    return (yield from _change(jobs, lambda unmet: unmet.relinked(old, new)))
+    wanted = tuple(jobs)
+    queue: tuple[Job, ...] = (yield ListJobs(mine=True)) if wanted else ()
+    waits_for = [(job.id.job, KeyedDependency(job.dependency, is_singleton=False).numbers) for job in queue]
+    behind, more = set[int](), {job.job for job in wanted}
+    while more:
+        behind |= more
+        more = {number for number, others in waits_for if not others.isdisjoint(more)} - behind
+    if new.job in behind:
+        yield from _change([new], lambda unmet: unmet.without(behind))
+    return (yield from _change(wanted, lambda unmet: unmet.relinked(old, new)))
 
 
 def let_go(job: JobId, kept: Collection[int] = ()) -> Steps[bool]:

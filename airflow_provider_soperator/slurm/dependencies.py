@@ -142,6 +142,10 @@ class Unmet:
 
         return replace(self, terms=tuple(map(relink, self.terms)))
 
+    def without(self, jobs: Collection[int]) -> Unmet:
+        """Drop the terms on these jobs."""
+        return replace(self, terms=tuple(term for term in self.terms if not term.is_on(jobs)))
+
     @property
     def is_vain(self) -> bool:
         """True if the job can never start."""

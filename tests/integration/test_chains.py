@@ -373,6 +373,26 @@ def test_another_job_takes_the_place_of_one_that_failed(slurm: SlurmClient, clus
     cluster.let_go(other)
 
 
+def numbers(answers: Sequence[Submitted]) -> list[JobId]:
+    return [answer.id for answer in answers if answer.id is not None]
+
+
+def test_a_job_that_takes_the_place_of_another_waits_for_none_of_its_name_that_follows(
+    slurm: SlurmClient, cluster: Cluster
+) -> None:
+    name = f"nightly {uuid.uuid4().hex[:6]}"
+    keys = [SubmissionKey.derive("dag", name, "task", index, 1) for index in range(4)]
+    failed, one, of_another_run, again = (
+        BatchJob(command="true", name=key.name(name), dependency="singleton", kill_on_invalid_dep=False) for key in keys
+    )
+    one = one.replace(dependency=[Dependency("afterok", keys[0]), "singleton"])
+    old, *waits = numbers(submit(slurm, [failed.replace(command="false"), one, of_another_run]))
+    cluster.wait("one waits in vain", lambda: is_in_vain(slurm, waits[0]))
+    (new,) = numbers(submit(slurm, [again]))
+    assert slurm.relink(waits[:1], old, new) == (waits[0],)
+    cluster.wait("all have run", lambda: all(status_of(slurm, job).succeeded for job in (new, *waits)))
+
+
 def test_the_place_can_be_taken_of_a_job_that_is_forgotten(connect_kind: ConnectClient, forgetful: Cluster) -> None:
     slurm = connect_kind("loop", forgetful)
     failed = forgetful.sbatch("--hold", wrap="false")

@@ -50,6 +50,26 @@ def test_jobs_that_wait_are_told_of_the_new_job_by_their_numbers_and_keys(monkey
     assert slurm.orders == [UpdateJob(JobId(8), {"Dependency": "afterok:7"})]
 
 
+def test_a_job_waits_for_none_of_its_name_that_is_to_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By ``singleton`` another try waits for what is in the queue; Slurm refuses a circle, and none would start."""
+    alike = ",".join(f"afterany:{job}(unfulfilled)" for job in (6, 8, 9, 10))
+    slurm = Slurm(
+        queued("5", "FAILED", EARLIER.name("fit")),
+        queued("6", "RUNNING", THEIRS.name("fit")),
+        pending("7", OURS, alike),
+        pending("8", OURS, "afterok:5(failed),afterany:6(unfulfilled)"),
+        # Of another run, of the same name, too.
+        pending("9", THEIRS, "afterany:10(unfulfilled)"),
+        pending("10", THEIRS, "afterany:6(unfulfilled),afterany:8(unfulfilled)"),
+    )
+    relink = Chain(ahead="5", waiting={"8": OURS.text}).relink(AsyncSlurmClient(slurm), JobId(7), [EARLIER], LOG)
+    run_without_waiting(relink, monkeypatch)
+    assert slurm.orders == [
+        UpdateJob(JobId(7), {"Dependency": "afterany:6"}),
+        UpdateJob(JobId(8), {"Dependency": "afterok:7,afterany:6"}),
+    ]
+
+
 @pytest.mark.parametrize("state", ["success", "failed"])
 @pytest.mark.parametrize("key", [OURS, THEIRS])
 def test_a_job_that_waits_in_vain_is_freed_by_its_number_and_key(
