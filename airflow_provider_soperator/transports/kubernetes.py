@@ -1,6 +1,6 @@
 """Transport by exec into the login pod: a websocket for each long-lived shell, and the choice of the pod.
 
-If no login pod is Ready, root uses the controller's: both see the same Slurm, but users are known in the jail alone.
+No other pod will do: in the controller's, commands would see the same Slurm, but other files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectionLost,
     ConnectRefused,
-    TransportError,
     is_refused,
     kubernetes_errors,
     namespace_errors,
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 class PodChoice:
     """Pods in which Slurm's commands can run, and the shell to start there.
 
+    ``of_cluster`` are labels of all pods of the SlurmCluster: where there is any, those that are missing may come.
+
     >>> PodChoice("app.kubernetes.io/component=login,app.kubernetes.io/instance=mine", "sshd").shell
     ('/bin/sh',)
     """
@@ -47,44 +48,60 @@ class PodChoice:
     labels: str
     container: str
     shell: tuple[str, ...] = ("/bin/sh",)
+    of_cluster: str = "app.kubernetes.io/name=slurmcluster"
 
 
 #: The jail, as users see it when they log in.
 LOGIN = PodChoice("app.kubernetes.io/component=login", "sshd", ("chroot", "/mnt/jail", "/bin/sh"))
-CONTROLLER = PodChoice("app.kubernetes.io/component=controller", "slurmctld")
 
 
-def login_pods(cluster: str, user: str = "") -> tuple[PodChoice, ...]:
-    """The pods of a SlurmCluster, of the only one in the namespace without its name; for root, or a user of the jail.
+def login_pods(cluster: str, user: str = "") -> PodChoice:
+    """The login pods of a SlurmCluster, of the only one in the namespace without its name; for root, or another user.
 
-    >>> [choice.shell[:4] for choice in login_pods("", "ann")]
-    [('chroot', '/mnt/jail', 'runuser', 'ann')]
+    >>> login_pods("", "ann").shell[:4]
+    ('chroot', '/mnt/jail', 'runuser', 'ann')
     """
-    choices: tuple[PodChoice, ...] = (LOGIN, CONTROLLER)
-    if user not in ("", "root"):
-        # An exec is root's, as the container is. As with sshd, its limits are those that PAM has for the user.
-        become = ("runuser", user, "-s", "/bin/sh", "-c", "exec /bin/sh")
-        choices = (replace(LOGIN, shell=(*LOGIN.shell[:-1], *become)),)
     mine = f",app.kubernetes.io/instance={cluster}" if cluster else ""
-    return tuple(replace(choice, labels=choice.labels + mine) for choice in choices)
+    choice = replace(LOGIN, labels=LOGIN.labels + mine, of_cluster=LOGIN.of_cluster + mine)
+    if user in ("", "root"):
+        return choice
+    # An exec is root's, as the container is. As with sshd, its limits are those that PAM has for the user.
+    become = ("runuser", user, "-s", "/bin/sh", "-c", "exec /bin/sh")
+    return replace(choice, shell=(*LOGIN.shell[:-1], *become))
 
 
-async def find_pod(core: Any, namespace: str, choices: Sequence[PodChoice]) -> tuple[str, PodChoice]:
-    """Find the pod to run commands in; returns its name, and the choice that it fits."""
-    seen: list[Any] = []
-    for choice in choices:
+async def find_pod(core: Any, namespace: str, choice: PodChoice) -> str:
+    """Find the pod to run commands in; returns its name."""
+
+    async def found(labels: str, **options: int) -> Sequence[Any]:
         with kubernetes_errors(f"list the pods of namespace {namespace}"):
             listed = await core.list_namespaced_pod(
-                namespace, label_selector=choice.labels, _request_timeout=API_TIMEOUT
+                namespace, label_selector=labels, _request_timeout=API_TIMEOUT, **options
             )
-        if name := _ready(listed.items, choice):
-            return name, choice
-        seen += listed.items
-    if not seen:
-        # Kubernetes also lists no pods if the namespace does not exist.
-        with namespace_errors(namespace):
-            await core.read_namespace(namespace, _request_timeout=API_TIMEOUT)
-    raise _none_ready(namespace, choices, seen)
+        return list(listed.items)
+
+    pods = await found(choice.labels)
+    if name := _ready(pods, choice):
+        return name
+    if pods:
+        names = ", ".join(f"{pod.metadata.name} ({_condition(pod)})" for pod in pods)
+        raise ConnectRefused(
+            f"no login pod is Ready in namespace {namespace}: {names}",
+            f"see `kubectl -n {namespace} describe pod {pods[0].metadata.name}`",
+        )
+    missing = f"no pod in namespace {namespace} has the labels {choice.labels}"
+    if others := await found(choice.of_cluster, limit=1):
+        raise ConnectRefused(
+            f"{missing}, though the SlurmCluster has pods, such as {others[0].metadata.name}",
+            f"see `kubectl -n {namespace} get statefulsets,events` for why the login pods are not there",
+        )
+    # Kubernetes also lists no pods if the namespace does not exist.
+    with namespace_errors(namespace):
+        await core.read_namespace(namespace, _request_timeout=API_TIMEOUT)
+    raise ConnectFailed(
+        missing,
+        f"see `kubectl -n {namespace} get pods --show-labels`, and whether it is the SlurmCluster's namespace",
+    )
 
 
 def _ready(pods: Sequence[Any], choice: PodChoice) -> str | None:
@@ -101,20 +118,6 @@ def _ready(pods: Sequence[Any], choice: PodChoice) -> str | None:
             )
         return str(pod.metadata.name)
     return None
-
-
-def _none_ready(namespace: str, choices: Sequence[PodChoice], seen: Sequence[Any]) -> TransportError:
-    if seen:
-        names = ", ".join(f"{pod.metadata.name} ({_condition(pod)})" for pod in seen)
-        return ConnectRefused(
-            f"no pod is Ready in namespace {namespace}: {names}",
-            f"see `kubectl -n {namespace} describe pod {seen[0].metadata.name}`",
-        )
-    labels = " or ".join(choice.labels for choice in choices)
-    return ConnectFailed(
-        f"no pod in namespace {namespace} has the labels {labels}",
-        f"see `kubectl -n {namespace} get pods --show-labels`, and whether it is the SlurmCluster's namespace",
-    )
 
 
 def _condition(pod: Any) -> str:
@@ -212,7 +215,7 @@ def _take_the_same_way(client: kubernetes_asyncio.client.ApiClient) -> None:
 
 
 class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"]):
-    """Runs commands in shells in the first Ready pod of ``choices``, which is looked up for each new shell."""
+    """Runs commands in shells in the first Ready pod of the choice, which is looked up for each new shell."""
 
     # A client with an expired token must be replaced, too; open websockets do not need it.
     _final = (ConnectionLost, ConnectFailed)
@@ -221,12 +224,12 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         self,
         connect: Callable[[], Awaitable[kubernetes_asyncio.client.ApiClient]],
         namespace: str,
-        choices: Sequence[PodChoice] = (LOGIN, CONTROLLER),
+        choice: PodChoice = LOGIN,
     ) -> None:
         super().__init__()
         self._connect = connect
         self._namespace = namespace
-        self._choices = tuple(choices)
+        self._choice = choice
         #: The client whose token was last accepted.
         self._accepted: kubernetes_asyncio.client.ApiClient | None = None
 
@@ -256,7 +259,8 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         import kubernetes_asyncio.stream
 
         core: Any = kubernetes_asyncio.client.CoreV1Api(connection)
-        pod, choice = await find_pod(core, self._namespace, self._choices)
+        choice = self._choice
+        pod = await find_pod(core, self._namespace, choice)
         # A client of its own, so that dropping the connection later does not end a shell that is at work.
         client = kubernetes_asyncio.stream.WsApiClient(connection.configuration, heartbeat=_HEARTBEAT)
         client.default_headers.update(connection.default_headers)

@@ -112,7 +112,7 @@ def test_a_shell_takes_the_way_of_other_requests(
     asked: list[dict[str, Any]] = []
 
     async def find(*said: Any) -> Any:
-        return "login-0", LOGIN
+        return "login-0"
 
     async def request(session: Any, method: str, url: str, **said: Any) -> Any:
         asked.append(said)
