@@ -147,7 +147,7 @@ class AsyncSlurmClient:
         """The cluster's settings, cached for some minutes."""
         return await self.ask_shared(ShowConfig(), _CONFIG_AGE)
 
-    async def with_lines(self, job: BatchJob) -> BatchJob:
+    async def with_lines(self, job: BatchJob, max_age: float = _SCRIPT_AGE) -> BatchJob:
         """The job with the #SBATCH lines of its script on the cluster, if it has one that can be read."""
         if job.remote_script is None or job.remote_lines is not None:
             return job
@@ -157,7 +157,7 @@ class AsyncSlurmClient:
             # As sbatch, which looks in PATH between these two.
             at_first = folder / ("" if job.remote_script.startswith(".") else job.chdir or "") / job.remote_script
             paths = dict.fromkeys(map(str, (at_first, folder / job.remote_script)))
-            heads = await self.ask_shared(ReadPieces(tuple(Piece(path, 0, _HEAD) for path in paths)), _SCRIPT_AGE)
+            heads = await self.ask_shared(ReadPieces(tuple(Piece(path, 0, _HEAD) for path in paths)), max_age)
             if data := next((head.data for head in heads if head.data), None):
                 return with_remote_lines(job, data.decode(errors="replace"))
         return job

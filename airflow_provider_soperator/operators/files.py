@@ -60,19 +60,34 @@ class JobFiles:
         after the job cannot be written.
         """
         with self._client() as client:
+            home = client.ask(WorkingFolder())
             # Below the folder in which it is submitted.
-            working = client.ask(WorkingFolder()) / (asked_for(job).chdir or "")
+            submitted_in = home / (asked_for(job).chdir or "")
             if earlier and (adopted := client.find(client.with_lines(job), earlier, since=since)):
                 if files:
                     self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted.id)
                 return
             for _, local in pairs(downloads):
                 check_place_on_disk(self._here / local)
+            script = _path(submitted_in, job.remote_script) if job.remote_script else ""
+            others = []
+            # What brings its script goes where that is looked for. Only then is it known what it asks for.
             for local, remote in pairs(files):
-                source = self._here / local
-                target = _path(working, _within(remote, source.name))
-                copied = client.upload(source, target, tag=self._tag(target))
-                self._log.info("Uploaded %s to %s: %s", local, target, copied)
+                target = self._target(submitted_in, local, remote)
+                if PurePosixPath(script).is_relative_to(target):
+                    self._send(client, local, target)
+                else:
+                    others.append((local, remote))
+            working = home / (asked_for(client.with_lines(job, max_age=0)).chdir or "")
+            for local, remote in others:
+                self._send(client, local, self._target(working, local, remote))
+
+    def _target(self, working: PurePosixPath, local: str, remote: str) -> str:
+        return _path(working, _within(remote, (self._here / local).name))
+
+    def _send(self, client: SlurmClient, local: str, target: str) -> None:
+        copied = client.upload(self._here / local, target, tag=self._tag(target))
+        self._log.info("Uploaded %s to %s: %s", local, target, copied)
 
     def download(self, files: Pairs, working: str) -> None:
         """Copy all of them from the folder in which the job has run."""

@@ -25,17 +25,25 @@ from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.job_reports import report_of
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.sbatch_arguments import with_remote_lines
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.work.protocols import succeeded
 
 
 class Cluster:
-    """A connection, and its client: what patterns match, jobs of earlier tries, and what was downloaded to where."""
+    """A connection, and its client: what patterns match, jobs of earlier tries, and what went to where.
+
+    Its script ``jobs/fit.sbatch`` runs in /shared/run, once it is there.
+    """
 
     def __init__(self, *matches: str, earlier: Submitted | None = None) -> None:
         self.matches, self.earlier = matches, earlier
         self.downloaded: list[tuple[str, Path]] = []
+        self.uploaded: list[str] = []
+        #: Whether it is there, and whether it was when it was last read.
+        self.has_script = False
+        self.known: bool | None = None
 
     @contextmanager
     def client(self) -> Iterator[Cluster]:
@@ -50,11 +58,18 @@ class Cluster:
         assert isinstance(request, Match)
         return self.matches
 
-    def with_lines(self, job: BatchJob) -> BatchJob:
-        return job
+    def with_lines(self, job: BatchJob, max_age: float = 1) -> BatchJob:
+        if self.known is None or not max_age:
+            self.known = self.has_script
+        return with_remote_lines(job, "#!/bin/sh\n#SBATCH --chdir=/shared/run\n") if self.known else job
 
     def find(self, *_: Any, **__: Any) -> Submitted | None:
         return self.earlier
+
+    def upload(self, source: Path, target: str, *, tag: str) -> Copied:
+        self.uploaded.append(target)
+        self.has_script |= target == "/home/ann/jobs"
+        return Copied(1, 1, 1)
 
     def download(self, path: str, local: Path, *, tag: str) -> Copied:
         self.downloaded.append((path, local))
@@ -87,6 +102,19 @@ def test_a_match_that_would_go_elsewhere_is_not_downloaded(
     with pytest.raises(LocalFileError, match=f"{path} would be downloaded to {tmp_path}/.*evil.py, out of "):
         download(cluster, ("plots/**", "got"), tmp_path, monkeypatch)
     assert not cluster.downloaded
+
+
+@pytest.mark.parametrize("has_script", [False, True])
+def test_files_go_where_the_lines_of_a_script_on_the_cluster_say_and_the_script_where_it_is_looked_for(
+    has_script: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    monkeypatch.setattr(files, "SlurmHook", lambda _: cluster)
+    upload = JobFiles("east", tmp_path, "owner", logging.getLogger(__name__)).upload
+    cluster.has_script = has_script
+    earlier = [SubmissionKey("a" * 12)]
+    upload({"in.csv": "data/", "jobs": "jobs"}, BatchJob(remote_script="jobs/fit.sbatch"), earlier=earlier)
+    assert cluster.uploaded == ["/home/ann/jobs", "/shared/run/data/in.csv"]
 
 
 class Begun(Exception):
