@@ -18,7 +18,7 @@ from airflow_provider_soperator.hooks.check import NO_FILES, clock, if_supported
 from airflow_provider_soperator.hooks.slurm import Settings, open_transport
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, ControllerUnreachable
-from airflow_provider_soperator.slurm.files import FileRequest
+from airflow_provider_soperator.slurm.files import FileRequest, JobFolder
 from airflow_provider_soperator.slurm.hostlist import expand
 from airflow_provider_soperator.slurm.node_conditions import WORDS
 from airflow_provider_soperator.slurm.requests import (
@@ -172,8 +172,9 @@ async def _submission(client: AsyncSlurmClient, wanted: Namespace) -> AsyncItera
 
 #: Writes to the folders in which jobs write, as their first lines could fail for it, and asks Python who it is.
 _PROBE = """\
-for folder in "${1:-$PWD}" "${1:-$PWD}/airflow" "${1:-$PWD}/.airflow-soperator"; do
-    [ -e "$folder" ] || [ "$folder" = "${1:-$PWD}" ] || continue
+printf 'user=%s\\n' "$(id -un 2>/dev/null || id -u)"
+for folder in "$1" "$1/airflow" "$1/.airflow-soperator"; do
+    [ -e "$folder" ] || [ "$folder" = "$1" ] || continue
     if said=$(mktemp "$folder/.airflow-doctor.XXXXXX" 2>&1); then
         made=$said said=
         { head -c 65536 /dev/zero >"$made"; } 2>/dev/null || said="$folder: No space left on device"
@@ -200,18 +201,27 @@ class ProbeFolder(FileRequest[dict[str, Any]]):
     def read(self, answer: CommandOutput) -> dict[str, Any]:
         lines = self.check(answer).text.splitlines()
         told = re.findall(r"^folder=(.*)\nsaid=(.*)$", "\n".join(lines), re.MULTILINE)
-        return {"folders": dict(told), "python": lines[-1].removeprefix("python=")}
+        user, python = lines[0].removeprefix("user="), lines[-1].removeprefix("python=")
+        return {"user": user, "folders": dict(told), "python": python}
 
 
 async def _files(client: AsyncSlurmClient, wanted: Namespace) -> AsyncIterator[Verdict]:
     try:
-        probe = await client.ask(ProbeFolder(wanted.folder, wanted.python or "python3"))
+        folder = await client.ask(JobFolder()) / wanted.folder
+        probe = await client.ask(ProbeFolder(str(folder), wanted.python or "python3"))
     except NotSupported:
         said, _, remedy = NO_FILES.partition(": ")
         yield Verdict("files", said, remedy, "note")
         return
+    user = await run_steps_async(if_supported(WhoAmI()), client.ask) or probe["user"]
+    if user != probe["user"]:
+        said = f"files are written as {probe['user']}, and jobs run as {user}"
+        yield Verdict("files", said, "have both be one user, or see that each can use the files of the other", "note")
     for folder, said in probe["folders"].items():
-        yield _folder(folder, said) if said else Verdict("files", f"jobs can write to {folder}")
+        if said:
+            yield _folder(folder, said)
+        elif user == probe["user"]:
+            yield Verdict("files", f"jobs can write to {folder}")
     yield _python(wanted.python or "python3", probe["python"])
 
 

@@ -19,7 +19,7 @@ from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.files import FileError, Match, WorkingFolder
+from airflow_provider_soperator.slurm.files import FileError, JobFolder, Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import ResultError, read_result
@@ -60,7 +60,9 @@ class JobFiles:
         after the job cannot be written.
         """
         with self._client() as client:
-            home = client.ask(WorkingFolder())
+            # Fails where there is no way to files.
+            client.ask(WorkingFolder())
+            home = client.ask(JobFolder())
             # Below the folder in which it is submitted.
             submitted_in = home / (asked_for(job).chdir or "")
             if earlier and (adopted := client.find(client.with_lines(job), earlier, since=since)):

@@ -159,16 +159,21 @@ class RemoveFiles(FileOrder):
 
 
 @dataclass(frozen=True)
-class WorkingFolder(FileRequest[PurePosixPath]):
-    """Get the working folder of commands, and of jobs by default."""
-
-    doing = "finding the working folder"
+class JobFolder(Request[PurePosixPath]):
+    """Get the folder in which jobs run by default: it is that of their user, and not of the one of files."""
 
     def command(self) -> Command:
         return Command(("pwd",))
 
     def read(self, answer: CommandOutput) -> PurePosixPath:
         return PurePosixPath(decoded(self.check(answer).stdout.removesuffix(b"\n")))
+
+
+@dataclass(frozen=True)
+class WorkingFolder(FileRequest[PurePosixPath], JobFolder):
+    """Get the folder in which commands about files run."""
+
+    doing = "finding the working folder"
 
 
 # The pattern is not split, and only expands to names: bash does not expand the result again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from pathlib import PurePosixPath
 from typing import Any
 
 from airflow_provider_soperator.slurm import errors, hostlist, notations, requests
@@ -14,7 +15,7 @@ from airflow_provider_soperator.slurm.cluster_records import (
     Partition,
     Reservation,
 )
-from airflow_provider_soperator.slurm.files import FileRequest
+from airflow_provider_soperator.slurm.files import FileRequest, JobFolder
 from airflow_provider_soperator.slurm.requests.cluster import read_config
 from airflow_provider_soperator.slurm.requests.nodes import fold_names
 from airflow_provider_soperator.slurm.rest import calls
@@ -73,6 +74,12 @@ def who_am_i(request: requests.WhoAmI, site: Site) -> RestSteps[str]:
 def clock(request: requests.ReadClock, site: Site) -> RestSteps[datetime | None]:
     data = yield from asked(RestCall("GET", "slurm/diag/"))
     return calls.moment(data["statistics"]["req_time"])
+
+
+@handles
+def job_folder(request: JobFolder, site: Site) -> RestSteps[PurePosixPath]:
+    yield from ()
+    return PurePosixPath(site.home)
 
 
 @handles

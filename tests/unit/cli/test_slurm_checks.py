@@ -1,14 +1,17 @@
-"""What the doctor says of partitions, and of GPUs that Slurm does not count."""
+"""What the doctor says of partitions, of GPUs that Slurm does not count, and of files."""
 
 from __future__ import annotations
 
 import asyncio
+from argparse import Namespace
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.cli.slurm_checks import _gpus, _partition
+from airflow_provider_soperator.cli.slurm_checks import ProbeFolder, _files, _gpus, _partition
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
+from airflow_provider_soperator.slurm.files import JobFolder
 from airflow_provider_soperator.slurm.states import NodeState
 
 
@@ -63,3 +66,21 @@ def test_gpus_that_slurm_does_not_count_are_noted(counted: str, gres: str, notes
 
     said = asyncio.run(told())
     assert said == ["note: add gres/gpu to AccountingStorageTRES in slurm.conf, and restart slurmctld"] * notes
+
+
+@pytest.mark.parametrize(
+    ("user", "told"),
+    [("bob", "jobs can write to /home/bob/runs"), ("root", "files are written as root, and jobs run as bob")],
+)
+def test_where_files_are_those_of_another_user_it_is_noted_and_not_that_jobs_can_write(user: str, told: str) -> None:
+    class Split:
+        async def ask(self, request: Any) -> Any:
+            if isinstance(request, ProbeFolder):
+                return {"user": user, "folders": {request.folder: ""}, "python": "3.12 /usr/bin/python3"}
+            return PurePosixPath("/home/bob") if isinstance(request, JobFolder) else "bob"
+
+    async def said() -> list[str]:
+        wanted = Namespace(folder="runs", python="")
+        return [one.said async for one in _files(Split(), wanted) if one.subject == "files"]  # type: ignore[arg-type]
+
+    assert asyncio.run(said()) == [told]

@@ -17,7 +17,7 @@ from airflow_provider_soperator.client.file_copies import Copied, LocalFileError
 from airflow_provider_soperator.operators import files
 from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.slurm.files import Match, WorkingFolder
+from airflow_provider_soperator.slurm.files import JobFolder, Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -53,8 +53,9 @@ class Cluster:
         return self
 
     def ask(self, request: Request[Any]) -> Any:
-        if isinstance(request, WorkingFolder):
-            return PurePosixPath("/home/ann")
+        if isinstance(request, JobFolder):
+            # Files are root's, as over slurmrestd with SSH beside it.
+            return PurePosixPath("/root" if isinstance(request, WorkingFolder) else "/home/ann")
         assert isinstance(request, Match)
         return self.matches
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.slurm.errors import SlurmError, UnknownJob
+from airflow_provider_soperator.slurm.files import JobFolder, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
@@ -215,3 +217,13 @@ def test_without_a_number_no_job_of_that_name_is_taken_for_ones_own() -> None:
 def test_a_job_works_in_the_home_of_its_user_or_below_it(chdir: str | None, folder: str) -> None:
     job = BatchJob(command="true", chdir=chdir)
     assert job.to_payload("v0.0.45", "ann", "/home/ann")["job"]["current_working_directory"] == folder
+
+
+def test_jobs_run_in_the_home_of_their_user_where_files_are_those_of_another() -> None:
+    site = Site(version=45, user="bob", home="/home/bob")
+    with pytest.raises(StopIteration) as end:
+        next(steps(JobFolder(), site))
+    assert end.value.value == PurePosixPath("/home/bob")
+    # Without a way to files there is nothing to copy.
+    with pytest.raises(Unsupported, match="reach the cluster's files"):
+        next(steps(WorkingFolder(), site))
