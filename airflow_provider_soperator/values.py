@@ -48,6 +48,7 @@ _ATTRIBUTES = frozenset({"dag_id", "map_index", "run_id", "task_id", "try_number
 _ADAPTERS: dict[type, Any] = {}
 #: NUL, which PostgreSQL's JSON cannot hold, and halves of characters, which UTF-8 cannot either.
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_HOME_OR_VARIABLE = re.compile(r"^~|\$[A-Za-z_{]")
 
 
 class Plain:
@@ -264,15 +265,28 @@ def script_text(script: Any) -> Any:
     return no_file(script) if isinstance(script, str) and "\n" in script else script
 
 
+def shell_path(path: object) -> str:
+    """What is wrong with a path on the cluster that only a shell would understand; empty for any other, and a template.
+
+    >>> shell_path("/scratch/$USER/run"), shell_path("run~1/%j.out")
+    ("'/scratch/$USER/run' is for a shell to understand: write the whole path", '')
+    """
+    is_one = isinstance(path, str) and not is_template(path) and _HOME_OR_VARIABLE.search(path)
+    return f"{path!r} is for a shell to understand: write the whole path" if is_one else ""
+
+
 def path_pairs(name: str, files: Any) -> Any:
     """Pairs of paths, all of which are templates: of a mapping Airflow renders the values only."""
     if isinstance(files, Mapping):
-        return no_file([list(pair) for pair in files.items()])
+        files = no_file([list(pair) for pair in files.items()])
     is_pairs = isinstance(files, (list, tuple)) and all(
         isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in files
     )
     if files and not is_pairs and not is_template(files):
         raise ValueError(f"{name} must say from where to where, such as {{'out.json': 'results/'}}, got {files!r}")
+    for pair in files if is_pairs else ():
+        if problem := shell_path(pair[name == "upload"]):
+            raise ValueError(f"{name}: {problem}")
     return files or []
 
 

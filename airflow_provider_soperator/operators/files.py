@@ -27,6 +27,7 @@ from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import LastingError
+from airflow_provider_soperator.values import shell_path
 
 #: From where to where; a mapping, or what Airflow has made of one.
 Pairs = Mapping[str, str] | Sequence[Sequence[str]]
@@ -69,7 +70,8 @@ class JobFiles:
                 if files:
                     self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted.id)
                 return
-            for _, local in pairs(downloads):
+            for remote, local in pairs(downloads):
+                _path(home, remote)
                 check_place_on_disk(self._here / local)
             script = _path(submitted_in, job.remote_script) if job.remote_script else ""
             others = []
@@ -137,8 +139,8 @@ def _within(target: str, name: str) -> str:
 
 
 def _path(working: PurePosixPath, path: str) -> str:
-    if path.startswith("~"):
-        raise FileError(f"{path!r} is for a shell to understand", remedy="name the folder")
+    if problem := shell_path(path):
+        raise FileError(problem)
     return posixpath.normpath(str(working / path))
 
 

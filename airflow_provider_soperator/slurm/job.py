@@ -13,6 +13,7 @@ from airflow_provider_soperator.slurm import dependencies, directives, job_descr
 from airflow_provider_soperator.slurm.job_description import JobDescription
 from airflow_provider_soperator.slurm.job_ids import array_indices, array_text
 from airflow_provider_soperator.slurm.sbatch_arguments import Submission
+from airflow_provider_soperator.values import shell_path
 
 #: Linux's limit on a single variable with its name.
 VARIABLE_LIMIT = 128 * 1024 - 1
@@ -181,6 +182,8 @@ def _body(job: JobDescription) -> Iterator[str]:
         yield from _plain("remote_script", job.remote_script)
         if not job.remote_script or job.remote_script.startswith(("-", ":")):
             yield f"remote_script: {job.remote_script!r} must be a path that does not begin with - or :"
+        if problem := shell_path(job.remote_script):
+            yield f"remote_script: {problem}"
     for arg in job.args:
         if "\0" in arg or not _encodable(arg):
             yield f"args: {arg!r} has a NUL character or cannot be encoded as UTF-8"
@@ -242,8 +245,8 @@ def _options(job: JobDescription) -> Iterator[str]:
         if not written and option.takes_argument == "required" and option.field not in ("array", "extra"):
             yield f"{option.field}: must not be empty; use None to leave it out"
         # Slurm takes it as it is, and newer versions make a folder of that name.
-        if written.startswith(("~", "$")) and option.field in ("chdir", "error", "input", "output"):
-            yield f"{option.field}: {written!r} is for a shell to understand: write the whole path"
+        if option.field in ("chdir", "error", "input", "output") and (problem := shell_path(written)):
+            yield f"{option.field}: {problem}"
         for problem in _SPECIAL.get(option.field, lambda _: iter(()))(value):
             yield f"{option.field}: {problem}"
     for flag in _FLAGS:

@@ -33,7 +33,7 @@ from airflow_provider_soperator.slurm.notations import ExitCode, parse_bytes
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.sbatch_arguments import asked_for, indices_asked_for
 from airflow_provider_soperator.slurm.states import UNKNOWN_JOB, JobState
-from airflow_provider_soperator.values import is_template, storable
+from airflow_provider_soperator.values import is_template, shell_path, storable
 
 
 def report_of(status: JobStatus) -> Json:
@@ -248,6 +248,8 @@ def check_result(said: Any, job: JobDescription | None = None) -> None:
     is_file = isinstance(said, str) and said.startswith(_FILE) and said != _FILE
     if said not in _FORMS and not is_file:
         raise InvalidJob([f"result must be 'json', 'last_line' or 'file:PATH', got {said!r}"])
+    if is_file and (problem := shell_path(said.removeprefix(_FILE))):
+        raise InvalidJob([f"result: {problem}"])
     if job is None:
         return
     pattern = said.removeprefix(_FILE) if said.startswith(_FILE) else asked_for(job).output

@@ -17,7 +17,7 @@ from airflow_provider_soperator.client.file_copies import Copied, LocalFileError
 from airflow_provider_soperator.operators import files
 from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.slurm.files import JobFolder, Match, WorkingFolder
+from airflow_provider_soperator.slurm.files import FileError, JobFolder, Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -145,7 +145,7 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SbatchOperator:
     return made
 
 
-def test_a_local_path_that_cannot_be_written_to_fails_before_there_is_a_job(
+def test_a_path_that_will_not_do_fails_before_there_is_a_job(
     operator: SbatchOperator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "SlurmHook", lambda _: Cluster())
@@ -154,6 +154,10 @@ def test_a_local_path_that_cannot_be_written_to_fails_before_there_is_a_job(
         operator.execute(task())
     with pytest.raises(LocalFileError, match=words):
         operator.prepare(task(), SubmissionKey("a" * 12), uploads=True)
+    # As a template has rendered it.
+    operator.download = [["$OUT/metrics.json", "beside/a/b/"]]
+    with pytest.raises(FileError, match=r"'\$OUT/metrics\.json' is for a shell to understand"):
+        operator.execute(task())
     operator.download = [["metrics.json", "beside/a/b/"]]
     with pytest.raises(Begun):
         operator.execute(task())

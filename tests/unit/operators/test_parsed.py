@@ -244,7 +244,16 @@ def test_files_to_copy_have_two_paths(files: Any) -> None:
         parsed(command="true", download=files)
 
 
-@pytest.mark.parametrize("files", [{"a": "b"}, [("a", "b")], (["a", "b"],)])
+@pytest.mark.parametrize(
+    "options",
+    [{"download": {"~/out/m.json": "got"}}, {"upload": {"a": "$SCRATCH/a"}}, {"upload": [["a", "runs/${RUN}/a.sh"]]}],
+)
+def test_a_path_on_the_cluster_that_only_a_shell_would_understand_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"load: '.*' is for a shell to understand: write the whole path"):
+        parsed(command="true", **options)
+
+
+@pytest.mark.parametrize("files", [{"a": "b"}, [("a", "b")], (["a", "b"],), {"~/$A": "a~$1"}, {"a": "${{ 'A' }}"}])
 def test_pairs_of_paths_are_written_as_one_likes(files: Any) -> None:
     parsed(command="true", upload=files)
 

@@ -164,3 +164,9 @@ def test_what_cannot_be_read_is_no_empty_result(tmp_path: Path) -> None:
 def test_a_result_that_means_nothing_is_refused(said: Any) -> None:
     with pytest.raises(InvalidJob, match="must be 'json', 'last_line' or 'file:PATH'"):
         check_result(said)
+
+
+@pytest.mark.parametrize("path", ["~/m.json", "runs/$RUN/m.json"])
+def test_a_file_that_only_a_shell_would_find_is_refused(path: str) -> None:
+    with pytest.raises(InvalidJob, match=r"result: '.*m\.json' is for a shell to understand: write the whole path"):
+        check_result(f"file:{path}")
