@@ -171,7 +171,9 @@ def read_by(function: FunctionType) -> list[str]:
     """The variables of its module that a function reads, also in the bodies of classes."""
     steps = (step for one in _codes(function.__code__) for step in dis.get_instructions(one))
     reads = {step.argval for step in steps if step.opname in _READS}
-    return [name for name in sorted(reads) if name in function.__globals__ and name != "__builtins__"]
+    # The body of a class has annotations of its own.
+    reads -= {"__builtins__", "__annotations__"}
+    return [name for name in sorted(reads) if name in function.__globals__]
 
 
 #: Instructions that read a name of the module; in the body of a class the last two.

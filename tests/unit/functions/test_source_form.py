@@ -109,6 +109,18 @@ def test_decorators_and_annotations_are_not_evaluated() -> None:
     assert "decorator" not in source_form(called, (1,), {}).functions[0]["free"]
 
 
+def test_a_class_with_annotations_does_not_bring_those_of_its_file() -> None:
+    def called() -> int:
+        class Config:
+            rate: int = 3
+
+        return Config.rate
+
+    # Else it would need the modules of all types that they name.
+    assert "__annotations__" not in source_form(called, (), {}).functions[0]["globals"]
+    assert there(called) == 3
+
+
 def test_functions_of_the_file_come_along_with_their_variables() -> None:
     def called() -> Any:
         return helper(1), TABLE["helper"](2), TABLE["of five"](), counter
