@@ -305,12 +305,17 @@ def plain(value: Any) -> Any:
     >>> import pendulum
     >>> plain({"at": [pendulum.datetime(2026, 11, 21, tz="UTC")]})
     {'at': [datetime.datetime(2026, 11, 21, 0, 0, tzinfo=datetime.timezone.utc)]}
+
+    Airflow reads a datetime that another task has returned with a time zone of pendulum:
+
+    >>> plain(datetime(2026, 11, 21, tzinfo=pendulum.timezone("Europe/Berlin"))).tzinfo
+    datetime.timezone(datetime.timedelta(seconds=3600))
     """
     if type(value) is dict:
         return {plain(key): plain(one) for key, one in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(plain, value))
-    if isinstance(value, datetime) and type(value).__module__.startswith("pendulum."):
+    if isinstance(value, datetime) and "pendulum" in {_package(type(value)), _package(type(value.tzinfo))}:
         return datetime.fromisoformat(value.isoformat())
     if isinstance(value, Sequence) and is_airflows(value):
         # The lazy results of mapped tasks.
@@ -320,4 +325,8 @@ def plain(value: Any) -> Any:
 
 def is_airflows(value: Any) -> bool:
     """True if a value has a type of Airflow."""
-    return type(value).__module__.partition(".")[0] == "airflow"
+    return _package(type(value)) == "airflow"
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
