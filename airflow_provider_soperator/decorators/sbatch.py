@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
     from airflow_provider_soperator.work.protocols import End
 
+#: Variables of Airflow's context that have Airflow's objects in them.
+_OF_AIRFLOW = frozenset({"inlets", "outlets", "task", "var"})
+
 
 class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     """A call of a function as a job. See ``sbatch_task``."""
@@ -129,6 +132,13 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         launch = call.Launch(**own, container=container)
         self.job = {"ntasks": launch.ranks} | {name: self.job[name] for name in self.job if name not in call.CONTAINER}
         args, kwargs = call.plain([*self.op_args]), call.plain({**self._from_context(context), **self.op_kwargs})
+        try:
+            inspect.signature(self.python_callable).bind(*args, **kwargs)
+        except TypeError as error:
+            raise call.CallError(
+                f"the function is {error}, which Airflow's context does not have in this run (one without a logical "
+                f"date has no ds): give the parameter the default None"
+            ) from None
         self.script = call.script(self.python_callable, args, kwargs, name=key.text, launch=launch)
 
     def _requirements(self) -> str:
@@ -153,7 +163,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         names = {one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
         asked = {name: context[name] for name in names & context.keys() - self.op_kwargs.keys()}
         for name, value in asked.items():
-            if call.is_airflows(value):
+            if name in _OF_AIRFLOW or call.is_airflows(value):
                 raise call.CallError(
                     f"Airflow's {name} cannot go to the cluster: give the function what it needs of it as an argument"
                 )

@@ -527,3 +527,22 @@ def test_the_times_of_the_last_success_are_given_as_values() -> None:
     context = {name: lazy_object_proxy.Proxy(lambda value=value: value) for name, value in times.items()}
     given = call.plain(task._from_context(context))
     assert [type(given[name]) for name in times] == [datetime, type(None)]
+
+
+def test_variables_that_a_run_has_not_are_noticed_before_there_is_a_job() -> None:
+    def called(first: int, ds: str, *, try_number: int) -> None: ...
+
+    with DAG("d", schedule=None):
+        task = sbatch_task(called)(1).operator
+    for context, missing in (({"run_id": "a"}, "'ds'"), ({"ds": "2026-11-21"}, "'try_number'")):
+        with pytest.raises(call.CallError, match=rf"is missing a required .*{missing}, .* the default None"):
+            task._pack(context, SubmissionKey("a" * 12))
+    task._pack({"ds": "2026-11-21", "try_number": 1}, SubmissionKey("a" * 12))
+
+
+@pytest.mark.parametrize(("name", "value"), [("var", {"value": 1}), ("inlets", []), ("outlets", []), ("task", 1)])
+def test_variables_with_airflows_objects_cannot_go(name: str, value: Any) -> None:
+    with DAG("d", schedule=None):
+        task = sbatch_task(eval(f"lambda {name}=None: 1"), task_id="a")().operator
+    with pytest.raises(call.CallError, match=f"Airflow's {name} cannot go to the cluster"):
+        task._pack({name: value}, SubmissionKey("a" * 12))
