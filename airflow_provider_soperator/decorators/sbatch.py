@@ -153,9 +153,9 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                 f"{error}"
             ) from None
 
-    def _body(self) -> str:
-        # Of the call, which has its arguments when the task runs.
-        return "#!/bin/sh\n"
+    def _said(self) -> dict[str, Any]:
+        # The call has its arguments when the task runs.
+        return {"ntasks": self.ranks, **self.job, "script": "#!/bin/sh\n"}
 
     def _from_context(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """The variables of Airflow's context that the function has parameters for."""

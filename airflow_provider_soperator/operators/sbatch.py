@@ -188,7 +188,7 @@ class SbatchOperator(WaitingOperator):
 
     def _check_literals(self) -> None:
         """Refuse, when the DAG is parsed, what no template hides."""
-        said = {"script": self._body(), **self.job}
+        said = self._said()
         hidden = {name for name, value in said.items() if has_template(value)}
         literal = {name: value for name, value in said.items() if name not in hidden and value is not None}
         found = literal_problems(literal, hidden) or job_failures.retry_problems(self.on_finish, literal, hidden)
@@ -214,9 +214,9 @@ class SbatchOperator(WaitingOperator):
             pass
         return f"there is no such file beside the DAG ({self.dag.folder})"
 
-    def _body(self) -> Any:
-        """The script as far as it is known when the DAG is parsed."""
-        return self.script
+    def _said(self) -> dict[str, Any]:
+        """The job as far as it is known when the DAG is parsed."""
+        return {"script": self.script, **self.job}
 
     def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
         """The job for another task to submit under this key, with its files on the cluster if it ``uploads``."""

@@ -232,6 +232,17 @@ def test_what_no_function_can_have(options: dict[str, Any], says: str) -> None:
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize("ranks", [8, "{{ params.ranks }}"])
+@pytest.mark.parametrize(
+    "options",
+    [{"gpus_per_task": 1}, {"gpus_per_node": 8, "on_finish": {1: retry(gpus_per_node=None, gpus_per_task=1)}}],
+)
+def test_ranks_are_the_tasks_of_the_job(ranks: Any, options: dict[str, Any]) -> None:
+    with DAG("d", schedule=None) as dag:
+        sbatch_task(lambda: 1, task_id="fit", ranks=ranks, **options)()
+    dag.resolve_template_files()
+
+
 @pytest.mark.parametrize("own", [{"script": "#!/bin/sh\n"}, {"command": "true"}, {"args": ("a",)}])
 def test_a_function_is_all_that_its_job_runs(own: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(own))} is for SbatchOperator: this task runs its function"):
