@@ -261,7 +261,7 @@ def check_arguments(
 
 def script_text(script: Any) -> Any:
     """Keep the text of a script, which has several lines, from being taken for the name of a file; a path is one."""
-    script = os.fspath(script) if isinstance(script, os.PathLike) else script
+    script = path_text(script)
     return no_file(script) if isinstance(script, str) and "\n" in script else script
 
 
@@ -273,6 +273,11 @@ def shell_path(path: object) -> str:
     """
     is_one = isinstance(path, str) and not is_template(path) and _HOME_OR_VARIABLE.search(path)
     return f"{path!r} is for a shell to understand: write the whole path" if is_one else ""
+
+
+def path_text(path: Any) -> Any:
+    """A path as text; a text may be one, and nothing else is changed."""
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 def path_pairs(name: str, files: Any) -> Any:

@@ -14,7 +14,7 @@ from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.job import literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.values import has_template
+from airflow_provider_soperator.values import has_template, path_text
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Variables of Airflow's context that have Airflow's objects in them.
 _OF_AIRFLOW = frozenset({"inlets", "outlets", "task", "var"})
+
+#: What is checked as an option of sbatch is.
+_LIKE = {"ranks": "ntasks", "python": "chdir", "venv": "chdir", "venv_cache_path": "chdir"}
 
 
 class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
@@ -66,10 +69,10 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                 raise ValueError(f"{name} is for SbatchOperator: this task runs its function")
         # The result may come from default_args.
         super().__init__(on_finish={remote.UNFIT: "fail", **(on_finish or {})}, result=None, **kwargs)
-        self.python = python
-        self.venv = venv
-        self.requirements = requirements
-        self.venv_cache_path = venv_cache_path
+        self.python = path_text(python)
+        self.venv = path_text(venv)
+        self.requirements = path_text(requirements)
+        self.venv_cache_path = path_text(venv_cache_path)
         self.ranks = ranks
         self.srun_args = srun_args
         #: What the call has left on the cluster, once its result is here.
@@ -106,8 +109,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         try:
             if not has_template(self.job.get("array")):
                 self._check_array()
-            if not has_template(self.ranks) and (found := literal_problems({"ntasks": self.ranks}, ["script"])):
-                raise call.CallError(found[0].replace("ntasks", "ranks"))
+            self._check_launch()
             # A file elsewhere may be there only where the task runs.
             if not has_template(self.requirements) and not str(self.requirements).startswith("/"):
                 self._requirements()
@@ -119,11 +121,19 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         if self.job.get("array") is not None:
             raise call.CallError("array: all its elements would make the same call; map the task instead (expand)")
 
+    def _check_launch(self) -> None:
+        for name, like in _LIKE.items():
+            value = getattr(self, name)
+            said = {} if has_template(value) or value in ("", "None") else {like: value}
+            if found := literal_problems(said, ["script"]):
+                raise call.CallError(found[0].replace(like, name, 1))
+
     def _pack(self, context: Context, key: SubmissionKey) -> None:
         from airflow_provider_soperator.work.sbatch import given
 
         # Of a mapped task, or from a template.
         self._check_array()
+        self._check_launch()
         names = ("python", "venv", "requirements", "venv_cache_path", "ranks", "srun_args")
         own = given({name: getattr(self, name) for name in names})
         if "requirements" in own:

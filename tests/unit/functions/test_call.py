@@ -501,7 +501,7 @@ def test_requirements_are_a_list_or_a_file(tmp_path: Path) -> None:
     assert sent([]) == ""
     file = tmp_path / "requirements.txt"
     file.write_text("scipy\nnumpy\n")
-    assert sent(str(file)) == "scipy\nnumpy\n"
+    assert sent(str(file)) == sent(file) == "scipy\nnumpy\n"
     with pytest.raises(call.CallError, match="'numpy' must be a list, or a file beside the DAG"):
         sent("numpy")
 
@@ -516,6 +516,23 @@ def test_an_empty_field_of_a_form_leaves_its_option_out(nothing: str | None) -> 
     task._pack({}, SubmissionKey("a" * 12))
     assert task.script.splitlines()[-1].startswith("exec python3 -u ")
     assert task.job["ntasks"] is None
+
+
+def test_a_path_is_as_good_as_its_text() -> None:
+    with DAG("a_dag", schedule=None):
+        python = sbatch_task(python=Path("/opt/bin/python3"), requirements=["a"], venv_cache_path=Path("/opt/venvs"))
+        tasks = [python(add)(1).operator, sbatch_task(venv=Path("/opt/venv"))(add)(1).operator]
+    for task, interpreter in zip(tasks, ("/opt/bin/python3", "/opt/venv/bin/python"), strict=True):
+        task._pack({}, SubmissionKey("a" * 12))
+        assert task.script.splitlines()[-1].startswith(f"exec {interpreter} -u ")
+
+
+def test_a_path_that_a_template_makes_is_whole_too() -> None:
+    with DAG("a_dag", schedule=None):
+        task = sbatch_task(venv="{{ params.venv }}")(add)(1).operator
+    task.venv = "~/envs/torch"
+    with pytest.raises(call.CallError, match="venv: '~/envs/torch' is for a shell to understand: write the whole path"):
+        task._pack({}, SubmissionKey("a" * 12))
 
 
 def test_the_times_of_the_last_success_are_given_as_values() -> None:

@@ -221,6 +221,9 @@ def test_one_text_is_no_list_of_words() -> None:
         ({"array": "0-3"}, "fit: array: all its elements would make the same call; map the task instead (expand)"),
         ({"ranks": 0}, "fit: ranks: "),
         ({"ranks": "many"}, "fit: ranks: "),
+        ({"python": "~/envs/torch/bin/python"}, "fit: python: '~/envs/torch/bin/python' is for a shell to understand"),
+        ({"venv": Path("$HOME/envs/torch")}, "fit: venv: '$HOME/envs/torch' is for a shell to understand: write the"),
+        ({"venv_cache_path": "~/venvs"}, "fit: venv_cache_path: '~/venvs' is for a shell to understand"),
         ({"requirements": "none.txt"}, "fit: requirements='none.txt' must be a list, or a file beside the DAG"),
     ],
 )
