@@ -13,11 +13,13 @@ import re
 import shlex
 import sys
 import zipfile
+import zlib
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, ClassVar
@@ -38,6 +40,7 @@ FOLDER = ".airflow-soperator"
 #: Days after which a call removes files of earlier calls that failed, or whose task was killed.
 DAYS = 30
 
+#: What differs between calls of a function stands in one place: mapped tasks go as arrays with all else there once.
 _SCRIPT = """\
 #!/bin/bash
 # Calls {function}; made by Airflow.
@@ -45,9 +48,12 @@ set -eu
 folder=$PWD/{folder}
 mkdir -p -m 700 "$folder"
 find "$folder" -maxdepth 1 -type f -mtime +{days} -delete || true
-rm -f "$folder/{name}.result"
-base64 -d >"$folder/{name}.zip" <<'END'
-{payload}END
+set -- {name}
+base64 -d >"$folder/$1.zip" <<'END'
+{arguments}END
+base64 -d >>"$folder/$1.zip" <<'END'
+{archive}END
+rm -f "$folder/$1.result"
 {launch}
 """
 #: Fields of a job that are options of pyxis, not of Slurm's own containers.
@@ -157,10 +163,10 @@ def script(
 
     With several ranks, the result is that of the first one.
     """
-    payload = base64.encodebytes(_archive(function, args, kwargs, launch)).decode()
-    if len(payload) > MOST_TO_SEND:
+    arguments, archive = (base64.encodebytes(part).decode() for part in _parts(function, args, kwargs, launch))
+    if (size := len(arguments) + len(archive)) > MOST_TO_SEND:
         raise CallError(
-            f"the call of {_called(function)} has {len(payload) >> 10} KiB with its arguments, but a batch script can "
+            f"the call of {_called(function)} has {size >> 10} KiB with its arguments, but a batch script can "
             f"have {MOST_TO_SEND >> 10}: write large arguments to the cluster's jail, and pass their path"
         )
     return _SCRIPT.format(
@@ -168,8 +174,9 @@ def script(
         folder=FOLDER,
         days=DAYS,
         name=name,
-        payload=payload,
-        launch=launch.lines(f'"$folder/{name}.zip" "$folder/{name}.result" {most}'),
+        arguments=arguments,
+        archive=archive,
+        launch=launch.lines(f'"$folder/$1.zip" "$folder/$1.result" {most}'),
     )
 
 
@@ -194,7 +201,10 @@ def result(data: bytes) -> Any:
         ) from error
 
 
-def _archive(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch) -> bytes:
+def _parts(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch
+) -> tuple[bytes, bytes]:
+    """What depends on the arguments, and the archive that comes after it in the same file: zip allows that."""
     import cloudpickle
 
     about = _about(function) | {"environment": launch.environment(), "refused": None}
@@ -207,25 +217,27 @@ def _archive(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
                 f"python= is Python {told}, and Airflow runs on {about['python']}: {_called(function)} would have to "
                 f"be sent as source, which cannot contain {error}"
             ) from None
-        members = {"call.pickle": _pickled(function, (function, tuple(args), dict(kwargs)))}
+        pickled, arguments = _pickled(function, function, (tuple(args), dict(kwargs)))
+        members = {"function.pickle": pickled}
     else:
         about["functions"] = form.functions
-        # Arguments may be large: they are sent once.
-        members = {"values.pickle": form.values, "arguments.pickle": form.arguments}
-        members["call.pickle"] = _pickled(function, function)
+        # They may be large, and are sent once.
+        arguments = form.arguments
+        members = {"function.pickle": _pickled(function, function)[0], "values.pickle": form.values}
+    members |= {"__main__.py": inspect.getsource(remote).encode(), "about.json": json.dumps(about).encode()}
+    # The cluster may have no cloudpickle, or another version.
+    for file in sorted(Path(cloudpickle.__file__).parent.glob("*.py")):
+        members[f"cloudpickle/{file.name}"] = file.read_bytes()
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("__main__.py", inspect.getsource(remote))
-        archive.writestr("about.json", json.dumps(about))
+    with zipfile.ZipFile(packed, "w") as archive:
         for name, data in members.items():
-            archive.writestr(name, data)
-        # The cluster may have no cloudpickle, or another version.
-        for file in Path(cloudpickle.__file__).parent.glob("*.py"):
-            archive.write(file, f"cloudpickle/{file.name}")
-    return packed.getvalue()
+            # Of no time, so that it is the same for equal calls.
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+    return zlib.compress(arguments), packed.getvalue()
 
 
-def _pickled(function: Callable[..., Any], value: Any) -> bytes:
+def _pickled(function: Callable[..., Any], *values: Any) -> list[bytes]:
+    """The values as one stream, in which a class is the same for all."""
     import cloudpickle
 
     # The cluster cannot import a DAG file, so what it defines is pickled by value.
@@ -233,8 +245,11 @@ def _pickled(function: Callable[..., Any], value: Any) -> bytes:
     for module in by_value:
         cloudpickle.register_pickle_by_value(module)
     packed = io.BytesIO()
+    pickler, ends = _pickler(packed, function), [0]
     try:
-        _pickler(packed, function).dump(value)
+        for value in values:
+            pickler.dump(value)
+            ends.append(packed.tell())
     except Exception as error:
         raise CallError(
             f"{_called(function)} or its arguments cannot be pickled ({error}): create such objects inside the function"
@@ -242,7 +257,7 @@ def _pickled(function: Callable[..., Any], value: Any) -> bytes:
     finally:
         for module in by_value:
             cloudpickle.unregister_pickle_by_value(module)
-    return packed.getvalue()
+    return [packed.getvalue()[start:end] for start, end in pairwise(ends)]
 
 
 def _pickler(packed: io.BytesIO, function: Callable[..., Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Calls a function on the cluster: this file is the ``__main__`` of a zip archive that also contains the call.
+"""Calls a function on the cluster: this file is the ``__main__`` of a zip archive that also contains the function.
 
 It runs on Python 3.8 and newer, with nothing installed. Older ones must be able to report that.
 """
@@ -24,6 +24,7 @@ import traceback
 import types
 import uuid
 import zipfile
+import zlib
 from typing import Any, Dict, List, NoReturn
 
 #: Exit code for errors that a retry cannot fix; EX_CONFIG in sysexits.h.
@@ -40,6 +41,9 @@ def main(archive: str, result_path: str, most: int) -> None:
         fail(f"this is Python {version()} ({sys.executable}), but 3.8 or newer is needed: set python= or venv=")
     with zipfile.ZipFile(archive) as packed:
         members = {name: packed.read(name) for name in packed.namelist() if name.endswith((".json", ".pickle"))}
+        before = min(one.header_offset for one in packed.infolist())
+    with open(archive, "rb") as whole:
+        arguments = zlib.decompress(whole.read(before))
     about = json.loads(members["about.json"].decode())
     same = version() == about["python"]
     if not same and about["refused"]:
@@ -56,7 +60,7 @@ def main(archive: str, result_path: str, most: int) -> None:
     # Now, because the archive may be gone when a long call ends.
     dumps = importlib.import_module("cloudpickle").dumps if same else pickle.dumps
     try:
-        function, args, kwargs = call(members, about, same)
+        function, args, kwargs = call(members, arguments, about, same)
     except ImportError as error:
         fail(f"the function needs a module that is not installed for {sys.executable}: {error}")
     except SyntaxError as error:
@@ -86,15 +90,16 @@ def version() -> str:
 # ---------------------------------------------------------------------------------------------------------- the call
 
 
-def call(members: Dict[str, bytes], about: Dict[str, Any], same: bool) -> Any:
+def call(members: Dict[str, bytes], arguments: bytes, about: Dict[str, Any], same: bool) -> Any:
     """The function and its arguments."""
     if about["refused"]:
-        return pickle.loads(members["call.pickle"])
+        both = Values(members["function.pickle"] + arguments, [])
+        return (both.load(), *both.load())
     if same:
-        function = pickle.loads(members["call.pickle"])
+        function = pickle.loads(members["function.pickle"])
     else:
         function = restored(about["functions"], members["values.pickle"])
-    return (function, *Values(members["arguments.pickle"], []).load())
+    return (function, *Values(arguments, []).load())
 
 
 class Values(pickle.Unpickler):

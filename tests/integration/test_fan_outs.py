@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from airflow_provider_soperator.functions import call
 from airflow_provider_soperator.slurm.errors import SubmissionWithdrawn
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -72,6 +73,24 @@ def test_each_has_its_own_end_output_and_retry(connections: Connections, cluster
     assert [one["job_id"] for one in second if one is not second[2]] == [
         one["job_id"] for one in first if one is not first[2]
     ]
+
+
+def square(number: int) -> None:
+    print(number**2)
+
+
+class Functions(FanOut):
+    def fields(self, index: int) -> dict[str, Any]:
+        script = call.script(square, (index,), {}, name=self.key(index).text)
+        return super().fields(index) | {"script": script, "args": []}
+
+
+def test_functions_go_as_one_array(connections: Connections, cluster: Cluster) -> None:
+    folder = f"/root/{uuid4().hex}"
+    cluster.run("mkdir", folder)
+    found = Functions(connections.login_node().slurm_conn_id, chdir=folder).reports(range(20))
+    assert len({JobId.parse(report["job_id"]).job for report in found}) == 1
+    assert [cluster.run("cat", report["output"]) for report in found] == [f"{index**2}\n" for index in range(20)]
 
 
 def test_a_kill_ends_one_and_no_other(connections: Connections, cluster: Cluster) -> None:

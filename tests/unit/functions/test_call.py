@@ -26,6 +26,8 @@ from airflow.sdk import DAG
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
 from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.functions.call import Launch
+from airflow_provider_soperator.slurm import packs
+from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 
 OFFSET = 100
@@ -114,6 +116,30 @@ def test_a_class_with_a_kept_property_goes_with_it(tmp_path: Path) -> None:
 
     run(packed(calls), tmp_path)
     assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == (101, 101, 1)
+
+
+def uses_a_class(first: int) -> int:
+    return Kept().value + first
+
+
+@pytest.mark.parametrize("function", [helper, uses_a_class])
+def test_calls_of_a_mapped_task_have_all_but_their_arguments_in_common(
+    function: Callable[[int], int], tmp_path: Path
+) -> None:
+    keys = [SubmissionKey(f"abcdefghijkl_{index}") for index in range(50)]
+    scripts = [
+        call.script(function, (index,), {}, name=key.text, launch=Launch(python=sys.executable))
+        for index, key in enumerate(keys)
+    ]
+    jobs = [BatchJob(script=script, name=key.name("fit")) for script, key in zip(scripts, keys, strict=True)]
+    [pack] = packs.packs(map(packs.packable_of, jobs))
+    assert pack.job.script is not None
+    # So that a thousand of them have less than packs.MOST_BYTES.
+    assert len(pack.job.script) < len(scripts[0]) + len(keys) * 200
+    said = run(pack.job.script, tmp_path, SLURM_ARRAY_TASK_ID="17")
+    assert (said.returncode, said.stderr) == (0, "")
+    data = Path(call.result_path(str(tmp_path), keys[17].text)).read_bytes()
+    assert call.result(data) == function(17)
 
 
 def test_what_the_body_of_a_class_reads_goes_with_it(tmp_path: Path) -> None:
