@@ -202,6 +202,7 @@ def environment(beside: str, folder: Any, key: str, requirements: str) -> str:
     folder = folder or os.path.join(beside, "venvs")
     os.makedirs(folder, exist_ok=True)
     link = os.path.join(folder, "-".join((key, str(sys.implementation.cache_tag), platform.machine())))
+    earlier = failure(link)
     while not complete(link):
         try:
             os.mkdir(link + ".lock")
@@ -211,8 +212,13 @@ def environment(beside: str, folder: Any, key: str, requirements: str) -> str:
         # The lock must not outlive a cancelled job.
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
-            if not complete(link):
-                build(link, requirements)
+            if complete(link):
+                break
+            if failure(link) != earlier:
+                # All jobs that have waited would hold their nodes for the same failure, one after another.
+                say(failure(link))
+                sys.exit(1)
+            build(link, requirements)
         finally:
             if os.path.isdir(link + ".lock"):
                 os.rmdir(link + ".lock")
@@ -222,6 +228,14 @@ def environment(beside: str, folder: Any, key: str, requirements: str) -> str:
 
 def complete(link: str) -> bool:
     return os.path.exists(os.path.join(link, "bin", "python"))
+
+
+def failure(link: str) -> str:
+    """What the last builder that has failed says, which names its own folder, so that no two are equal."""
+    if not os.path.exists(link + ".failed"):
+        return ""
+    with open(link + ".failed") as file:
+        return file.read()
 
 
 def wait(lock: str) -> None:
@@ -256,8 +270,8 @@ def build(link: str, requirements: str) -> None:
         install = [python, "-m", "pip", "install", *options, "-r", link + ".txt"]
     say("installing the requirements into " + home)
     try:
-        run(make, link + ".lock")
-        run(install, link + ".lock")
+        run(make, link)
+        run(install, link)
         os.symlink(os.path.basename(home), home + ".link")
         os.replace(home + ".link", link)
     except BaseException:
@@ -265,7 +279,7 @@ def build(link: str, requirements: str) -> None:
         raise
 
 
-def run(command: List[str], lock: str) -> None:
+def run(command: List[str], link: str) -> None:
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
         try:
             while True:
@@ -274,15 +288,19 @@ def run(command: List[str], lock: str) -> None:
                     break
                 except subprocess.TimeoutExpired:
                     with contextlib.suppress(FileNotFoundError):
-                        os.utime(lock)
+                        os.utime(link + ".lock")
         except BaseException:
             process.kill()
             raise
     if code:
-        say(
-            f"the requirements cannot be installed: {' '.join(command)} ended with exit code {code}, see above; the "
-            f"cluster needs uv on the PATH, or an interpreter with venv and pip, and a way to the packages"
+        why = (
+            f"the requirements cannot be installed: {' '.join(command)} ended with exit code {code}, see the output of "
+            f"job {os.environ.get('SLURM_JOB_ID')}; the cluster needs uv on the PATH, or an interpreter with venv and "
+            f"pip, and a way to the packages"
         )
+        say(why)
+        with open(link + ".failed", "w") as file:
+            file.write(why)
         sys.exit(1)
 
 

@@ -83,7 +83,7 @@ def test_one_that_cannot_be_built_leaves_nothing(machine: Machine, capfd: pytest
     said = capfd.readouterr()
     assert said.out == "broken\n"
     assert "the requirements cannot be installed: " in said.err
-    assert [file.suffix for file in machine.folder.iterdir()] == [".txt"]
+    assert sorted(file.suffix for file in machine.folder.iterdir()) == [".failed", ".txt"]
 
 
 def test_an_interpreter_that_is_gone_has_its_environment_built_anew(machine: Machine) -> None:
@@ -109,6 +109,26 @@ def test_others_wait_for_the_one_who_builds(machine: Machine, tmp_path: Path) ->
     machine.meanwhile = builds
     assert machine.environment() == tmp_path / "theirs"
     assert machine.built() == 0
+
+
+def test_others_fail_with_the_one_for_whom_they_wait(machine: Machine, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        machine.environment("broken\n")
+    lock, link = machine.others_lock()
+
+    def fails() -> None:
+        link.with_name(f"{link.name}.failed").write_text("the requirements cannot be installed: see job 17")
+        lock.rmdir()
+
+    machine.meanwhile = fails
+    with pytest.raises(SystemExit) as ended:
+        machine.environment("broken\n")
+    assert ended.value.code == 1
+    assert capfd.readouterr().err.endswith("airflow: the requirements cannot be installed: see job 17\n")
+    assert machine.built() == 1
+    assert not lock.exists()
+    # A later try may have better luck.
+    assert machine.environment().parent == machine.folder
 
 
 def test_the_lock_of_one_who_was_killed_is_void(machine: Machine) -> None:
