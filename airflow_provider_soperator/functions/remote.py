@@ -54,6 +54,10 @@ def main(archive: str, result_path: str, most: int) -> None:
         )
     if about["environment"]:
         enter(environment(os.path.dirname(archive), **about["environment"]))
+    if sys.prefix != sys.base_prefix:
+        # As its activation script does; in a container, the PATH of the image has replaced that of the job.
+        programs = os.path.join(sys.prefix, "bin")
+        os.environ.update(VIRTUAL_ENV=sys.prefix, PATH=programs + os.pathsep + os.environ.get("PATH", os.defpath))
     for name, text in about["sources"].items():
         # So that a traceback can show lines of a file that does not exist here.
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
@@ -308,10 +312,8 @@ def enter(home: str) -> None:
     """Go on in a virtual environment, as the same process."""
     if os.path.realpath(sys.prefix) == home:
         return
-    programs = os.path.join(home, "bin")
-    path = programs + os.pathsep + os.environ.get("PATH", os.defpath)
-    python = os.path.join(programs, "python")
-    os.execve(python, [python, "-u", *sys.argv], dict(os.environ, VIRTUAL_ENV=home, PATH=path))
+    python = os.path.join(home, "bin", "python")
+    os.execv(python, [python, "-u", *sys.argv])
 
 
 # ------------------------------------------------------------------------------------------------------ the result

@@ -215,7 +215,8 @@ def test_of_several_ranks_the_first_ones_result_comes_back(tmp_path: Path) -> No
     assert not Path(call.result_path(str(tmp_path), "a-key")).exists()
 
 
-def test_in_a_virtual_environment_its_programs_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("container", [{}, {"container_image": "ubuntu"}])
+def test_in_a_virtual_environment_its_programs_are_found(container: dict[str, str], tmp_path: Path) -> None:
     venv = tmp_path / "a venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     (venv / "bin" / "tool").write_text("#!/bin/sh\necho the tool\n")
@@ -224,7 +225,13 @@ def test_in_a_virtual_environment_its_programs_are_found(tmp_path: Path) -> None
     def calls() -> tuple[str, str]:
         return sys.prefix, subprocess.run(["tool"], capture_output=True, text=True, check=True).stdout
 
-    run(call.script(calls, (), {}, name="a-key", launch=Launch(venv=str(venv))), tmp_path)
+    # As pyxis has it, the image's variables win over those of the job.
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nPATH=/usr/bin:/bin exec "$@"\n')
+    srun.chmod(0o755)
+    launch = Launch(venv=str(venv), container=container)
+    script = call.script(calls, (), {}, name="a-key", launch=launch)
+    assert run(script, tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin").stderr == ""
     assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == (str(venv), "the tool\n")
 
 
