@@ -80,7 +80,9 @@ class Stage:
     # What there is
 
     def nodes(self) -> list[NodeSeen]:
-        said = self.slurm("sinfo", "--noheader", "--Node", f"--nodes={ALL}", "--Format=NodeList:20,StateComplete:200")
+        # Another set has nodes without GPUs in the same partition; in other partitions, the same nodes are once more.
+        which = ("--Node", "--partition=main", f"--nodes={ALL}")
+        said = self.slurm("sinfo", "--noheader", *which, "--Format=NodeList:20,StateComplete:200")
         rows = (line.split() for line in said.splitlines())
         return [NodeSeen(name, frozenset(state.split("+"))) for name, state in rows]
 
