@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_provider_soperator.client import queue, submissions
 from airflow_provider_soperator.client.batcher import Batcher, JobAccounts, Siblings
-from airflow_provider_soperator.client.output import Tail, Tails
+from airflow_provider_soperator.client.output import MOST_FILES, Tail, Tails
 from airflow_provider_soperator.client.pace import Pace, Patience, RetryPolicy, repeated
 from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller, statuses
 from airflow_provider_soperator.client.submissions import Earlier, PendingSubmission
@@ -83,6 +83,7 @@ class AsyncSlurmClient:
         self._log: Logger | None = None
         self._watcher = Poller(partial(self._ask, policy=_OF_WATCHERS))
         self._tails = Tails(self.ask)
+        self._sizes: Batcher[str, str, int] = Batcher(self._measure, policy, MOST_FILES)
         # Repeated by the batcher alone, without what was taken back meanwhile.
         self._submissions: Batcher[SubmissionKey, PendingSubmission, Submitted] = Batcher(
             lambda batch: run_steps_async(submissions.submit(batch), transport.ask),
@@ -245,9 +246,21 @@ class AsyncSlurmClient:
         """
         return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval, indices=indices)
 
-    def tail(self, path: str, heard: asyncio.Event) -> Tail:
-        """Follow the bytes of a file; ``heard`` is set for new ones. All followed files are read in one request."""
-        return self._tails.follow(path, heard)
+    def tail(self, path: str, heard: asyncio.Event, size: int = 0) -> Tail:
+        """Follow the bytes of a file; ``heard`` is set for new ones. All followed files are read in one request.
+
+        ``size``: what it had before its job began, which is not shown.
+        """
+        return self._tails.follow(path, heard, size)
+
+    async def size(self, path: str) -> int:
+        """The bytes of a file, 0 if there is none; those who ask at the same time share a request."""
+        return await self._sizes.get(path, path)
+
+    async def _measure(self, paths: Iterable[str]) -> dict[str, int]:
+        pieces = tuple(Piece(path, 0, 0) for path in paths)
+        found = await self._transport.ask(ReadPieces(pieces))
+        return {piece.path: one.size or 0 for piece, one in zip(pieces, found, strict=True)}
 
     async def stats(self, top: int = 10) -> SlurmStats:
         """Statistics of the cluster at this moment, with the ``top`` users. Without accounting there are no shares."""

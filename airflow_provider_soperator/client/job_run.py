@@ -21,12 +21,12 @@ from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.files import Piece, ReadPieces
+from airflow_provider_soperator.slurm.files import Piece, ReadPieces, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename, state_of
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename, letters_of, state_of
 from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted
@@ -46,6 +46,10 @@ MOST_AT_THE_END = 1 << 20
 #: Seconds that a diagnosis may take, and the end of the output: a failed task must not wait for a cluster that does not
 #: answer.
 DIAGNOSIS_TIME = 20.0
+#: The letters of patterns that make a file one of this job alone: its number, and its name, which has its key.
+_OF_JOB = frozenset("AJjx")
+#: The states of jobs that do run, or have come to an end of their own. Others may have ended before they began.
+_RUN = frozenset({JobBase.RUNNING, JobBase.COMPLETED, JobBase.FAILED, JobBase.TIMEOUT, JobBase.OUT_OF_MEMORY})
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,12 @@ class _Output:
         return Printed(self.part, self.tail.path, lines, self.is_error) if lines else None
 
 
+def _has_begun(part: Job) -> bool:
+    """True if what is in its files may be its own, and not that of earlier jobs, or of the run before a requeue."""
+    waits = part.state.is_pending or part.state.is_configuring
+    return not waits and bool(part.nodelist or part.exit_code.code or not part.has_failed)
+
+
 @dataclass(eq=False)
 class JobRun:
     """Submits a job exactly once, and follows it to its end.
@@ -106,6 +116,8 @@ class JobRun:
 
     def __post_init__(self) -> None:
         self._outputs: dict[str, _Output] = {}
+        #: The bytes that were in files before the job began, which may be those of earlier jobs.
+        self._before: dict[str, int] = {}
         #: Set when there is new output.
         self._heard = asyncio.Event()
         #: Elements of an array whose end was seen, and when progress was last reported.
@@ -167,7 +179,27 @@ class JobRun:
             adopted = await self._patient.find(self.job, earlier, since=self.since, own=own)
             if adopted:
                 return adopted
-        return await self._patient.submit(self.job, own, since=self.since, gather=self.gather)
+        if self._fixed:
+            with contextlib.suppress(ClusterError):
+                folder = await self.client.ask_shared(WorkingFolder(), self.poll_interval)
+                await self._look_before(Job(id=JobId(0), workdir=str(folder / (asked_for(self.job).chdir or ""))))
+        submitted = await self._patient.submit(self.job, own, since=self.since, gather=self.gather)
+        if submitted.adopted:
+            # It may have begun before that.
+            self._before.clear()
+        return submitted
+
+    @property
+    def _fixed(self) -> list[str]:
+        """The names of files that other jobs may write to, too."""
+        names = (self.job.output, self.job.error) if self.show_output else ()
+        return [name for name in names if name and not letters_of(name) & _OF_JOB]
+
+    async def _look_before(self, part: Job) -> None:
+        """Learn the sizes of files before the job begins."""
+        for path in (expand_filename(name, part) for name in self._fixed):
+            if path and path not in self._before:
+                self._before[path] = await self.client.size(path)
 
     async def cancel(self) -> None:
         """Cancel the job, even while its submission is under way, here or in a process that this one took over from.
@@ -256,22 +288,30 @@ class JobRun:
     async def _follow_outputs(self, status: JobStatus) -> None:
         if not self.show_output:
             return
-        # A pending job has no output, or only that of the run before a requeue; nor has one that ended without nodes.
-        begun = (part for part in status.parts if part.nodelist or not part.has_failed)
-        parts = [part for part in begun if not part.state.is_pending]
+        parts = [part for part in status.parts if _has_begun(part)]
         if status.is_array:
             # One that runs stands for all.
             parts = [part for part in parts if part.state.is_active][:1]
             if any(output.part not in self._over for output in self._outputs.values()):
                 return
+        elif not parts:
+            with contextlib.suppress(ClusterError):
+                for part in status.parts:
+                    await self._look_before(part)
         for part in parts:
             for path, is_error in self._paths(part):
-                if path and path not in self._outputs:
-                    self._outputs[path] = _Output(part.id, self.client.tail(path, self._heard), is_error)
+                if not path:
+                    continue
+                before = self._before.get(path, 0)
                 # While it completes, the run before may still write.
-                runs = part.state.base is JobBase.RUNNING or part.state.is_finished
-                if path and part.restarts and runs and not await self._appends():
-                    self._outputs[path].tail.requeued(part.restarts)
+                runs = part.state.base is JobBase.RUNNING or part.state.is_finished or not part.restarts
+                begins_anew = (part.restarts or before) and runs and not await self._appends()
+                if path not in self._outputs:
+                    self._outputs[path] = _Output(part.id, self.client.tail(path, self._heard, before), is_error)
+                tail = self._outputs[path].tail
+                tail.has_run |= part.state.base in _RUN and not part.exit_code.is_not_started
+                if begins_anew:
+                    tail.requeued(part.restarts)
 
     async def _appends(self) -> bool:
         """True if a requeued job keeps what it has printed before."""
@@ -303,7 +343,7 @@ class JobRun:
             if output.part in self._over:
                 output.tail.close()
         chosen: list[tuple[Job, str, bool]] = []
-        for part in sorted(ended, key=lambda part: not part.has_failed):
+        for part in sorted(filter(_has_begun, ended), key=lambda part: not part.has_failed):
             self._shown[part.has_failed] += 1
             if self._shown[part.has_failed] > MOST_SHOWN:
                 self._unshown += self.show_output
@@ -338,10 +378,12 @@ class JobRun:
     async def last_lines(self, status: JobStatus) -> list[str]:
         """The last lines of the output of a failed job, or of its first failed part, under a heading."""
         error = failure(status)
-        if error is None or error.part is None:
+        if error is None or error.part is None or not _has_begun(error.part):
             return []
         # Separate errors say more.
         for path in [path for path, _ in reversed(self._paths(error.part)) if path]:
+            if path in self._outputs and self._outputs[path].tail.is_silent:
+                continue
             with contextlib.suppress(ClusterError, asyncio.TimeoutError):
                 async with timeout(DIAGNOSIS_TIME):
                     [lines] = await self._ends([path], MOST_OF_END)

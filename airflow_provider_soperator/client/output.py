@@ -28,10 +28,16 @@ MOST_OF_ALL = 8 << 20
 
 
 class Tail:
-    """A file that is followed from its start; ``heard`` is set when there are new bytes."""
+    """A file that is followed from its start; ``heard`` is set when there are new bytes.
 
-    def __init__(self, tails: Tails, path: str, heard: asyncio.Event) -> None:
-        self.path, self.offset = path, 0
+    Of a file that had a ``size`` before its job began, the start is behind that until it begins anew.
+    """
+
+    def __init__(self, tails: Tails, path: str, heard: asyncio.Event, size: int = 0) -> None:
+        self.path, self.offset = path, size
+        #: The job has run: if its file is as long as one of an earlier job was, it has come to that.
+        self.has_run = False
+        self._start = size
         #: Why the file cannot be read, if it never can be.
         self.trouble = ""
         #: Bytes that were there at the last read and have not been read; None if the file was never there.
@@ -39,7 +45,7 @@ class Tail:
         #: The last read found the file shorter than before.
         self._is_shorter = False
         #: How often the file has begun anew, as Slurm tells or as is seen here; and that it has yet to be seen.
-        self._restarts, self._is_anew = 0, False
+        self._restarts, self._is_anew = -1 if size else 0, False
         self._tails, self._heard = tails, heard
         self._unread, self._console = bytearray(), Console()
         self._is_at_line_end = True
@@ -53,7 +59,7 @@ class Tail:
     async def rest(self, most: int) -> list[str]:
         """The lines to the end of the file, of up to ``most`` more bytes, and a note about what is not among them."""
         self.close()
-        if self._is_anew:
+        if self._is_anew and (self.has_run or not self._start):
             self._start_again()
         note, most = self.trouble, most + len(self._unread)
         try:
@@ -74,6 +80,11 @@ class Tail:
         lines = self.lines() + self._console.end()
         return [*lines, f"(Not shown of {self.path}: {note})"] if note else lines
 
+    @property
+    def is_silent(self) -> bool:
+        """True if all that was found in the file was there before the job began."""
+        return 0 < self._start == self.offset
+
     def close(self) -> None:
         """Stop following."""
         self._tails.remove(self)
@@ -93,14 +104,15 @@ class Tail:
         self.left = max(0, size - self.offset)
 
     def requeued(self, restarts: int) -> None:
-        """The job runs for another time, and truncates the file, which may have grown beyond its old size by then."""
+        """The job runs, perhaps once more, and truncates the file, which may have grown beyond its old size by then."""
         if restarts > self._restarts:
             self._restarts, self._is_anew = restarts, self.offset > 0
 
     def _start_again(self) -> None:
         # What is seen here before Slurm tells it counts once.
         self._restarts += not self._is_anew
-        self.offset, self._is_shorter, self._is_anew = 0, False, False
+        self.offset = self._start = 0
+        self._is_shorter = self._is_anew = False
         # It may have been truncated in the middle of a line.
         self._unread += b"" if self._is_at_line_end else b"\n"
         self._is_at_line_end = True
@@ -115,8 +127,8 @@ class Tails:
         self._pace = Pace(shortest=INTERVAL)
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, path: str, heard: asyncio.Event) -> Tail:
-        tail = Tail(self, path, heard)
+    def follow(self, path: str, heard: asyncio.Event, size: int = 0) -> Tail:
+        tail = Tail(self, path, heard, size)
         self._tails[id(tail)] = tail
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._poll(), name="slurm-tails")

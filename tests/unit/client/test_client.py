@@ -20,7 +20,7 @@ from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from tests.unit.client.tracking import Log, run_without_waiting
 
 #: Only triggers, which have a loop, follow files and share answers.
-ONLY_IN_LOOPS = {"tail", "ask_shared", "ask_now"}
+ONLY_IN_LOOPS = {"tail", "size", "ask_shared", "ask_now"}
 #: Only workers, which may wait for disks, copy files.
 ONLY_IN_THREADS = {"upload", "download"}
 QUICK = RetryPolicy(tries=3, first=0.001, longest=0.001)

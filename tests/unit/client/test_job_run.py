@@ -397,6 +397,125 @@ def test_of_a_job_that_is_cancelled_while_it_waits_once_more_nothing_is_shown_ag
     assert run_without_waiting(printed(slurm, 0), monkeypatch) == ["one", "two"]
 
 
+def of_one_file(
+    *states: tuple[float, str], files: list[tuple[float, bytes]], is_there: bool = False, **options: Any
+) -> tuple[list[str], list[str]]:
+    """What is logged, and the last lines, of a job whose file is not named after it; each holds until its moment.
+
+    It may be there already, submitted by a process that has ended.
+    """
+    slurm = Slurm(*[queued("7", states[0][1], name=FIRST.name("train"))] * is_there, accounting=[])
+
+    def later() -> None:
+        now = time.monotonic()
+        state = next(state for until, state in states if now < until)
+        nodes = "" if state.startswith("PENDING") else "w-0"
+        state, _, is_alone = state.partition(" ")
+        record = queued(
+            "7", state, name=FIRST.name("train"), stdout="fit.log", workdir="/root", nodelist="" if is_alone else nodes
+        )
+        slurm.queue = [record] * bool(slurm.calls or is_there)
+        slurm.files = {"/root/fit.log": next(file for until, file in files if now < until)}
+
+    slurm.before = later
+
+    async def follow() -> tuple[list[str], list[str]]:
+        lines, job = [], BatchJob(command="train", name="train", output="fit.log", **options)
+        run = JobRun(AsyncSlurmClient(slurm), job, [FIRST])
+        async for news in run.follow():
+            if isinstance(news, Printed):
+                lines += news.lines
+            elif isinstance(news, JobStatus):
+                end = news
+        return lines, await run.last_lines(end)
+
+    with pytest.MonkeyPatch.context() as patch:
+        return run_without_waiting(follow(), patch)
+
+
+EARLIER = b"yesterday: step 1\nyesterday: CUDA out of memory\n"
+AS_LONG = b"today".ljust(len(EARLIER) - 1) + b"\n"
+END = math.inf
+
+
+def test_nor_as_that_of_elements_that_never_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = {0: ("CANCELLED", ""), 1: ("FAILED", "w-0")}
+    slurm = Slurm(
+        *(
+            queued(f"7_{n}", state, name=FIRST.name("train"), stdout="fit-%a.log", workdir="/root", nodelist=nodes)
+            for n, (state, nodes) in ends.items()
+        ),
+        accounting=[],
+    )
+    slurm.files = {f"/root/fit-{element}.log": EARLIER for element in ends}
+
+    async def shown() -> list[str]:
+        run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="train", name="train", array="0-1"), [FIRST])
+        return [str(news.part) async for news in run.follow() if isinstance(news, Printed)]
+
+    assert run_without_waiting(shown(), monkeypatch) == ["7_1"]
+
+
+#: States before a job begins, and whether it is there at the first look.
+BEFORE: list[tuple[list[tuple[float, str]], bool]] = [
+    ([], False),
+    *(([(1010, state)], is_there) for state in ("PENDING", "CONFIGURING") for is_there in (False, True)),
+    ([(1010, "PENDING"), (1070, "CONFIGURING")], False),
+]
+
+
+@pytest.mark.parametrize(("before", "is_there"), BEFORE)
+@pytest.mark.parametrize("today", [b"today: ok\n", b"today: step 1\n" * 10, AS_LONG])
+def test_the_file_of_an_earlier_job_is_not_shown_as_that_of_this_one(
+    today: bytes, before: list[tuple[float, str]], is_there: bool
+) -> None:
+    begun = before[-1][0] if before else 1000.0
+    states = (*before, (begun + 60, "RUNNING"), (END, "COMPLETED"))
+    lines, _ = of_one_file(*states, files=[(begun + 2, EARLIER), (END, today)], is_there=is_there)
+    assert lines == today.decode().splitlines()
+
+
+def test_a_job_that_ran_before_the_first_look_is_read_from_its_beginning() -> None:
+    states = ((1060, "RUNNING"), (END, "FAILED"))
+    lines, last = of_one_file(*states, files=[(END, b"one\ntwo\n")], is_there=True)
+    assert (lines, last[1:]) == (["one", "two"], ["  one", "  two"])
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        ((1050, "PENDING"), (END, "CANCELLED alone")),
+        ((1010, "PENDING"), (1050, "CONFIGURING"), (END, "CANCELLED")),
+        ((1050, "CONFIGURING"), (1060, "COMPLETING"), (END, "NODE_FAIL")),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"open_mode": "append"}])
+def test_nor_as_that_of_a_job_that_never_ran(states: tuple[tuple[float, str], ...], options: dict[str, str]) -> None:
+    assert of_one_file(*states, files=[(END, EARLIER)], **options) == ([], [])
+
+
+@pytest.mark.parametrize(("before", "is_there"), BEFORE)
+def test_of_a_file_that_jobs_append_to_only_what_this_one_appends_is_shown(
+    before: list[tuple[float, str]], is_there: bool
+) -> None:
+    begun = before[-1][0] if before else 1000.0
+    files = [(begun + 2, EARLIER), (begun + 40, EARLIER + b"one\n"), (END, EARLIER + b"one\ntwo\n")]
+    states = (*before, (begun + 60, "RUNNING"), (END, "COMPLETED"))
+    assert of_one_file(*states, files=files, is_there=is_there, open_mode="append")[0] == ["one", "two"]
+
+
+def test_the_files_of_many_jobs_are_measured_in_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm()
+    slurm.files = {f"/fit-{number}": b"x" * number for number in range(100)}
+
+    async def sizes() -> list[int]:
+        client = AsyncSlurmClient(slurm)
+        return await asyncio.gather(*map(client.size, [*slurm.files, "/none"]))
+
+    assert run_without_waiting(sizes(), monkeypatch) == [*range(100), 0]
+    assert slurm.reads == 1
+
+
 def test_a_try_that_is_ended_before_it_has_ended_those_that_it_replaces_ends_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
