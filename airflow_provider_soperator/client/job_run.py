@@ -26,7 +26,14 @@ from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename, letters_of, state_of
+from airflow_provider_soperator.slurm.job_records import (
+    OF_ELEMENTS,
+    Job,
+    JobStatus,
+    expand_filename,
+    letters_of,
+    state_of,
+)
 from airflow_provider_soperator.slurm.option_values import as_words
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted
@@ -300,8 +307,6 @@ class JobRun:
                     await self._look_before(part)
         for part in parts:
             for path, is_error in self._paths(part):
-                if not path:
-                    continue
                 before = self._before.get(path, 0)
                 # While it completes, the run before may still write.
                 runs = part.state.base is JobBase.RUNNING or part.state.is_finished or not part.restarts
@@ -332,11 +337,14 @@ class JobRun:
         return NewestLine(printed.part, printed.lines[-1])
 
     async def _ended(self, status: JobStatus) -> AsyncIterator[Printed]:
-        """The output of elements that have ended since the last status, of failed ones first."""
+        """The output of elements that have ended since the last status, of failed ones first.
+
+        A file that all of them write to is shown once they have ended, as that of the job.
+        """
         # Those that were requeued after their end run, and end, once more.
         self._over -= {part.id for part in status.parts if not part.state.is_finished}
         ended = [part for part in status.parts if part.state.is_finished and part.id not in self._over]
-        if not status.is_array or not ended:
+        if not status.is_array or not (ended or status.is_over):
             return
         self._over |= {part.id for part in ended}
         for output in self._outputs.values():
@@ -344,11 +352,14 @@ class JobRun:
                 output.tail.close()
         chosen: list[tuple[Job, str, bool]] = []
         for part in sorted(filter(_has_begun, ended), key=lambda part: not part.has_failed):
-            self._shown[part.has_failed] += 1
-            if self._shown[part.has_failed] > MOST_SHOWN:
+            own = [one for one in self._paths(part) if not self._is_shared(one[1])]
+            self._shown[part.has_failed] += bool(own)
+            if own and self._shown[part.has_failed] > MOST_SHOWN:
                 self._unshown += self.show_output
             elif self.show_output:
-                chosen += [(part, path, is_error) for path, is_error in self._paths(part) if path]
+                chosen += [(part, *one) for one in own]
+        if status.is_over and self.show_output and (begun := next(filter(_has_begun, status.parts), None)):
+            chosen += [(begun, *one) for one in self._paths(begun) if self._is_shared(one[1])]
         try:
             ends = await self._ends([path for _, path, _ in chosen], MOST_OF_ELEMENT)
         except ClusterError as error:
@@ -357,8 +368,15 @@ class JobRun:
             yield Printed(status.id, "", [f"(The output of {len(chosen)} elements is not shown: {error})"])
             return
         for (part, path, is_error), lines in zip(chosen, ends, strict=True):
-            if lines:
+            if lines and self._is_shared(is_error):
+                yield Printed(status.id, path, [f"(All elements write to {path})", *lines], is_error)
+            elif lines:
                 yield Printed(part.id, path, lines, is_error, state_of(part))
+
+    def _is_shared(self, is_error: bool) -> bool:
+        """True if all elements of an array write to the same file."""
+        name = self.job.error if is_error else self.job.output
+        return bool(name) and letters_of(name or "").isdisjoint(OF_ELEMENTS)
 
     async def _ends(self, paths: Sequence[str], most: int) -> list[list[str]]:
         """The last lines of files, each up to so many bytes."""
@@ -381,9 +399,8 @@ class JobRun:
         if error is None or error.part is None or not _has_begun(error.part):
             return []
         # Separate errors say more.
-        for path in [path for path, _ in reversed(self._paths(error.part)) if path]:
-            if path in self._outputs and self._outputs[path].tail.is_silent:
-                continue
+        silent = {path for path, output in self._outputs.items() if output.tail.is_silent}
+        for path in [path for path, _ in reversed(self._paths(error.part)) if path not in silent]:
             with contextlib.suppress(ClusterError, asyncio.TimeoutError):
                 async with timeout(DIAGNOSIS_TIME):
                     [lines] = await self._ends([path], MOST_OF_END)
@@ -401,10 +418,10 @@ class JobRun:
         return expand_filename(pattern, part) or ("" if part.id.element is not None else whole)
 
     def _paths(self, part: Job) -> list[tuple[str, bool]]:
-        paths = [(expand_filename(part.stdout or self.job.output or "", part), False)]
-        if self.job.error and (error := expand_filename(self.job.error, part)) != paths[0][0]:
-            paths.append((error, True))
-        return paths
+        """Its files as far as they are known, and whether they are for errors."""
+        output = expand_filename(part.stdout or self.job.output or "", part)
+        error = expand_filename(self.job.error or "", part)
+        return [(output, False)] * bool(output) + [(error, True)] * bool(error and error != output)
 
     async def _rest(self) -> AsyncIterator[Printed]:
         for output in self._outputs.values():

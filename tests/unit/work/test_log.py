@@ -234,6 +234,25 @@ def test_many_outputs_are_counted_and_failures_have_room_of_their_own(monkeypatc
     assert "(The output of 3 more elements is not shown; read it on the cluster)" in log.of("INFO")
 
 
+@pytest.mark.parametrize("states", ["CCCF", "CRRR CCRR CCCF"])
+def test_a_file_that_all_elements_write_to_is_shown_once_they_have_ended(
+    states: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, names = Slurm(accounting=[]), {"R": "RUNNING", "C": "COMPLETED", "F": "FAILED"}
+    slurm.files |= {"/root/fit.log": b"2: begins\n3: begins\n"}
+    slurm.files |= {f"/root/fit-{index}.err": b"%d fails\n" % index for index in range(4)}
+    ended: dict[str, Any] = {"stdout": "fit.log", "nodelist": "w-0"}
+    looks = [[part(f"7_{index}", names[one], **ended) for index, one in enumerate(look)] for look in states.split()]
+    job = ARRAY.replace(array="0-3", output="fit.log", error="fit-%a.err")
+    log, _, _ = followed(slurm, looks, job, monkeypatch)
+    said = [text for text in log.of("INFO") if not text.startswith("Job ")]
+    assert said[-3:] == ["(All elements write to /root/fit.log)", "2: begins", "3: begins"]
+    assert sorted(said[:-3]) == [
+        *(f"7_{index} is COMPLETED on w-0: stderr: {index} fails" for index in range(3)),
+        "7_3 is FAILED on w-0: stderr: 3 fails",
+    ]
+
+
 def test_of_a_long_output_the_end_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm(accounting=[])
     slurm.files["/root/fit-7_0.out"] = b"x\n" * MOST_OF_ELEMENT + b"last\n"
