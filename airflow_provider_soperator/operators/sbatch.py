@@ -200,7 +200,7 @@ class SbatchOperator(WaitingOperator):
             found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
         found += shell_for_jinja({"script": self.script, "command": said.get("command")}, self.get_template_env)
         if found:
-            raise InvalidJob([f"{self.task_id}: {problem.replace('extra_args:', 'sbatch_args:')}" for problem in found])
+            raise InvalidJob([f"{self.task_id}: {problem}" for problem in found])
         if self.result and hidden.isdisjoint(("array", "extra_args")):  # they would win over the script's lines
             check_result(self.result, job_of({**literal, "output": said.get("output")}))
 

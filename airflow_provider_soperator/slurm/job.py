@@ -124,8 +124,9 @@ def literal_problems(said: Mapping[str, Any], hidden: Collection[str]) -> list[s
     try:
         job = job_of({name: value for name, value in said.items() if value is not None})
     except job_description.InvalidJob as error:
-        return error.problems
-    return [problem for problem in job.problems() if not {*re.findall(r"\w+", problem)} & {*hidden}]
+        return error.of_parameters
+    found = [problem for problem in job.problems() if not {*re.findall(r"\w+", problem)} & {*hidden}]
+    return job_description.InvalidJob(found).of_parameters
 
 
 def job_of(said: Mapping[str, Any]) -> BatchJob:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -417,3 +418,8 @@ class InvalidJob(ValueError):
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
         super().__init__("; ".join(self.problems))
+
+    @property
+    def of_parameters(self) -> list[str]:
+        """The problems by the names of an operator's parameters, which differ from a job's fields in one."""
+        return [re.sub("^extra_args:", "sbatch_args:", problem) for problem in self.problems]

@@ -22,6 +22,7 @@ from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met
 from airflow_provider_soperator.slurm import links, sbatch_arguments
 from airflow_provider_soperator.slurm.dependencies import Unmet
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
@@ -55,16 +56,24 @@ _KEPT = frozenset({"array", "dependency", "export", "extra", "no_kill", "profile
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are set. What an empty field of a form renders to, "" or "None", leaves its option out."""
     unset = (None, "", "None")
-    return {
+    said = {
         name: value for name, value in fields.items() if value not in unset or (value is not None and name in _KEPT)
     }
+    if isinstance(components := said.get("het"), (list, tuple)):
+        said["het"] = [given(one) if isinstance(one, Mapping) else one for one in components]
+    if isinstance(words := said.get("extra_args"), (list, tuple)):
+        said["extra_args"] = [word for word in words if word not in (None, "")]
+    return said
 
 
 def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
     """The job of a task, named after it; ``InvalidJob`` if Slurm would refuse it."""
-    job = job_of({"script": script, **given(fields)})
-    job.check()
-    job = sbatch_arguments.with_lines(job)
+    try:
+        job = job_of({"script": script, **given(fields)})
+        job.check()
+        job = sbatch_arguments.with_lines(job)
+    except InvalidJob as error:
+        raise InvalidJob(error.of_parameters) from None
     # Names in the script's own lines win over those made here.
     asked = sbatch_arguments.asked_for(job)
     instance = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm.job import fields_of, job_of
+from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, expand_filename
@@ -80,6 +80,22 @@ def test_names_in_a_script_on_the_cluster_win_once_they_are_read() -> None:
 def test_an_empty_field_of_a_form_leaves_its_option_out(nothing: str | None) -> None:
     fields = {"command": "true", "partition": nothing, "mem": nothing, "time_limit": nothing, "hold": nothing}
     assert job_for(task(20), None, fields) == job_for(task(20), None, {"command": "true"})
+    parts = {"command": "true", "het": [{"nodes": 2, "extra_args": ["", "--bbf=/x"], **fields, "command": None}, {}]}
+    assert job_for(task(20), None, parts).het == (BatchJob(nodes=2, extra_args=["--bbf=/x"]), BatchJob())
+
+
+def test_so_does_an_empty_word_of_its_arguments() -> None:
+    job = job_for(task(20), None, {"command": "true", "extra_args": ["", "--bbf=/x", None]})
+    assert list(job.extra_args) == ["--bbf=/x"]
+    assert job_for(task(20), None, {"command": "true", "extra_args": [""]}).extra_args in ([], ())
+
+
+@pytest.mark.parametrize("word", ["--wait", "bbf=/x", "--job-name"])
+def test_what_is_wrong_with_the_arguments_is_said_of_the_parameter(word: str) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        job_for(task(20), None, {"command": "true", "extra_args": [word]})
+    assert str(refused.value).startswith("sbatch_args: ")
+    assert "extra_args" not in str(refused.value)
 
 
 @pytest.mark.parametrize("needed", ["array", "dependency"])
