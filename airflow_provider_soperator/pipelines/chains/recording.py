@@ -168,7 +168,8 @@ class Script:
             Path(__file__).with_name("recorder.bash").read_text(),
             *(f'function {name} {{ sbatch "$@"; }}' for name in sorted(set(_SBATCH_BY_PATH.findall(self.text)))),
             *(f'function {name} {{ {call} {name} "$@"; }}' for name, call in calls.items()),
-            "unset RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME",
+            # What `set -x` shows is not read: there may be more of it than can be looked through at each question.
+            "unset RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME; BASH_XTRACEFD=195",
             *(f"{name}={shlex.quote(value)}" for name, value in self._set_before(marks).items()),
             *(f"export {name}" for name in inherited if re.fullmatch(_NAME, name) and self.variables[name]),
             "_soperator_begin",

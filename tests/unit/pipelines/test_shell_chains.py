@@ -303,6 +303,13 @@ def test_what_bash_follows_is_read(script: str) -> None:
     assert graph(script) == CHAIN
 
 
+def test_what_a_traced_script_shows_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(recording.Script, "_heed", lambda self, errors, *_: said.append(errors))
+    assert one("set -x\nsbatch a.sh").script == "a.sh"
+    assert not any(said)
+
+
 def test_programs_that_read_no_input_leave_it_to_the_loop() -> None:
     loop = "while read -r n; do {}; sbatch $n.sh; done <<< $'a\\nb\\nc'"
     for command in ("x=$(awk 'BEGIN {print 3 / 2}')", "echo $(wc -l $n.txt)", "grep -q x $n.txt || :"):
