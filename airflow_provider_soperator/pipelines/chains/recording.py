@@ -210,6 +210,9 @@ class Script:
     def _heed(self, errors: str, prelude: str, name: str, marks: Marks, line: int) -> None:
         """Raise for messages of bash about the script, unlike output of the script itself."""
         for said in errors.splitlines():
+            if ": warning: setlocale: " in said:
+                # The cluster may have a language that is not installed here.
+                continue
             if said.startswith(prelude):
                 # A builtin that has been called in a function of the prelude.
                 raise ShellChainError(line, _explained("", said.split(": ", 2)[2]))

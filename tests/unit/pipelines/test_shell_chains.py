@@ -248,6 +248,8 @@ def test_the_environment_of_jobs() -> None:
     for before in ("LIBS=/x", "export LIBS=/x${LIBS:+:$LIBS}"):
         assert one(f"{before}\nexport LIBS=/y:$LIBS\nsbatch x.sh").fields == {"env": {"LIBS": "/y:/x"}}
     assert one("set -a\nA=1\nsbatch x.sh").fields == {"env": {"A": "1"}}
+    # The language need not be one of this machine.
+    assert one("LC_ALL=xx_XX.UTF-8\nsbatch x.sh").fields == {}
 
 
 def test_jobs_that_are_not_of_the_script() -> None:
