@@ -17,7 +17,7 @@ from airflow_provider_soperator.pipelines.chains import filters, standins
 from airflow_provider_soperator.pipelines.chains.calls import Call, ScriptWanted, staged
 from airflow_provider_soperator.pipelines.chains.recording import (
     ENDLESS,
-    OF_THE_MACHINE,
+    OF_A_JOB,
     TYPED,
     FileWanted,
     Script,
@@ -32,8 +32,6 @@ from airflow_provider_soperator.slurm.sbatch_arguments import RESERVED_PREFIX, a
 from airflow_provider_soperator.values import SCRIPTS, has_template
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
-#: Variables that jobs do not get from the script.
-_NOT_EXPORTED = {*OF_THE_MACHINE, "BASH_ENV", "IFS", "LC_ALL", "LOGNAME", "PATH", "SHLVL", "USER", "_"}
 
 _OTHER_SHELL = re.compile(r"#!(?!.*\b(?:ba|da|k)?sh\b).*")
 _OWN = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]*)=")
@@ -346,9 +344,10 @@ class _Run:
         found = {}
         for name, value in dict(pair.partition("=")[::2] for pair in exported).items():
             # After set -a the recorder's own are exported, too.
-            is_recorders = name.startswith(RESERVED_PREFIX)
+            is_recorders = name == "IFS" or name.startswith(RESERVED_PREFIX)
+            is_the_jobs = name in OF_A_JOB and standins.is_marked(value)
             # Scripts export ids out of habit: they are left out of the environment of jobs.
-            if is_recorders or (name not in own and (name in _NOT_EXPORTED or standins.jobs_in(value))):
+            if is_recorders or (name not in own and (is_the_jobs or standins.jobs_in(value))):
                 continue
             if changes_submission(name):
                 raise self._error(f"{name} changes what sbatch does", "write it as an option of sbatch")

@@ -36,10 +36,12 @@ _BUILTINS = ("kill", "popd", "pushd", "ulimit", "umask")
 _WITHOUT_EFFECT = {*filters.NAMES, *_TELL, *_LOOK_UP, "echo", "printf", "set", "tee", "true", ":"}
 
 #: Variables that depend on this machine.
-OF_THE_MACHINE = (
+_OF_THE_MACHINE = (
     *("EPOCHREALTIME", "EPOCHSECONDS", "HOME", "HOSTNAME", "HOSTTYPE", "MACHTYPE", "OLDPWD", "OSTYPE", "PWD", "RANDOM"),
     *("SECONDS", "SHELL", "SRANDOM", "TERM"),
 )
+#: Variables that a job has of its own, unless the script itself exports a value.
+OF_A_JOB = {*_OF_THE_MACHINE, "LOGNAME", "PATH", "USER"}
 #: Other variables of bash's own, whose values are right.
 _OF_BASH = (
     *("BASH", "EUID", "FUNCNAME", "IFS", "LINENO", "OPTARG", "OPTIND", "PATH", "PIPESTATUS", "PPID", "REPLY", "UID"),
@@ -161,8 +163,10 @@ class Script:
         calls |= dict.fromkeys(_TELL, "_soperator_tell told")
         calls |= dict.fromkeys(_LOOK_UP, "_soperator_tell decide")
         calls |= dict.fromkeys({*_BUILTINS, *self.ignored} - _WITHOUT_EFFECT, "_soperator_tell unknown")
-        inherited = self.variables.keys() - _set_in(self.text)
+        inherited = self.variables.keys() - _set_in(self.text) - OF_A_JOB
         return [
+            # What bash is started with is not the script's.
+            "unset BASH_ENV; export -n LC_ALL OLDPWD PATH PWD SHLVL",
             f"_soperator_ids={standins.PREFIX}",
             f"_soperator_ignored=({shlex.join(self.ignored)})",
             Path(__file__).with_name("recorder.bash").read_text(),
@@ -185,7 +189,7 @@ class Script:
             known -= {extended[1]} - _set_in(self.text[: extended.start()])
         known = known.union(_WITH_DEFAULT.findall(self.text), _OF_BASH)
         unknown = {name for name in _USED.findall(self.text) if name not in known and not name.startswith("BASH_")}
-        found = {name: marks.of(_unset(name)) for name in sorted(unknown.union(OF_THE_MACHINE))}
+        found = {name: marks.of(_unset(name)) for name in sorted(unknown.union(_OF_THE_MACHINE))}
         return found | {name: value for name, value in self.variables.items() if re.fullmatch(_NAME, name)}
 
     def _arguments(self, marks: Marks) -> list[str]:
