@@ -163,7 +163,9 @@ class Script:
         calls |= dict.fromkeys(_TELL, "_soperator_tell told")
         calls |= dict.fromkeys(_LOOK_UP, "_soperator_tell decide")
         calls |= dict.fromkeys({*_BUILTINS, *self.ignored} - _WITHOUT_EFFECT, "_soperator_tell unknown")
-        inherited = self.variables.keys() - _set_in(self.text) - OF_A_JOB
+        # One that is set to what it was, or else to a default, is still what the script was called with.
+        replaced = _set_in(self.text) - set(_WITH_DEFAULT.findall(self.text))
+        inherited = self.variables.keys() - replaced - OF_A_JOB
         return [
             # What bash is started with is not the script's.
             "unset BASH_ENV; export -n LC_ALL OLDPWD PATH PWD SHLVL",

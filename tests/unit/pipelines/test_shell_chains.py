@@ -245,6 +245,10 @@ def test_the_environment_of_jobs() -> None:
     assert one(script.format("--export=NONE")).fields == {"export": "NONE"}
     given = one("S=1\nsbatch x.sh $2", variables={"DATA": "/d", "S": "2", "USER": "me", "NONE": "", "2": "x"})
     assert given.fields == {"env": {"DATA": "/d"}}
+    for default, epochs in ((":-10", "20"), (":=10", "20"), ("-10", "20"), (":-10}0${X-", "200")):
+        call = f"EPOCHS=${{EPOCHS{default}}}\nsbatch x.sh"
+        assert one(call, variables={"EPOCHS": "20"}).fields == {"env": {"EPOCHS": epochs}}
+        assert one(call).fields == {}
     for before in ("LIBS=/x", "export LIBS=/x${LIBS:+:$LIBS}"):
         assert one(f"{before}\nexport LIBS=/y:$LIBS\nsbatch x.sh").fields == {"env": {"LIBS": "/y:/x"}}
     assert one("set -a\nA=1\nsbatch x.sh").fields == {"env": {"A": "1"}}
