@@ -41,11 +41,16 @@ _EXPANSION = re.compile(r"\$\(\(.*?\)\)|\$\{[^{}]*\}|\$\([^()]*\)|`[^`]*`")
 #: bash shows the ends of here-documents without expansion in quotes.
 _LITERAL_DOCUMENT = re.compile(r"<<-?'([^'\n]*)'(.*?\n).*?^\1$", re.DOTALL | re.MULTILINE)
 _DOCUMENT = re.compile(r"<<-?\w[^\n]*\n")
-_OF_A_PROCESS = re.compile(r"\$(?:\$|\{?(?:UID|EUID|PPID)\b)")
+#: What is another here than where the script is run.
+_OF_THE_SHELL = {
+    "before": re.compile(r"\$\{?_(?!\w)"),
+    "process": re.compile(r"\$(?:\$|\{?(?:UID|EUID|PPID|BASHPID)\b)"),
+}
 _PATTERN = re.compile(r"[*?]|\[.+\]")
 _UNDECIDED = "whether this runs is known only on the cluster: take the condition out, or write down its outcome"
 #: What is refused wherever it stands, and the remedy.
 _REFUSED = {
+    "before": ("$_, the last word of the command before, is not known here", "write the word itself"),
     "beside": (
         "`&` starts a command beside the script, and so does <(…)",
         "leave `&` out, as sbatch waits for no job, and write $(…), with <<< where it is read",
@@ -274,7 +279,7 @@ class _Run:
                 self._refuse_patterns(command, rf"\$\{{?{name}\b", value)
             case "words", [value, head] if standins.is_mark(value) and _is_split(head):
                 raise ShellChainError(self._line, self._marks.cause(value))
-            case "process", _ if not _OF_A_PROCESS.search(_expanded(command)):
+            case name, _ if name in _OF_THE_SHELL and not _OF_THE_SHELL[name].search(_expanded(command)):
                 pass
             case name, _ if name in _REFUSED:
                 raise self._error(*_REFUSED[name])

@@ -192,7 +192,8 @@ _soperator_look() {
   [[ -z ${!:-} ]] || _soperator_ask beside
   _soperator_look_at_assignment "$_soperator_before"
   _soperator_look_at_expansions "$@"
-  [[ $_soperator_now != *'$$'* && $_soperator_now != *UID* && $_soperator_now != *PPID* ]] || _soperator_ask process
+  [[ $_soperator_now != *'$$'* && $_soperator_now != *UID* && $_soperator_now != *PID* ]] || _soperator_ask process
+  [[ $_soperator_now != *\$?(\{)_?([!A-Za-z0-9_]*) ]] || _soperator_ask before
   [[ $_soperator_now != printf\ *%\(*\)T* ]] || _soperator_ask clock
   [[ $_soperator_now != select\ * ]] || _soperator_ask typed
   [[ $_soperator_now != trap\ *DEBUG* ]] || _soperator_ask trap

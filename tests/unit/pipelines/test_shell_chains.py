@@ -216,6 +216,7 @@ def test_scripts_that_are_part_of_the_script(script: str, text: str) -> None:
 
 def test_other_bodies() -> None:
     assert one("sbatch --wrap='echo \"$HOME\"'").command == 'echo "$HOME"'
+    assert one("_x=1; sbatch --wrap 'cd $_' -J $_x").command == "cd $_"
     assert one("sbatch < jobs/x.sh").script == "jobs/x.sh"
     assert one("sbatch /dev/stdin a b <<'EOF'\n#!/bin/sh\nEOF").args == ("a", "b")
 
@@ -440,6 +441,9 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         (". ./env.sh", 1, "'.' is not understood"),
         ("export PATH=/opt/bin:$PATH", 1, "PATH is set, which the jobs would not get"),
         ("sbatch -J x$$ a.sh", 1, "numbers of processes"),
+        ("sbatch -J x$BASHPID a.sh", 1, "numbers of processes"),
+        ('echo out && cd "$_"\nsbatch a.sh', 1, r"\$_, the last word of the command before, .*: write the word itself"),
+        ("echo out && cd ${_}/x\nsbatch a.sh", 1, r"\$_, the last word of the command before"),
         ("read -p 'sure?' x", 1, "this asks the one who runs the script"),
         ("while read -r x; do sbatch a.sh; done\nsbatch b.sh", 1, "this asks the one who runs the script"),
         ('readarray -t A\nfor x in "${A[@]}"; do sbatch a.sh; done', 2, "this asks the one who runs the script"),
