@@ -193,6 +193,7 @@ class _Run:
         #: The reason if the script has given up.
         self.failed: ShellChainError | None = None
         self._variables, self._ignored = script.variables, script.ignored
+        self._numbers = set(re.findall(r"\d+", " ".join((script.text, *script.variables.values()))))
         self._marks = Marks()
         self._files: dict[str, str] = {}
         self._line, self._is_over = 1, False
@@ -340,6 +341,9 @@ class _Run:
         if path is None and standins.is_marked(stdin or ""):
             raise ShellChainError(line, self._marks.cause(stdin or ""))
         call = Call(line, words, environment, folder, stdin=None if path else stdin, stdin_path=path)
+        for job in set(re.findall(r":(\d+)", call.dependency or "")) - self._numbers:
+            if not standins.is_stand_in(job) and standins.is_within(job, len(self.calls)):
+                raise self._error("an id is cut out by its width, and ids differ in width", "use sbatch --parsable")
         self.calls.append(call)
         return call.printed(standins.stand_in(len(self.calls) - 1))
 

@@ -31,6 +31,11 @@ def is_stand_in(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def is_within(text: str, count: int) -> bool:
+    """True if a text is a part of the id of one of so many jobs."""
+    return any(text in stand_in(number) for number in range(count))
+
+
 def jobs_in(text: str) -> list[int]:
     """The jobs whose ids a text has; -1 for a number calculated from one.
 

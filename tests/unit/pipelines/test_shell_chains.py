@@ -268,6 +268,9 @@ def test_jobs_that_are_not_of_the_script() -> None:
     )
     assert first.fields == {"dependency": "after:7+5?afterok:8"}
     assert second.fields == {"dependency": "afterok:17:a,after:a+5,afterany:18"}
+    # A number that is a part of a stand-in by chance.
+    _, second = read("sbatch a.sh\nsbatch -d afterok:8702:$1,after:170+17 b.sh", variables={"1": "2170"})
+    assert second.fields == {"dependency": "afterok:8702:2170,after:170+17"}
 
 
 @pytest.mark.parametrize("dashes", ["", "--"])
@@ -413,6 +416,8 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("sbatch <<'EOF'\n#!/bin/sh\n#SBATCH -y\nEOF", 1, "mistake in its line 2: unknown option -y"),
         ("J=$(sbatch a.sh)\nsbatch -d afterok:$J b.sh", 2, "sbatch's whole message in place of an id"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok:$J?afterok:$J b.sh", 2, r"'\?' in a dependency"),
+        ("J=$(sbatch a.sh | cut -c21-27)\nsbatch -d afterok:17:$J b.sh", 2, "an id is cut out by its width, and ids"),
+        ("J=$(sbatch a.sh); J=$(sbatch a.sh)\nsbatch -d after:${J: -7}+5 b.sh", 2, "an id is cut out by its width"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok:${J}_3 b.sh", 2, "something behind the id"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok::$J b.sh", 2, "'' is neither a job id"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d $J b.sh", 2, "is not a type of dependency"),
