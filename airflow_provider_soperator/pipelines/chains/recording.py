@@ -53,6 +53,9 @@ ENDLESS = "the script does not come to an end: write one line for each job"
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _USED = re.compile(rf"\$\{{?[!#]?({_NAME})")
+#: Arithmetic, and a variable in it with what sets it, if anything does.
+_ARITHMETIC = re.compile(r"\(\((.*?)\)\)", re.DOTALL)
+_TERM = re.compile(rf"(\+\+|--|(?<![\w$#{{]))({_NAME})\b(?:\s*(\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=)))?")
 _WITH_DEFAULT = re.compile(rf"\$\{{({_NAME}):?[-=+?]")
 #: What sets no variable of the script: comments, here-documents and quoted texts.
 _TEXT = re.compile(
@@ -190,7 +193,8 @@ class Script:
         for extended in _EXTENDED.finditer(self.text):
             known -= {extended[1]} - _set_in(self.text[: extended.start()])
         known = known.union(_WITH_DEFAULT.findall(self.text), _OF_BASH)
-        unknown = {name for name in _USED.findall(self.text) if name not in known and not name.startswith("BASH_")}
+        used = [*_USED.findall(self.text), *(name for _, name, _ in _terms(self.text))]
+        unknown = {name for name in used if name not in known and not name.startswith("BASH_")}
         found = {name: marks.of(_unset(name)) for name in sorted(unknown.union(_OF_THE_MACHINE))}
         return found | {name: value for name, value in self.variables.items() if re.fullmatch(_NAME, name)}
 
@@ -235,8 +239,14 @@ class Script:
                 raise ShellChainError(line, _explained(subject, problem))
 
 
+def _terms(text: str) -> list[tuple[str, str, str]]:
+    return _TERM.findall(" ; ".join(_ARITHMETIC.findall(text)))
+
+
 def _set_in(text: str) -> set[str]:
-    return {name for found in _SETS.findall(_TEXT.sub("''", text)) for said in found for name in _WORD.findall(said)}
+    text = _TEXT.sub("''", text)
+    found = {name for found in _SETS.findall(text) for said in found for name in _WORD.findall(said)}
+    return found.union(name for before, name, after in _terms(text) if before or after)
 
 
 def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:

@@ -188,6 +188,7 @@ def test_options() -> None:
     assert (stage.script, stage.args) == ("a b.sh", ("-N", "9", "--", "x"))
     assert one("sbatch --nodelist=node-[1-2] x.sh").fields == {"nodelist": "node-[1-2]"}
     assert one("N=2; let M=N*3; sbatch -t $((N * 5)):00 -n$M x.sh").fields == {"time_limit": "10:00", "ntasks": 6}
+    assert one("((n += 2)); sbatch -n $((++k + n)) -N $((16#f)) x.sh $n").fields == {"ntasks": 3, "nodes": 15}
     assert one("N=node-[1-2] O=-wnode-[1-2]; sbatch --nodelist=$N $O x.sh").fields == {"nodelist": "node-[1-2]"}
     assert one("F='*.csv'; set -f; sbatch x.sh \"$F\" $F").args == ("*.csv", "*.csv")
 
@@ -387,6 +388,8 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
             1,
             r"\$1 is an argument of the script: .*variables={'1': ...}, or --variable 1=... on the command",
         ),
+        ("sbatch --mem=$((MEM*1024)) a.sh", 1, r"\$MEM is not set in the script"),
+        ("for ((i=0; i<N; i++)); do sbatch a.sh; done\nsbatch b.sh", 1, r"\$N is not set in the script"),
         ("sbatch -o $HOME/x a.sh", 1, r"\$HOME is not set in the script"),
         ("X=$(date)\n\nsbatch a.sh $X", 3, r"what date says \(line 1\) is known only on the cluster"),
         ("X=$(echo $NONE | tr ' ' ,)\n\nsbatch a.sh $X", 3, r"\$NONE is not set"),
