@@ -133,7 +133,7 @@ class Call:
         if "Submitted" in (self.dependency or ""):
             raise self._error("the dependency has sbatch's whole message in place of an id", "use sbatch --parsable")
         for arg in self.args:
-            if standins.jobs_in(arg) and arg.startswith("-"):
+            if standins.jobs_in(arg) and arg.startswith("-") and any(directives.options_in(arg)):
                 raise self._error("an option stands after the script, where sbatch takes it for an argument", "move it")
         if any(-1 in standins.jobs_in(word) for word in self.words):
             raise self._error("a number is reckoned from the id of a job", "use the id as it is")
