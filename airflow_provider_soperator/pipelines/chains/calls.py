@@ -57,7 +57,8 @@ class Call:
         self._body(rest)
         self._environment()
         self._place()
-        self.dependency = self.fields.pop("dependency", None)
+        # Slurm takes these for none.
+        self.dependency = None if (said := self.fields.pop("dependency", None)) in ("", "0") else said
         self._refuse_ids()
 
     def printed(self, job: str) -> str:

@@ -93,6 +93,8 @@ CHAIN = {"a": (), "b": (("afterok", "a"),)}
         "J=$(sbatch a.sh)\nJ=$(echo $J | awk '{print $4}')\nsbatch -d afterok:$J b.sh",
         'J=$(sbatch a.sh)\nJ=$(cut -d" " -f4 <<< "$J")\nsbatch -d afterok:$J b.sh',
         "OUT=$(sbatch a.sh)\nPARTS=($OUT)\nJ=(${PARTS[3]})\nsbatch -d afterok:$J b.sh",
+        "for f in a b; do D=afterok:$(sbatch --dependency=$D --parsable $f.sh); done",
+        "for f in a b; do J=$(sbatch -d ${J+afterok:}${J:-0} --parsable $f.sh); done",
         "for f in a b; do O=(`sbatch ${J+-d afterok:$J} $f.sh`); J=(${O[3]}); done",
         "J=$(sbatch --parsable a.sh)\nDEP=afterok:$J\nsbatch --dependency=$DEP b.sh",
         'J=$(sbatch --parsable a.sh)\nDEP="--dependency=afterok:$J"\nsbatch $DEP b.sh',
