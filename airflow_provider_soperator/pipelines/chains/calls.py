@@ -138,6 +138,9 @@ class Call:
                 raise self._error("an option stands after the script, where sbatch takes it for an argument", "move it")
         if any(-1 in standins.jobs_in(word) for word in self.words):
             raise self._error("a number is reckoned from the id of a job", "use the id as it is")
+        lines = [line for line in directives.head(self.stdin_script or "") if line.startswith("#SBATCH")]
+        if any(map(standins.jobs_in, lines)):
+            raise self._error("the id of a job is in a #SBATCH line", "give sbatch itself --dependency")
         values = [*self.fields.values(), *self.extra_args, *self.args, self.command, self.script, self.stdin_script]
         values += self.fields.get("env", {}).values()
         if any(standins.jobs_in(str(value)) for value in values if not isinstance(value, Mapping)):

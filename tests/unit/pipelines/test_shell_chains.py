@@ -430,6 +430,8 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("J=$(sbatch --parsable a.sh)\nsbatch b.sh --dependency=afterok:$J", 2, "an option stands after the script"),
         ("J=$(sbatch --parsable a.sh)\nsbatch b.sh -dafterok:$J", 2, "an option stands after the script"),
         ("J=$(sbatch --parsable a.sh)\nsbatch b.sh --id=$J", 2, "the id of a job is used for something else"),
+        ("J=$(sbatch a.sh | tr -dc 0-9)\nsbatch <<E\n#!/bin/sh\n#SBATCH -d afterok:$J\nE", 2, "give sbatch itself"),
+        ("J=$(sbatch a.sh | tr -dc 0-9)\nsbatch <<E\n#!/bin/sh\necho $J\nE", 2, "is used for something else"),
         ("J=$(sbatch --parsable a.sh)\nsbatch b.sh $J", 2, "the id of a job is used for something else"),
         ('J=$(sbatch --parsable a.sh)\nsbatch --wrap "scancel $J"', 2, "the id of a job is used for something else"),
         ("J=$(sbatch --parsable a.sh)\nJ=$J sbatch b.sh", 2, "the id of a job is used for something else"),
