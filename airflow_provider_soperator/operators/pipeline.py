@@ -95,4 +95,6 @@ class SbatchPipeline(PipelineGroup):
         from airflow_provider_soperator.pipelines.chains.reading import task_parameters
 
         pipeline = cls(group_id, **kwargs)
-        return pipeline._filled(task_parameters(script, Path(pipeline.dag.folder), variables or {}, ignored))
+        start = {**pipeline.dag.default_args, **pipeline.default_args}.get("chdir") or ""
+        here = Path(pipeline.dag.folder)
+        return pipeline._filled(task_parameters(script, here, variables or {}, ignored, start=start))

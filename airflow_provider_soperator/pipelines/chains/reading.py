@@ -6,6 +6,7 @@ unless it cannot affect a job.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -102,11 +103,18 @@ def read(text: str, *, variables: Mapping[str, str] | None = None, ignored: Coll
 
 
 def task_parameters(
-    script: str, here: Path, variables: Mapping[str, str], ignored: Collection[str], *, by_name: bool = False
+    script: str,
+    here: Path,
+    variables: Mapping[str, str],
+    ignored: Collection[str],
+    *,
+    by_name: bool = False,
+    start: str = "",
 ) -> dict[str, dict[str, Any]]:
     """The parameters of a task for each stage, by name; a script of one line is a file below ``here``.
 
-    ``by_name``: scripts that are there stay files beside the DAG, where a task can name them.
+    ``by_name``: scripts that are there stay files beside the DAG, where a task can name them. ``start``: the folder on
+    the cluster that tasks have by default, from which relative ones count.
     """
     variables = {str(name): str(value) for name, value in variables.items()}
     if template := next((name for name, value in variables.items() if has_template(value)), None):
@@ -128,7 +136,7 @@ def task_parameters(
     for stage in stages:
         file = here / (stage.script or "")
         text = _text_of(file) if file.is_file() else stage.stdin_script
-        found[stage.name] = _options(stage, file, text, by_name=by_name)
+        found[stage.name] = _options(stage, file, text, start, by_name=by_name)
         own = asked_for(BatchJob(script=text or None, name=stage.fields.get("name"), dependency=stage.dependency))
         if not own.name:
             reads = stage.stdin is not None or stage.stdin_path is not None
@@ -142,20 +150,31 @@ def task_parameters(
     return found
 
 
-def _options(stage: Call, file: Path, text: str | None, *, by_name: bool) -> dict[str, Any]:
+def _options(stage: Call, file: Path, text: str | None, start: str, *, by_name: bool) -> dict[str, Any]:
     options = {name: _raw(value) for name, value in stage.fields.items() if value is not None}
     if others := options.pop("extra_args", None):
         options["sbatch_args"] = others
     if stage.args:
         options["args"] = _raw(list(stage.args))
+    options |= _folder(stage, text, start)
     if stage.dependency and text and asked_for(BatchJob(script=text)).dependency:
         problem = "its script has a --dependency of its own, which sbatch ignores beside this: take it out there"
         raise ShellChainError(stage.line, problem)
     if stage.command is not None:
         return {**options, "command": _raw(stage.command)}
     if text is None:
-        return {**options, "remote_script": _raw(stage.script)}
+        return {**options, "remote_script": posixpath.join(start if "chdir" in options else "", _raw(stage.script))}
     return {**options, "script": script_of(stage.script or "", text) if by_name and file.is_file() else _raw(text)}
+
+
+def _folder(stage: Call, text: str | None, start: str) -> dict[str, Any]:
+    """The folder of the job, unless tasks or its script have it anyway."""
+    folder = stage.fields.get("chdir", "")
+    # sbatch would count that of the script from where it is called, and not heed it beside this.
+    if text and (folder or start) and "chdir" not in stage.said.fields:
+        own = asked_for(BatchJob(script=text)).chdir
+        folder = posixpath.join(folder, own) if own else folder
+    return {"chdir": posixpath.join(start, _raw(folder))} if folder else {}
 
 
 def script_of(name: str, text: str) -> str:

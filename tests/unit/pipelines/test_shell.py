@@ -76,6 +76,39 @@ def test_a_pipeline() -> None:
     dag.resolve_template_files()
 
 
+def test_folders_count_from_where_the_script_would_run(tmp_path: Path) -> None:
+    (tmp_path / "own.sh").write_text("#!/bin/sh\n#SBATCH --chdir=own\n")
+    (tmp_path / "whole.sh").write_text("#!/bin/sh\n#SBATCH -D /scratch\n")
+    (tmp_path / "x.sh").write_text("#!/bin/sh\n")
+    calls = {
+        "(cd run && sbatch ../x.sh)": ("run", "/train/run"),
+        "(cd run && sbatch ../own.sh)": ("run/own", "/train/run/own"),
+        "(cd run && sbatch -D said ../own.sh)": ("run/said", "/train/run/said"),
+        "(cd run && sbatch ../whole.sh)": ("/scratch", "/scratch"),
+        "(cd /run && sbatch <<< $'#!/bin/sh\\n#SBATCH -D own')": ("/run/own", "/run/own"),
+        "(cd run && sbatch --wrap hostname)": ("run", "/train/run"),
+        "sbatch -D said x.sh": ("said", "/train/said"),
+        # Here the script, or what tasks have by default, is enough.
+        "sbatch own.sh": (None, "/train/own"),
+        "sbatch x.sh": (None, None),
+    }
+    text = "".join(f"{call}\n" for call in calls)
+    for number, start in enumerate(("", "/train")):
+        found = task_parameters(text, tmp_path, {}, (), start=start)
+        assert [one.get("chdir") for one in found.values()] == [folders[number] for folders in calls.values()]
+    on_cluster = task_parameters("(cd run && sbatch a.sh)\nsbatch a.sh\n", tmp_path, {}, (), start="/train")
+    assert list(on_cluster.values()) == [
+        {"chdir": "/train/run", "remote_script": "/train/run/a.sh"},
+        {"remote_script": "a.sh"},
+    ]
+    script = "(cd run && sbatch -J a --wrap a)\n(cd run && sbatch -J b -D /b --wrap b)\nsbatch -J c --wrap c\n"
+    with DAG("of_shell", schedule=None, default_args={"chdir": "/{{ ds }}"}) as dag:
+        SbatchPipeline.from_shell("model", script)
+        SbatchPipeline.from_shell("own", script, default_args={"chdir": "/own"})
+    folders = {task.task_id: task.job["chdir"] for task in dag.tasks if task.task_id[-2:] in (".a", ".b", ".c")}
+    assert list(folders.values()) == ["/{{ ds }}/run", "/b", "/{{ ds }}", "/own/run", "/b", "/own"]
+
+
 def test_a_variable_may_be_a_number(tmp_path: Path) -> None:
     numbers: Any = {"N": 4, 1: 7}
     [found] = task_parameters("sbatch -N $N -J fit$1 x.sh\n", tmp_path, numbers, ()).values()
