@@ -141,6 +141,13 @@ def with_script_environment(job: Job) -> Job:
     return job.replace(export=said["export"], env=env)
 
 
+def submit_folder(job: JobDescription) -> str:
+    """The folder to submit a job from, as one who has changed to it would; empty for the home."""
+    # A script is looked for from the home.
+    is_found = job.remote_script is None or posixpath.isabs(job.remote_script)
+    return job.chdir if job.chdir and posixpath.isabs(job.chdir) and is_found else ""
+
+
 def build_submission(job: JobDescription) -> Submission:
     job = with_script_environment(job)
     text = body(job)
@@ -191,7 +198,7 @@ def build_payload(job: JobDescription, version: str, user: str = "", home: str =
         raise job_description.InvalidJob(
             [f"remote_script: slurmrestd needs the script's text; read {job.remote_script} and pass it as script"]
         )
-    chdir = components(job)[0].chdir
+    folder, chdir = submit_folder(job), components(job)[0].chdir
     if home and not posixpath.isabs(chdir or ""):
         # As with sbatch.
         job = job.replace(chdir=posixpath.join(home, chdir) if chdir else home)
@@ -203,7 +210,7 @@ def build_payload(job: JobDescription, version: str, user: str = "", home: str =
         why = "slurmrestd does not translate it: write it as #SBATCH, or leave such lines alone with"
         problems.append(f"script: {line!r}: {why} #SBATCH {directives.IGNORE_FOREIGN}")
     said = []
-    variables: dict[str, str] = {}
+    variables = {"SLURM_SUBMIT_DIR": folder} if folder else {}
     for number, component in enumerate(wanted):
         where = f"het component {number}: " if number else ""
         described, of_options, wrong = _describe(component, version)

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.option_values import Signal
-from airflow_provider_soperator.slurm.sbatch_arguments import Submission
+from airflow_provider_soperator.slurm.sbatch_arguments import Submission, submit_folder
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from sandbox.lifecycle import Sandbox
 from tests.patience import PATIENCE
@@ -415,10 +416,13 @@ def test_a_job_has_the_variables_that_sbatch_gives_it(road: Road, fields: dict[s
     job = BatchJob(**{"script": SHOW_ALL, **HERE, "output": "/root/env-%j.out", **fields})
     version = VERSIONS[road.slurm][-1]
     body = job.to_payload(version, "root", "/root")
+    words = job.submission()
+    # As one who has changed to its folder.
+    words = replace(words, argv=("env", "-C", submit_folder(job) or "/root", *words.argv))
     found = []
     # One after the other, so that both get the same GPUs.
     for way in ("words", version):
-        number = road.submit(job.submission()) if way == "words" else int(road.post(way, body)["job_id"])
+        number = road.submit(words) if way == "words" else int(road.post(way, body)["job_id"])
         road.finished(number)
         variables, _ = json.loads(road.run("cat", f"/root/env-{number}.out"))
         found.append({name: bytes.fromhex(value).decode() for name, value in variables.items()})

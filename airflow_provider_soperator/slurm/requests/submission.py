@@ -205,7 +205,8 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         plain = b"\0" not in submission.stdin
         yield from _encoded(key, readable_job_name(job), waits_for.is_singleton, waits_for.rest)
         yield from _encoded(" ".join(map(str, waits_for.keys)), place, priority, comments)
-        yield from _encoded(submission.argv, array, elements, "text" if plain else "base64")
+        folder = sbatch_arguments.submit_folder(call.job)
+        yield from _encoded(submission.argv, folder, array, elements, "text" if plain else "base64")
         yield submission.stdin if plain else base64.b64encode(submission.stdin)
 
     def _outcome(self, line: str) -> tuple[int, Submitted]:

@@ -165,13 +165,18 @@ folded() {
     done
     printf %s "$from${to:+-$to}"
 }
+# From the job's own folder, if there is one: scripts go back to SLURM_SUBMIT_DIR.
+submit() {
+    [ -z "$folder" ] || cd -- "$folder" 2>/dev/null || :
+    exec "${argv[@]}"
+}
 # Submits the elements of the array that are left. Where a limit refuses so many, one tells if there is room for any,
 # and then as many follow as are accepted.
 submit_elements() {
     local left=("$@") size=$# trend='' file=$files/array.$item one id status
     while [ ${#left[@]} -gt 0 ]; do
         argv[array_place]=--array=$(folded "${left[@]:0:size}")
-        "${argv[@]}" <"$files/body.$item" >"$file.out" 2>"$file.err"
+        (submit) <"$files/body.$item" >"$file.out" 2>"$file.err"
         status=$?
         if is_accepted "$status" "$file.out"; then
             for one in "${left[@]:0:size}"; do
@@ -218,7 +223,7 @@ keys=() names=() waits=() waits_for=() restore=()
 for ((item = 0; item < count; item++)); do
     field key; field name; field singleton; field text; field needed; field place
     field priority; fields; printf -v "restore[item]" '%s\n' "$priority" "${list[@]}"
-    fields; argv=("${list[@]}"); field array_place; fields; elements=("${list[@]}"); field form; field body
+    fields; argv=("${list[@]}"); field folder; field array_place; fields; elements=("${list[@]}"); field form; field body
     keys+=("$key") names+=("$name")
     [ "$singleton" = yes ] || waits[item]=$text waits_for[item]=$needed
     if [ -n "$array_place" ]; then
@@ -255,7 +260,7 @@ for ((item = 0; item < count; item++)); do
         submit_elements "${left[@]}"
         continue
     fi
-    "${argv[@]}" <"$files/body.$item" >"$files/out.$item" 2>"$files/err.$item" &
+    submit <"$files/body.$item" >"$files/out.$item" 2>"$files/err.$item" &
     under_way+=("$item $key $!")
     [ ${#under_way[@]} -lt 4 ] || settle
 done

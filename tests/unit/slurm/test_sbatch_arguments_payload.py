@@ -120,8 +120,12 @@ def test_export(export: str | list[str] | None, has: list[str]) -> None:
 
 def test_a_job_has_the_users_home() -> None:
     said = BatchJob(command="true", chdir="/x", env={"HOME": "/y"}).to_payload("v0.0.42", "ann", "/home/ann")["job"]
-    own = ["SLURM_SUBMIT_DIR=/home/ann", *ALWAYS, PATH, "HOME=/y", "USER=ann", "LOGNAME=ann"]
+    own = ["SLURM_SUBMIT_DIR=/x", *ALWAYS, PATH, "HOME=/y", "USER=ann", "LOGNAME=ann"]
     assert (said["current_working_directory"], said["environment"]) == ("/x", own)
+    # Only one who has changed to a folder has submitted from there.
+    for script, chdir in (("", None), ("", "x"), ("#SBATCH --chdir=/x\n", None)):
+        job = BatchJob(script=f"#!/bin/sh\n{script}", chdir=chdir)
+        assert job.to_payload("v0.0.42", "ann", "/home/ann")["job"]["environment"][0] == "SLURM_SUBMIT_DIR=/home/ann"
 
 
 def test_implied_options_have_their_variables() -> None:

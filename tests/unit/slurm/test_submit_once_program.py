@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,26 @@ def test_each_key_has_one_job(slurm: Slurm) -> None:
         Submitted(first.id, adopted=True),
     )
     assert sorted(slurm.submitted()) == sorted(str(job.name) for job in (one, two, three))
+
+
+def test_a_job_is_submitted_from_its_folder(slurm: Slurm, tmp_path: Path) -> None:
+    home, there = tmp_path / "home", tmp_path / "there"
+    home.mkdir()
+    there.mkdir()
+    slurm.within = ("env", "-C", str(home))
+    slurm.put("sbatch", 'pwd >>"$SLURM_STATE/folders"' + COMMANDS["sbatch"])
+    asked = [
+        # A script is looked for from the home; and where there is no such folder, Slurm has another one for the job.
+        *(({"chdir": str(there)}, there), ({}, home), ({"chdir": "there"}, home), ({"chdir": f"{there}/none"}, home)),
+        ({"chdir": str(there), "command": None, "remote_script": "/x.sh"}, there),
+        ({"chdir": str(there), "command": None, "remote_script": "x.sh"}, home),
+    ]
+    for fields, _ in asked:
+        [job] = new_jobs()
+        slurm.ask(job.replace(**fields))
+    slurm.ask(*(job.replace(chdir=str(there)) for job in mapped_jobs(2)))
+    folders = (slurm.state / "folders").read_text().splitlines()
+    assert folders == [str(folder) for folder in (*(folder for _, folder in asked), there)]
 
 
 @pytest.mark.parametrize("comment", ["two\nlines of words", "of another.af-aaaaaaaaaaaa", "\n"])
