@@ -71,8 +71,12 @@ class QueueLoad:
     ) -> Need:
         picked = QueueFilter(partition=self.partition, account=self.account, qos=self.qos)
         async with clients.slurm(self.slurm_conn_id) as slurm:
-            jobs = await slurm.ask(picked.request())
-        return self.need(picked.picked(jobs, now), gpus, most, now, nodes)
+            found = await slurm.ask(picked.request())
+            jobs = picked.picked(found, now)
+            # Nodes on which any of them runs would seem to be of no use.
+            if jobs and not any(job.gpus for job in jobs) and not (await slurm.config()).counts_gpus:
+                return Need(None, "Slurm does not count the GPUs of jobs: the doctor has the remedy")
+        return self.need(jobs, gpus, most, now, nodes)
 
     def need(self, jobs: Iterable[Job], gpus: int, most: int, now: datetime, nodes: str = "") -> Need:
         """The need by these jobs, with up to ``most`` units of so many GPUs, which are ``nodes`` if these are known."""

@@ -52,7 +52,8 @@ async def slurm_checks(settings: Settings, wanted: Namespace) -> list[Verdict]:
         checks = {} if is_silent else {"slurm": _settings(client, settings)}
         checks["accounting"] = _accounting(client, wanted)
         if not is_silent:
-            checks |= {"partitions": _partitions(client, wanted), "submission": _submission(client, wanted)}
+            checks |= {"gpus": _gpus(client), "partitions": _partitions(client, wanted)}
+            checks["submission"] = _submission(client, wanted)
         checks["files"] = _files(client, wanted)
         made = await asyncio.gather(*(judged(subject, one) for subject, one in checks.items()))
         return [*found, *(verdict for of_subject in made for verdict in of_subject)]
@@ -98,14 +99,15 @@ async def _accounting(client: AsyncSlurmClient, wanted: Namespace) -> AsyncItera
         return
     said, _, remedy = (await run_steps_async(rights_of(user, config), client.ask)).partition(", for which ")
     yield Verdict("rights", said, remedy, "note" if remedy else "ok")
-    async for verdict in _gpus(client, config):
-        yield verdict
 
 
-async def _gpus(client: AsyncSlurmClient, config: ClusterConfig | None) -> AsyncIterator[Verdict]:
+async def _gpus(client: AsyncSlurmClient) -> AsyncIterator[Verdict]:
+    config: ClusterConfig | None = await run_steps_async(if_supported(ShowConfig()), client.ask)
     if config and not config.counts_gpus and any(node.gpus for node in await client.ask(ListNodes())):
-        said = "Slurm does not count the GPUs of jobs: figures, statistics and the page have none"
+        said = "Slurm does not count the GPUs of jobs: figures, statistics, the page and a QueueLoad have none"
         remedy = "add gres/gpu to AccountingStorageTRES in slurm.conf, and restart slurmctld"
+        if not config.has_accounting:
+            remedy = f"enable accounting first, as slurmctld does not start with gres/gpu without it; {remedy}"
         yield Verdict("accounting", said, remedy, "note")
 
 

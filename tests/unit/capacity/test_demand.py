@@ -21,6 +21,7 @@ from airflow_provider_soperator.capacity.loads import MetricLoad, Need, QueueLoa
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.states import JobState
@@ -237,6 +238,29 @@ def test_a_queue_is_measured_on_the_nodes_of_its_target() -> None:
         targets = [SlurmNodesTarget(name="training", nodes=nodes)]
         found = asyncio.run(demand.measure(world, RANGES, Clients(), NOON, targets))  # type: ignore[arg-type]
         assert found["training"].units == needed
+
+
+@pytest.mark.parametrize(("counted", "units"), [("cpu,mem,node", None), ("cpu,mem,node,gres/gpu", 0)])
+def test_a_queue_whose_gpus_slurm_does_not_count_has_an_unknown_need(counted: str, units: int | None) -> None:
+    class Slurm:
+        jobs = (Job(id=JobId(1), state=JobState.parse("RUNNING"), nodelist="worker-[0-3]", tres="cpu=128,node=4"),)
+
+        async def ask(self, request: Any) -> Any:
+            return self.jobs
+
+        async def config(self) -> ClusterConfig:
+            return ClusterConfig(version="25.11.3", settings={"AccountingStorageTRES": counted})
+
+    class Clients:
+        @asynccontextmanager
+        async def slurm(self, conn_id: str) -> AsyncIterator[Any]:
+            yield Slurm()
+
+    holdings = {name: Holding(allowed=4, held=4, ready=4) for name in GPUS}
+    world, demand = World(CapacityBlock(id="b", limit=64, usage=64), holdings, GPUS), Demand([LOADS[1]])
+    assert asyncio.run(demand.measure(world, RANGES, Clients(), NOON))["training"].units == units  # type: ignore[arg-type]
+    Slurm.jobs = ()
+    assert asyncio.run(demand.measure(world, RANGES, Clients(), NOON))["training"].units == 0  # type: ignore[arg-type]
 
 
 def test_a_connection_that_cannot_be_used_leaves_a_need_unknown() -> None:

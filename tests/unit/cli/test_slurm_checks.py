@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from argparse import Namespace
 from pathlib import PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.cli import slurm_checks
 from airflow_provider_soperator.cli.slurm_checks import ProbeFolder, _files, _gpus, _partition
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Controller, Node, Partition
+from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.files import JobFolder
+from airflow_provider_soperator.slurm.requests import ListNodes, Ping, ShowConfig, ShowRights, WhoAmI
 from airflow_provider_soperator.slurm.states import NodeState
 
 
@@ -56,16 +60,48 @@ def test_of_a_node_without_a_reason_its_state_is_told() -> None:
     [("cpu,mem,node", "gpu:h100:8", 1), ("cpu,mem,node", "", 0), ("cpu,mem,node,gres/gpu", "gpu:h100:8", 0)],
 )
 def test_gpus_that_slurm_does_not_count_are_noted(counted: str, gres: str, notes: int) -> None:
-    class Nodes:
+    def told(storage: str) -> list[str]:
+        settings = {"AccountingStorageTRES": counted}
+        config = ClusterConfig(version="25.11.3", accounting_storage=storage, settings=settings)
+
+        class Cluster:
+            async def ask(self, request: Any) -> Any:
+                node = Node(name="worker-0", state=NodeState.parse("IDLE"), gres=gres)
+                return config if isinstance(request, ShowConfig) else (node,)
+
+        async def all_of_it() -> list[str]:
+            return [f"{one.state}: {one.remedy}" async for one in _gpus(Cluster())]  # type: ignore[arg-type]
+
+        return asyncio.run(all_of_it())
+
+    add = "add gres/gpu to AccountingStorageTRES in slurm.conf, and restart slurmctld"
+    assert told("accounting_storage/slurmdbd") == [f"note: {add}"] * notes
+    first = "enable accounting first, as slurmctld does not start with gres/gpu without it"
+    assert told("") == [f"note: {first}; {add}"] * notes
+
+
+def test_gpus_that_slurm_does_not_count_are_noted_without_accounting_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cluster:
         async def ask(self, request: Any) -> Any:
-            return (Node(name="worker-0", state=NodeState.parse("IDLE"), gres=gres),)
+            if isinstance(request, ShowRights):
+                raise AccountingDisabled("Slurm accounting storage is disabled", "sacctmgr")
+            answers = {
+                Ping: (Controller(host="controller-0", role="primary", is_up=True),),
+                ShowConfig: ClusterConfig(version="25.11.3", settings={"AccountingStorageTRES": "cpu,mem,node"}),
+                ListNodes: (Node(name="worker-0", state=NodeState.parse("IDLE"), gres="gpu:h100:8"),),
+                WhoAmI: "root",
+            }
+            return answers.get(type(request), ())
 
-    async def told() -> list[str]:
-        config = ClusterConfig(version="25.11.3", settings={"AccountingStorageTRES": counted})
-        return [f"{one.state}: {one.remedy}" async for one in _gpus(Nodes(), config)]  # type: ignore[arg-type]
+        async def close(self) -> None:
+            pass
 
-    said = asyncio.run(told())
-    assert said == ["note: add gres/gpu to AccountingStorageTRES in slurm.conf, and restart slurmctld"] * notes
+    monkeypatch.setattr(slurm_checks, "AsyncSlurmClient", lambda *how: Cluster())
+    monkeypatch.setattr(slurm_checks, "open_transport", lambda settings: None)
+    wanted = Namespace(account="", qos="", partition="", folder="", python="")
+    found = asyncio.run(slurm_checks.slurm_checks(SimpleNamespace(transport="ssh"), wanted))  # type: ignore[arg-type]
+    said = [one.said.partition(":")[0] for one in found if one.subject == "accounting"]
+    assert said == ["the cluster keeps no accounting", "Slurm does not count the GPUs of jobs"]
 
 
 @pytest.mark.parametrize(
