@@ -17,7 +17,7 @@ from typing import Any
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, refuse_unknown_targets, units_text
 from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.loads import Load, Need
-from airflow_provider_soperator.capacity.targets import SlurmNodesTarget, Target, refuse_strangers
+from airflow_provider_soperator.capacity.targets import Target, refuse_strangers
 from airflow_provider_soperator.capacity.targets.protocol import Clients
 from airflow_provider_soperator.errors import CapacityMistake, ClusterError, ConnectionMistake
 from airflow_provider_soperator.values import Plain, keep, kept
@@ -80,13 +80,13 @@ class Demand(Plain):
     ) -> dict[str, Need]:
         """The need of each target with a load, as of now. A load that gives no answer has an unknown need."""
         most = {name: bounds_of(units)[1] for name, units in wished.items()}
-        nodes = {one.name: one.nodes for one in targets if isinstance(one, SlurmNodesTarget)}
+        on = {one.name: one for one in targets}
 
         async def measured(load: Load) -> Need:
             name = load.target
             try:
                 seen, gpus = world.holdings[name], world.gpus[name]
-                return await load.measure(clients, seen, gpus, most[name], now, nodes.get(name, ""))
+                return await load.measure(clients, seen, gpus, most[name], now, on.get(name))
             except (ClusterError, ConnectionMistake) as error:
                 return Need(None, str(error))
             except (OverflowError, ValueError) as error:

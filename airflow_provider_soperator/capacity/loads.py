@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity.allocation import counted
 from airflow_provider_soperator.capacity.holdings import Holding
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget, Target
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.slurm.hostlist import expand
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -54,7 +55,7 @@ class QueueLoad:
     :param min_wait: time that a job has to have waited to count
     :param min_work: work for one more unit, by the time limits of the jobs: a move has to be worth its price
     :param max_wait: time after which a job counts however short it is
-    :param slurm_conn_id: Airflow connection to Slurm
+    :param slurm_conn_id: Airflow connection to Slurm; left out, that of the target
     """
 
     target: str
@@ -64,19 +65,21 @@ class QueueLoad:
     min_wait: timedelta = timedelta(minutes=5)
     min_work: timedelta = timedelta(hours=1)
     max_wait: timedelta = timedelta(hours=2)
-    slurm_conn_id: str = "soperator_default"
+    slurm_conn_id: str | None = None
 
     async def measure(
-        self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime, nodes: str = ""
+        self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime, on: Target | None = None
     ) -> Need:
         picked = QueueFilter(partition=self.partition, account=self.account, qos=self.qos)
-        async with clients.slurm(self.slurm_conn_id) as slurm:
+        slurm_nodes = on if isinstance(on, SlurmNodesTarget) else None
+        conn_id = self.slurm_conn_id or (slurm_nodes or SlurmNodesTarget).slurm_conn_id
+        async with clients.slurm(conn_id) as slurm:
             found = await slurm.ask(picked.request())
             jobs = picked.picked(found, now)
             # Nodes on which any of them runs would seem to be of no use.
             if jobs and not any(job.gpus for job in jobs) and not (await slurm.config()).counts_gpus:
                 return Need(None, "Slurm does not count the GPUs of jobs: the doctor has the remedy")
-        return self.need(jobs, gpus, most, now, nodes)
+        return self.need(jobs, gpus, most, now, slurm_nodes.nodes if slurm_nodes else "")
 
     def need(self, jobs: Iterable[Job], gpus: int, most: int, now: datetime, nodes: str = "") -> Need:
         """The need by these jobs, with up to ``most`` units of so many GPUs, which are ``nodes`` if these are known."""
@@ -148,7 +151,7 @@ class MetricLoad:
             )
 
     async def measure(
-        self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime, nodes: str = ""
+        self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime, on: Target | None = None
     ) -> Need:
         value = await clients.metric(self.prometheus_conn_id, self.query)
         if value is None or value < 0:
@@ -201,7 +204,7 @@ class ServiceLoad:
             raise CapacityMistake(f"share must be between 0 and 1, got {self.share}", "write 0.99 for 99 of 100")
 
     async def measure(
-        self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime, nodes: str = ""
+        self, clients: Clients, holding: Holding, gpus: int, most: int, now: datetime, on: Target | None = None
     ) -> Need:
         rate = await clients.metric(self.prometheus_conn_id, self.arrivals)
         seconds: float | None = None

@@ -221,12 +221,15 @@ def test_the_highest_of_several_loads_counts_and_one_without_an_answer_might_be_
     assert asyncio.run(demand.measure(world, RANGES, Clients(), NOON))["inference"].units is None
 
 
-def test_a_queue_is_measured_on_the_nodes_of_its_target() -> None:
+def test_a_queue_is_measured_on_the_nodes_and_over_the_connection_of_its_target() -> None:
     running = Job(id=JobId(1), state=JobState.parse("RUNNING"), nodelist="static-[0-3]", tres="gres/gpu=32")
+    asked: list[str] = []
 
     class Clients:
         @asynccontextmanager
         async def slurm(self, conn_id: str) -> AsyncIterator[Any]:
+            asked.append(conn_id)
+
             async def ask(request: Any) -> list[Job]:
                 return [running]
 
@@ -235,9 +238,13 @@ def test_a_queue_is_measured_on_the_nodes_of_its_target() -> None:
     holdings = {name: Holding(allowed=4, held=4, ready=4) for name in GPUS}
     world, demand = World(CapacityBlock(id="b", limit=64, usage=64), holdings, GPUS), Demand([LOADS[1]])
     for nodes, needed in (("worker-[0-7]", 0), ("static-[2-9]", 2)):
-        targets = [SlurmNodesTarget(name="training", nodes=nodes)]
+        targets = [SlurmNodesTarget(name="training", nodes=nodes, slurm_conn_id="gpus")]
         found = asyncio.run(demand.measure(world, RANGES, Clients(), NOON, targets))  # type: ignore[arg-type]
         assert found["training"].units == needed
+    elsewhere = Demand([QueueLoad(target="training", slurm_conn_id="login")])
+    asyncio.run(elsewhere.measure(world, RANGES, Clients(), NOON, targets))  # type: ignore[arg-type]
+    # In the cluster of its target, if it names none.
+    assert asked == ["gpus", "gpus", "login"]
 
 
 @pytest.mark.parametrize(("counted", "units"), [("cpu,mem,node", None), ("cpu,mem,node,gres/gpu", 0)])
