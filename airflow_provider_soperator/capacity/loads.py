@@ -214,7 +214,7 @@ class ServiceLoad:
         elif (seconds := await clients.metric(self.prometheus_conn_id, self.service_time)) is None and rate == 0:
             seconds = 0.0
         if rate is None or seconds is None or rate < 0 or seconds < 0:
-            return Need(None, f"{self.arrivals if rate is None else self.service_time} has no value")
+            return Need(None, f"{self.arrivals if rate is None or rate < 0 else self.service_time} has no value")
         return self.need(rate, seconds)
 
     def need(self, rate: float, seconds: float) -> Need:

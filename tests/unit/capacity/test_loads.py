@@ -208,3 +208,7 @@ def test_an_unknown_need_says_what_is_unknown() -> None:
     holding = Holding(allowed=1, held=1, ready=1)
     found = asyncio.run(load.measure(Metrics(requests=None), holding, 8, 8, NOW))
     assert found == Need(None, "requests has no value")
+    service = ServiceLoad(target="inference", arrivals="rate", service_time="took")
+    for rate, took, unknown in ((-1.0, 4.0, "rate"), (None, 4.0, "rate"), (1.0, -4.0, "took"), (1.0, None, "took")):
+        found = asyncio.run(service.measure(Metrics(rate=rate, took=took), holding, 8, 8, NOW))
+        assert found == Need(None, f"{unknown} has no value")
