@@ -25,6 +25,8 @@ from airflow_provider_soperator.values import Plain, keep, kept
 _DAY = 86400.0
 #: Seconds for which a decision holds without being made again, and after which it is kept again though it is the same.
 _HOLDS, _REPEAT = 900.0, 300.0
+#: More than any block has, and no more than Airflow can pass on of a watcher's memory.
+_MOST_UNITS = 1 << 32
 #: Decisions that an Airflow Variable keeps.
 _KEPT = 50
 
@@ -172,7 +174,7 @@ def _highest(seen: list[list[float]], need: Need, at: float, calm: float) -> int
     if need.units is not None:
         while seen and seen[-1][1] <= need.units:
             seen.pop()
-        seen.append([at, need.units])
+        seen.append([at, min(need.units, _MOST_UNITS)])
     while seen and at - seen[0][0] > calm:
         seen.pop(0)
     return int(seen[0][1]) if seen else 0

@@ -26,6 +26,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.transports.transport_errors import Unreachable
+from airflow_provider_soperator.values import storable
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
@@ -82,6 +83,13 @@ def test_what_is_of_no_use_stays_where_it_is() -> None:
     watch = Watch(Demand(LOADS))
     assert watch.look(0, 0, 600).units == {"training": 4, "inference": 4}
     assert watch.moves == 0
+
+
+def test_a_need_beyond_all_numbers_of_airflow_is_remembered_as_one_that_it_can_pass_on() -> None:
+    needs, state = {"inference": Need(1 << 64, "requests"), "training": Need(0, "jobs")}, dict[str, Any]()
+    decided = decide(Demand(LOADS), needs, RANGES, {"training": 4, "inference": 4}, GPUS, 64, state, NOON)
+    assert decided.units == {"training": 2, "inference": 6}
+    assert storable(state) == state
 
 
 def test_a_target_without_a_load_takes_what_is_left() -> None:
