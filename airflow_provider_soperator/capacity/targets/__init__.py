@@ -172,8 +172,8 @@ class KubernetesScaleTarget:
 
     Machines are not moved with them: an autoscaled node group follows, one of a fixed size is a target of its own.
 
-    KEDA is paused at the number that is set. It decides again at the end of a shift that has given at least as many
-    replicas as it may make (``maxReplicaCount``).
+    KEDA is paused at the number that is set. It decides again at the end of a shift that has given just the replicas
+    that it may make at most (``maxReplicaCount``).
 
     :param name: name of the target in schedules and forms
     :param resource: name of the workload

@@ -1,8 +1,8 @@
 """Autoscalers of a workload: how far they may scale it, and how a shift pauses them.
 
 KEDA is paused by its own annotation. A HorizontalPodAutoscaler has none: both its bounds are set to the number of
-replicas, and the original bounds are kept in an annotation. An autoscaler is released once the workload has as many
-replicas as the autoscaler may ever make; before that, it would take GPUs that belong to others.
+replicas, and the original bounds are kept in an annotation. An autoscaler is released once the workload has just the
+replicas that the autoscaler may make at most: with fewer it would take GPUs of others, and more it would undo.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Keda:
     def __init__(self, found: Object) -> None:
         self.name = str(found["metadata"]["name"])
         self._annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
-        self._most = int(found["spec"].get("maxReplicaCount", _KEDA_MOST))
+        #: The most replicas that it may ever make.
+        self.most = int(found["spec"].get("maxReplicaCount", _KEDA_MOST))
         ours = self._annotations.get(_OUR_PAUSE)
         self._is_ours = ours is not None and ours == self._annotations.get(_PAUSED_REPLICAS)
         #: The patch that removes our mark, if others have undone what it marks: what they do next is not ours.
@@ -52,7 +53,7 @@ class Keda:
         """The highest number of replicas that it may set now, given the present number."""
         if pinned := self._annotations.get(_PAUSED_REPLICAS):
             return int(pinned)
-        return replicas if self._annotations.get(_PAUSED) == "true" else self._most
+        return replicas if self._annotations.get(_PAUSED) == "true" else self.most
 
     def may_add(self, replicas: int) -> int:
         """The replicas that it may add for more work; while it is pinned, they come without any."""
@@ -66,8 +67,8 @@ class Keda:
         return annotated({_PAUSED_REPLICAS: said, _OUR_PAUSE: said})
 
     def release(self, replicas: int) -> Object | None:
-        """The patch that unpins it, if we have pinned it and it may never set more than this; else None."""
-        if not self._is_ours or replicas < self._most:
+        """The patch that unpins it, if we have pinned it and this is the most that it may set; else None."""
+        if not self._is_ours or replicas != self.most:
             return None
         return annotated({_PAUSED_REPLICAS: None, _OUR_PAUSE: None})
 
@@ -87,6 +88,7 @@ class Hpa:
         self._is_pinned = noted is not None and self._bounds[0] == self._bounds[1]
         least, _, most = (noted or "").partition("-")
         self._own = (int(least), int(most)) if self._is_pinned else self._bounds
+        self.most = self._own[1]
         self.unmarked = annotated({_BOUNDS: None}) if noted is not None and not self._is_pinned else None
 
     def check(self) -> None:
@@ -109,7 +111,7 @@ class Hpa:
         return self._changed((least, least), "{}-{}".format(*self._own))
 
     def release(self, replicas: int) -> Object | None:
-        return self._changed(self._own, None) if self._is_pinned and replicas >= self._own[1] else None
+        return self._changed(self._own, None) if self._is_pinned and replicas == self.most else None
 
     @staticmethod
     def _changed(bounds: tuple[int, int], noted: str | None) -> Object:

@@ -143,13 +143,16 @@ class KubernetesScaleSession(Session):
                 await self._workload.change(autoscalers.annotated({}), autoscaler, dry_run=True)
 
     async def notes(self, to: int) -> tuple[str, ...]:
-        thing, scale, _ = await self._see()
+        thing, scale, autoscaler = await self._see()
         now, notes = _replicas(scale), tuple[str, ...]()
         if kept := self._notes.kept or workloads.was_put_back(thing, now):
             return (kept,)
         if to != now and (source := workloads.source_of(thing)):
             back = f"it {'will' if source.sets_replicas else 'may'} put its replicas back to {now}"
             notes = (f"{self._workload} is kept by {source}: {back}, unless {source.remedy}",)
+        if autoscaler and to > autoscaler.most:
+            said = f"{autoscaler.resource.kind} {autoscaler.name} may make {autoscaler.most} replicas"
+            notes += (f"{said}, and stays pinned at {to} until its maximum is raised",)
         grace = "Pods have their terminationGracePeriodSeconds to end, and hold their GPUs until then"
         return (*notes, f"PodDisruptionBudgets do not bind scaling; {grace}") if to < now else notes
 

@@ -118,6 +118,32 @@ def test_replicas_that_an_autoscaler_may_add_lack_only_work(autoscaler: Autoscal
     assert world.receivers({"inference": 4}) == ([] if ready == 4 else ["inference"])
 
 
+@pytest.mark.parametrize(("replicas", "is_released"), [(3, False), (4, True), (6, False)])
+@pytest.mark.parametrize("kind", ["keda", "hpa"])
+def test_an_autoscaler_rules_again_only_with_just_as_many_replicas_as_it_may_make(
+    kind: str, replicas: int, is_released: bool
+) -> None:
+    changes: list[Any] = []
+
+    class Pinned(Autoscaled):
+        async def scale(self) -> dict[str, Any]:
+            return {"spec": {"replicas": replicas}, "status": {"replicas": replicas}}
+
+        async def change(self, patch: Any, its: Autoscaler) -> None:
+            changes.append(patch)
+
+    pinned = {"minReplicas": replicas, "maxReplicas": replicas}
+    its: Autoscaler = scaled_by_hpa({f"{MANAGER}/bounds": "1-4"}, **pinned)
+    if kind == "keda":
+        its = scaled_by_keda(our_pause=str(replicas), paused_replicas=str(replicas))
+    target = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8)
+    session = KubernetesScaleSession(target, cast(Workload, Pinned(its)), Log())
+    asyncio.run(session.finish())
+    assert bool(changes) is is_released
+    said = [note for note in asyncio.run(session.notes(replicas)) if "stays pinned at 6 until its maximum" in note]
+    assert bool(said) is (replicas > 4)
+
+
 class Scaled(PutBack):
     """A Deployment without an autoscaler."""
 
