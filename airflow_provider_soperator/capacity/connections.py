@@ -100,7 +100,7 @@ class TargetMachines:
                 async with self._open() as sdk:
                     if groups := await self._find(sdk, name, clues):
                         found = GroupMachines(sdk, sorted(groups), self._log)
-                        notes += await found.check(0, gpus[name] if clues.are_units else None, block)
+                        notes += await found.check(None, gpus[name] if clues.are_units else None, block)
                         continue
             except (NebiusDenied, NebiusMissing) as error:
                 why = error.what

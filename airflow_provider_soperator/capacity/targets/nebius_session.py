@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _Policy = ReservationPolicy.Policy
 _SET_POLICY = "nebius mk8s node-group update --template-reservation-policy-policy strict"
+_SCALES_DOWN = "give it an autoscaler with min_node_count=0 (in Soperator's recipe: autoscaling.min_size)"
 _KEYS = uuid.UUID("2b1a6a3e-7a0c-4c53-9d0e-6f4f1f2f3c55")
 
 
@@ -249,12 +250,13 @@ class GroupMachines:
         found = await asyncio.gather(*(group.read() for group in self._groups))
         return sum(group.status.node_count for group in found)
 
-    async def check(self, nodes: int, gpus_per_node: int | None, block: CapacityBlock) -> list[str]:
+    async def check(self, nodes: int | None, gpus_per_node: int | None, block: CapacityBlock) -> list[str]:
         """Raise ``CapacityMistake`` if the machines are not of this block, or would stay when their nodes go.
 
-        Without ``gpus_per_node`` the units of the target are not machines: returns what will be in their way.
+        Without ``gpus_per_node`` the units of the target are not machines; without ``nodes`` there may be others on the
+        machines. Returns what will be in their way.
         """
-        most, notes = 0, list[str]()
+        most, least, notes = 0, 0, list[str]()
         for one in self._groups:
             if gpus_per_node is not None:
                 group = await checked(one, None, gpus_per_node, block, self._log)
@@ -263,19 +265,20 @@ class GroupMachines:
             else:
                 continue
             size = size_of(group)
-            most += size.most
+            at_least = size.most if size.least is None else size.least
+            most, least = most + size.most, least + at_least
             said = f"node group {group.metadata.id} always has {size}"
-            if size.least is not None and size.least < size.most:
-                continue
-            if gpus_per_node is not None:
-                raise CapacityMistake(
-                    f"{said}: its machines keep their GPUs when their Slurm nodes are powered down",
-                    "give it an autoscaler with min_node_count=0 (in Soperator's recipe: autoscaling.min_size)",
-                )
-            notes.append(f"{said}: their GPUs are not free when nothing runs on them")
-        if most < nodes:
+            if gpus_per_node is not None and at_least == size.most:
+                what = f"{said}: its machines keep their GPUs when their Slurm nodes are powered down"
+                raise CapacityMistake(what, _SCALES_DOWN)
+            if nodes is None and at_least:
+                notes.append(f"{said}: their GPUs are not free when nothing runs on them")
+        if nodes is not None and most < nodes:
             said = f"the node groups have room for {most} machines, but {nodes} nodes are desired"
             raise CapacityMistake(said, "name all node groups under the nodes")
+        if nodes is not None and least > nodes:
+            said = f"the node groups keep at least {least} machines, with their GPUs, but {nodes} nodes are desired"
+            raise CapacityMistake(said, _SCALES_DOWN)
         return notes
 
 

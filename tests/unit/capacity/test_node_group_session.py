@@ -8,10 +8,22 @@ from typing import Any, cast
 
 import pytest
 from nebius.api.nebius.common.v1 import Operation, ResourceMetadata
-from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupSpec, NodeGroupStatus, NodeTemplate, ReservationPolicy
+from nebius.api.nebius.mk8s.v1 import (
+    NodeGroup,
+    NodeGroupAutoscalingSpec,
+    NodeGroupSpec,
+    NodeGroupStatus,
+    NodeTemplate,
+    ReservationPolicy,
+    ResourcesSpec,
+)
 
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
-from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession, refuse_elsewhere
+from airflow_provider_soperator.capacity.targets.nebius_session import (
+    GroupMachines,
+    NodeGroupSession,
+    refuse_elsewhere,
+)
 from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.nebius.api import NebiusConflict, NebiusError, NebiusUnauthenticated, NebiusUnreachable
@@ -20,6 +32,7 @@ from airflow_provider_soperator.nebius.node_groups import GroupSize, NodeGroupCl
 from tests.unit.capacity.world import Log
 
 BLOCK = CapacityBlock(id="block-1", limit=64, usage=0, fabric="fabric-2")
+KEEPS = "node group group-1 always has 2-8 nodes: their GPUs are not free when nothing runs on them"
 GROWS = Operation(id="op-1", created_at=datetime(2026, 11, 21, tzinfo=timezone.utc))
 
 
@@ -105,6 +118,37 @@ def test_a_group_that_is_left_to_others_is_so_over_a_new_connection() -> None:
         group.group.spec.fixed_node_count = size
         group.grow(3, memory=memory)
     assert group.sizes == [GroupSize(3), GroupSize(3)], "the change to 1 is overruled, and the one to 0 is not"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "nodes", "found"),
+    [
+        ([(0, 8)], 0, []),
+        ([(2, 8)], 2, []),
+        ([(2, 8)], 1, "keep at least 2 machines, with their GPUs, but 1 nodes are desired: give it an"),
+        ([(2, 8), (0, 4), (1, 4)], 2, "keep at least 3 machines"),
+        ([(2, 8), (0, 4)], 13, "have room for 12 machines, but 13 nodes"),
+        ([(0, 8)], None, []),
+        ([(2, 8)], None, [KEEPS]),
+        ([(2, 2)], None, "group-1 always has 2-2 nodes: its machines keep their GPUs"),
+    ],
+)
+def test_groups_that_keep_more_machines_than_nodes_are_wished_for_are_refused(
+    bounds: list[tuple[int, int]], nodes: int | None, found: list[str] | str
+) -> None:
+    machines = GroupMachines(cast(Any, None), [], Log())
+    for least, most in bounds:
+        group = Group()
+        spec = group.group.spec
+        spec.autoscaling = NodeGroupAutoscalingSpec(min_node_count=least, max_node_count=most)
+        spec.template.resources = ResourcesSpec(platform="gpu-h100", preset="8gpu-128vcpu-1600gb")
+        machines._groups.append(cast(NodeGroupClient, group))
+    block = CapacityBlock(id="block-1", limit=128, usage=0, platform="gpu-h100")
+    if isinstance(found, str):
+        with pytest.raises(CapacityMistake, match=found):
+            asyncio.run(machines.check(nodes, 8, block))
+    else:
+        assert asyncio.run(machines.check(nodes, 8, block)) == found
 
 
 def refuse(fabric: str | NebiusError) -> None:
