@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_provider_soperator.capacity.allocation import Units, is_within, one_of, refuse_unknown_targets
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.overrides import check_words
-from airflow_provider_soperator.capacity.targets import BoughtNodes, Target
+from airflow_provider_soperator.capacity.targets import BoughtNodes, SlurmNodesTarget, Target
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ClusterError, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
@@ -102,7 +102,9 @@ def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at
         said_none = " and ".join(target.name for target in rest)
         raise CapacityMistake(f"no number for {said_none}", "give one for all targets but one")
     taken = sum(units[one.name] * one.gpus_per_unit for one in targets if one.name in units)
-    units |= {target.name: max(0, limit - taken) // target.gpus_per_unit for target in rest}
+    for target in rest:
+        left = max(0, limit - taken) // target.gpus_per_unit
+        units[target.name] = min(left, target.size) if isinstance(target, SlurmNodesTarget) else left
     return DesiredAllocation({name: units[name] for name in names}, at, None, "requested manually")
 
 

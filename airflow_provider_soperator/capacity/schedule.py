@@ -217,7 +217,7 @@ class CapacitySchedule:
         if missing := sorted(set(self.targets) - set(gpus)):
             said = f"the GPUs of one unit of {' and '.join(missing)} are unknown"
             raise CapacityMistake(said, "give gpus_per_unit= for each target")
-        for whose, allocation in self._allocations():
+        for whose, allocation in self.allocations():
             needed = sum(least_gpus(allocation, gpus).values())
             if needed > limit:
                 terms = " + ".join(f"{name} {bounds_of(units)[0]} x {gpus[name]}" for name, units in allocation.items())
@@ -325,7 +325,7 @@ class CapacitySchedule:
         """The segments before and after each change of the allocation, near these moments."""
         return (two for two in pairwise(self._around(start, end)) if two[0].allocation != two[1].allocation)
 
-    def _allocations(self) -> Iterator[tuple[str, Mapping[str, Units]]]:
+    def allocations(self) -> Iterator[tuple[str, Mapping[str, Units]]]:
         """The name of each allocation in a message, and the allocation."""
         for window in self.windows:
             yield repr(window.name), window.allocation
@@ -354,7 +354,7 @@ class CapacitySchedule:
     def _check_targets(self) -> None:
         first = repr(self.windows[0].name)
         known = [("gpus_per_unit", self.gpus_per_unit)] if self.gpus_per_unit else []
-        for whose, named in (*self._allocations(), *known):
+        for whose, named in (*self.allocations(), *known):
             for target in sorted(set(named) ^ set(self.targets)):
                 has, lacks = (whose, first) if target in named else (first, whose)
                 raise CapacityMistake(

@@ -14,8 +14,8 @@ from airflow.sdk import Asset, AssetAlias, conf
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
-from airflow_provider_soperator.capacity.allocation import refuse_unknown_targets
-from airflow_provider_soperator.capacity.targets import refuse_common, refuse_strangers
+from airflow_provider_soperator.capacity.allocation import bounds_of, counted, refuse_unknown_targets
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget, refuse_common, refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
 from airflow_provider_soperator.values import check_durations, check_interval, is_on, whole_number
@@ -408,5 +408,10 @@ def refuse_impossible(
             f"the schedule is of {', '.join(schedule.targets)}, and the targets are {', '.join(names)}",
             f"name {' and '.join(missing)} in both",
         )
+    for target in (one for one in targets if isinstance(one, SlurmNodesTarget)):
+        for whose, allocation in schedule.allocations():
+            if (most := bounds_of(allocation[target.name])[1]) > target.size:
+                said = f"{whose} has {most} nodes of {target.name}, which has {counted(target.size, 'nodes')}"
+                raise CapacityMistake(f"{said} ({target.nodes})", "give fewer, or name more nodes")
     if schedule.limit is not None:
         schedule.refuse_over_commitment({target.name: target.gpus_per_unit for target in targets}, schedule.limit)

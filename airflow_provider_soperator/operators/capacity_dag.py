@@ -217,7 +217,9 @@ def _refuse_conf(known: Iterable[str], moves: Iterable[str], context: Any) -> No
 def _amount(target: Target, schedule: CapacitySchedule) -> Param:
     gives = {window.name: window.allocation for window in schedule.windows} | {"otherwise": schedule.otherwise or {}}
     said = units_text({name: one[target.name] for name, one in gives.items() if one})
-    most = f" It can have 0 to {schedule.limit // target.gpus_per_unit}." if schedule.limit else ""
+    ends = [schedule.limit // target.gpus_per_unit] if schedule.limit else []
+    ends += [target.size] if isinstance(target, SlurmNodesTarget) else []
+    most = f" It can have 0 to {min(ends)}." if ends else ""
     description = (
         f'As "2" or "{2 * target.gpus_per_unit} gpus".{most} By the schedule it has: {said}. It can be left empty '
         "if no other is: it then has what they leave of the block. If all are empty, the schedule decides."

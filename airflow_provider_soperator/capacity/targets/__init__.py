@@ -68,6 +68,11 @@ class SlurmNodesTarget:
             raise CapacityMistake(f"{self.name}: {error}") from None
         object.__setattr__(self, "node_groups", tuple(listed(self.node_groups)))
 
+    @property
+    def size(self) -> int:
+        """The number of its nodes."""
+        return len(hostlist.expand(self.nodes))
+
     @asynccontextmanager
     async def open(self, context: SessionContext, clients: Clients, log: Logger) -> AsyncIterator[Session]:
         from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession

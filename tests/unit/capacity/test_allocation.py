@@ -53,6 +53,8 @@ def test_what_is_not_named_gets_the_rest_of_the_block(nothing: Any) -> None:
 
 def test_a_rest_is_whole_units_and_never_less_than_none() -> None:
     assert units({"inference": 3}, limit=64) == {"training": 6, "inference": 3}
+    # Of a block with more GPUs than its nodes have, others may have the rest.
+    assert units({"inference": 3}, limit=128) == {"training": 8, "inference": 3}
     # Too much is refused where the block is known, and not turned into less than nothing here.
     assert units({"training": 9}, limit=64) == {"training": 9, "inference": 0}
 

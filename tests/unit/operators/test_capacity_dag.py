@@ -6,6 +6,7 @@ import json
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -76,6 +77,17 @@ def test_the_form_says_what_each_side_can_have_and_what_the_schedule_gives() -> 
     assert list(params) == ["training", "inference", "until", "because", "plan_only", "steer", "nodes", "extend_by"]
     said = params.get_param("training").description
     assert "It can have 0 to 8. By the schedule it has: night 8, otherwise 2 to 4." in str(said)
+
+
+@pytest.mark.parametrize("training", [9, {"min": 2, "max": 9}])
+def test_more_nodes_than_a_target_has_are_refused_and_not_offered(training: Any) -> None:
+    window = Window("mon-fri 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")
+    roomy = replace(SCHEDULE, windows=[window], limit=128)
+    said = capacity_dag("shifts", roomy, [TRAINING, INFERENCE], "block").params.get_param("training").description
+    assert "It can have 0 to 8." in str(said)
+    exceptions = {"2026-12-24": {"training": training, "inference": 0}}
+    with pytest.raises(CapacityMistake, match="the exception '2026-12-24' has 9 nodes of training, which has 8 nodes"):
+        capacity_dag("shifts", replace(roomy, exceptions=exceptions), [TRAINING, INFERENCE], "block")
 
 
 def test_a_target_may_not_be_called_like_a_field_of_the_form() -> None:
