@@ -78,12 +78,12 @@ def proposals(month: Month, block: SharedBlock) -> list[Proposal]:
     names = (block.queue.target, block.service.target)
 
     def numbers(times: Sequence[tuple[str, list[int]]], lead: str = "0m") -> CapacitySchedule:
-        levels = [(when, min(block.highest, quantile(some, FITS))) for when, some in times]
+        levels = [(when, max(block.least, min(block.highest, quantile(some, FITS)))) for when, some in times]
         return schedule([(when, block.nodes - level, level) for when, level in levels], lead)
 
     def ranges(times: Sequence[tuple[str, list[int]]], share: float, headroom: int) -> CapacitySchedule:
         highest = block.most_served(month.jobs, most, headroom)
-        lowest = [(when, max(1, min(highest, quantile(some, share)))) for when, some in times]
+        lowest = [(when, max(1, block.least, min(highest, quantile(some, share)))) for when, some in times]
         return schedule(
             [
                 (when, {"min": block.nodes - highest, "max": block.nodes - low}, {"min": low, "max": highest})
@@ -157,7 +157,7 @@ def outcome(proposal: Proposal, month: Month, block: SharedBlock) -> ReplayOutco
     wished, served = _wished(proposal.schedule, month), block.service.target
     bounds = [bounds_of(one[served]) for one in wished]
     low, high = bounds[0]
-    first = max(low, min(high, month.needs[0]))
+    first = max(block.least, low, min(high, month.needs[0]))
     lead = int(proposal.schedule.lead_time.total_seconds()) // 60
     ahead, replay = min(lead, block.transfer), Replay(block, first)
     if proposal.demand:

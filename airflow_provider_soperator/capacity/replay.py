@@ -44,6 +44,8 @@ class SharedBlock:
     demand: Demand
     #: Minutes between the warning to a job and its requeue.
     grace: int = 2
+    #: Fewest nodes of the service: those that Slurm does not have.
+    least: int = 0
 
     @cached_property
     def service(self) -> ServiceLoad | MetricLoad:
@@ -61,7 +63,7 @@ class SharedBlock:
     @property
     def highest(self) -> int:
         """Most nodes of the service: an eighth of the block is left to Slurm."""
-        return self.nodes - math.ceil(self.nodes / 8)
+        return max(self.least, self.nodes - math.ceil(self.nodes / 8))
 
     def most_served(self, jobs: Iterable[MonthJob], most: int, headroom: int) -> int:
         """Most nodes of the service in a range: those of its highest need, and some to spare.
@@ -70,7 +72,7 @@ class SharedBlock:
         """
         sizes = {math.ceil(job.gpus / self.gpus) for job in jobs}
         largest = max((size for size in sizes if size <= self.nodes - most), default=0)
-        return min(self.highest, most + headroom, max(most, self.nodes - largest))
+        return max(self.least, min(self.highest, most + headroom, max(most, self.nodes - largest)))
 
 
 @dataclass(eq=False, slots=True)
@@ -292,7 +294,7 @@ def play(month: Month, way: Way, replay: Replay) -> ReplayOutcome:
             replay.submit(following, now)
             following = next(coming, None)
         wanted, ahead = way(replay, now)
-        replay.tick(now, wanted, needed, ahead)
+        replay.tick(now, max(wanted, replay.block.least), needed, ahead)
     end, found = len(month.needs), replay.figures
     for job in replay.pending():
         job.waited += end - job.since

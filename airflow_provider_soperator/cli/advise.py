@@ -55,7 +55,7 @@ def advise(args: Namespace) -> None:
             jobs = _jobs(nodes, start, start + len(needs) * _MINUTE)
     # In other modes jobs end by themselves.
     share = 0.5 * (task.mode == "force") if args.requeued is None else args.requeued
-    gpus = block.nodes * block.gpus
+    gpus = (block.nodes - block.least) * block.gpus
     replayed = month.month_of(jobs, start, needs, task.schedule.zone, gpus=gpus, may_requeue=share)
     tell(f"Replaying {replayed} …")
     now = advice.Proposal("as it is", task.schedule, None if demand.observe else block.demand)
@@ -99,7 +99,7 @@ def _block(dag_id: str, task: Any, demand: Demand, args: Namespace) -> tuple[Slu
     gpus, its = (task.schedule.gpus_per_unit.get(one.name, one.gpus_per_unit) for one in task.targets)
     if gpus != its:
         raise CapacityMistake(f"advice is for units of as many GPUs, but those of {dag_id} have {gpus} and {its}")
-    count = args.nodes or (task.schedule.limit or gpus * len(expand(nodes.nodes))) // gpus
+    count = args.nodes or (task.schedule.limit or gpus * nodes.size) // gpus
     if count < 2:
         raise ValueError(f"a block of {count} nodes cannot be divided: give --nodes of 2 or more")
     transfer = args.transfer or task.transfer // _MINUTE or _TRANSFER
@@ -118,7 +118,7 @@ def _block(dag_id: str, task: Any, demand: Demand, args: Namespace) -> tuple[Slu
     queue = queue or QueueLoad(target=nodes.name, min_work=4 * transfer * _MINUTE, slurm_conn_id=nodes.slurm_conn_id)
     loads = [service, queue] if demand.targets[0] == served else [queue, service]
     demand = replace(demand, loads=loads, observe=False)
-    return nodes, SharedBlock(count, gpus, transfer, demand, task.grace // _MINUTE)
+    return nodes, SharedBlock(count, gpus, transfer, demand, task.grace // _MINUTE, max(0, count - nodes.size))
 
 
 def _needs(load: ServiceLoad | MetricLoad, args: Namespace) -> tuple[datetime, list[int]]:

@@ -53,6 +53,20 @@ def test_each_proposal_is_code_that_makes_its_dag(weeks: Month) -> None:
             assert sums[0] <= BLOCK.nodes <= sums[1]
 
 
+def test_no_proposal_gives_slurm_more_nodes_than_it_has(weeks: Month) -> None:
+    block = replace(BLOCK, least=BLOCK.nodes - 2)
+    for one in advice.proposals(weeks, block):
+        for segment in one.schedule.segments(weeks.at(0), weeks.at(7 * DAY)):
+            assert bounds_of(segment.allocation["training"])[1] <= 2
+            assert bounds_of(segment.allocation["inference"])[0] >= block.least
+    # Nor has it more of a schedule that leaves others to none.
+    window = Window("daily 00:00 - 24:00", {"training": 2, "inference": 1})
+    few = CapacitySchedule(timezone="UTC", windows=[window], lead="1h")
+    all_of_it = replace(few, windows=[replace(window, allocation={"training": 2, "inference": block.least})])
+    part = weeks.part(0, DAY)
+    assert advice.outcome(Proposal("", few), part, block) == advice.outcome(Proposal("", all_of_it), part, block)
+
+
 @pytest.mark.parametrize(
     "demand",
     [
