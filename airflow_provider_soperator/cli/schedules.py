@@ -206,7 +206,8 @@ def override(args: Namespace) -> None:
             raise ValueError(f"the override of {made.when} is over: give a later --until")
         new, said = [*kept, made], f"Added: {_told(made)}"
     after = base.overridden(new, now)
-    first, last = since or now, until or now + timedelta(days=7)
+    first = since or now
+    last = max(first, until or first + timedelta(days=7))
     lines = [said]
     for change in after.changes(first, last):
         at = change.at.astimezone(base.zone)

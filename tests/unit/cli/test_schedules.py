@@ -158,6 +158,21 @@ def test_an_override_is_shown_kept_and_removed(
     assert json.loads(variables["nights_overrides"]) == []
 
 
+@pytest.mark.parametrize(
+    "words", [["training=2", "--since", "2030-01-05T08:00"], ["--remove", "--until", "2020-01-05"]]
+)
+def test_an_override_far_from_now_is_shown(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str]
+) -> None:
+    shown = called(capsys, "override", written(tmp_path, "nights"), *words, "--yes")
+    assert shown.status == 0
+    # Of the week from then on.
+    lines = [line.strip() for line in shown.out.splitlines()[1:]]
+    assert [line for line in lines if line.startswith("Fri 11 Jan 20:00")] == (
+        ["Fri 11 Jan 20:00: training 4, inference 0 (night)"] if "--since" in words else []
+    )
+
+
 def test_an_override_that_was_added_during_the_question_is_not_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
