@@ -119,6 +119,8 @@ def shift(args: Namespace) -> None:
         _need_database()
     sizes = _sizes(args.sizes, [target.name for target in task.targets])
     until = moment_by_clocks(task.schedule and task.schedule.zone, "until", args.until)
+    if until and not sizes and task.schedule:
+        raise ValueError("--until is for sizes of targets: write training=2 or the like")
     asked = {**sizes, "until": until and until.isoformat(), "because": args.because or None}
     conf = {name: value for name, value in asked.items() if value is not None}
     if silent := asyncio.run(_silent({one.slurm_conn_id for one in task.targets if hasattr(one, "slurm_conn_id")})):

@@ -204,6 +204,7 @@ def test_an_override_that_is_over_may_be_of_an_earlier_schedule(
         (["override", "{}", "training=1", "--remove", "--yes"], "--remove takes no sizes"),
         (["override", "{}", "training=1", "--since", "2020-01-01", "--yes"], "08:00:00 is over: give a later --until"),
         (["shift", "{}", "trainin=1", "--plan"], "did you mean 'training'?"),
+        (["shift", "{}", "--until", "2030-01-06T08:00"], "--until is for sizes of targets: write training=2"),
         (["schedule", "{}", "--at", "noon"], "is not a date and time"),
         (["schedule", "{}", "--days", "-1"], "--days is -1"),
         (["schedule", "nowhere.d/"], "there is no DAG nowhere.d/"),
