@@ -117,7 +117,8 @@ class CapacityDifferenceTrigger(EventTrigger):
         now = datetime.now(timezone.utc)
         said = json.loads(self.schedule)
         await call(reconciliation.keep_schedule, self.dag_id, said, now)
-        schedule = await call(CapacitySchedule.read(said).as_kept, self.overrides, now)
+        # To read dates of many years takes a second, in which the triggerer has others to attend to.
+        schedule = await call(lambda: CapacitySchedule.read(said).as_kept(self.overrides, now))
         wish = schedule.at(now)
         order = ShiftOrder.read(json.loads(self.order))
         world = await reconciliation.look(order, client, self.log)

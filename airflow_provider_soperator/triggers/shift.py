@@ -116,15 +116,15 @@ class ShiftTrigger(KillableTrigger):
         if self.wish is not None:
             order, now = ShiftOrder.read(self.order), datetime.now(timezone.utc)
             edited = await call(edited_schedule, *self.wish["edited"]) if "edited" in self.wish else None
-            schedule = edited or CapacitySchedule.read(self.wish["schedule"])
-            schedule, end = await call(schedule.as_kept, self.wish["overrides"], now), order.ends_at
+            given = await call(CapacitySchedule.read, self.wish["schedule"])
+            schedule, end = await call((edited or given).as_kept, self.wish["overrides"], now), order.ends_at
             # When its window is over it ends by itself, at its next poll, and tells what it has moved.
             if end is not None and end <= now < end + timedelta(seconds=2 * order.poll_interval):
                 return
             wish = schedule.at(max(order.wanted_at, now))
             if not is_within(order.desired, wish.allocation):
                 said = f"{wish.name} wishes for {units_text(wish.allocation)}"
-            elif sooner := self._wished_sooner(order, schedule, now):
+            elif sooner := self._wished_sooner(order, schedule, given, now):
                 said = f"{sooner.name} wishes for it sooner"
             else:
                 demanded = await call(kept_demand, self.wish.get("demanded"), now)
@@ -133,14 +133,16 @@ class ShiftTrigger(KillableTrigger):
                 said = f"demand is {units_text(demanded)}"
             raise Superseded(f"{said} by now; what was moved stays where it is")
 
-    def _wished_sooner(self, order: ShiftOrder, schedule: CapacitySchedule, now: datetime) -> ScheduleSegment | None:
+    def _wished_sooner(
+        self, order: ShiftOrder, schedule: CapacitySchedule, given: CapacitySchedule, now: datetime
+    ) -> ScheduleSegment | None:
         """What wishes for the goal before the handover that the shift still waits for, if that was asked for since."""
         wish, due = self.wish or {}, schedule.due(now)
         if now >= order.leaves_at or due is None or due.at >= order.wanted_at:
             return None
         # Of what came before its run began another run has had the turn; an edit of the schedule may change the past.
         _, begun = wish.get("edited", ("", now.timestamp()))
-        is_new = due.begins.timestamp() > begun or schedule.planned != CapacitySchedule.read(wish["schedule"])
+        is_new = due.begins.timestamp() > begun or schedule.planned != given
         return due.after if is_new and is_within(order.desired, due.after.allocation) else None
 
     async def commands(self, record: ShiftRecord) -> Sequence[SteeringCommand]:

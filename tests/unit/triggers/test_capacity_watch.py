@@ -413,6 +413,22 @@ def test_a_shift_stops_once_the_schedule_is_edited_to_wish_for_something_else(wo
         assert stopped(world, goal, [], **asked)[0]["report"] == {"state": "done"}
 
 
+def test_no_schedule_is_read_in_the_event_loop_of_the_triggerer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, said, reads = CapacitySchedule.read, SCHEDULE.describe(), list[bool]()
+
+    def noted(said: Any) -> CapacitySchedule:
+        reads.append(asyncio._get_running_loop() is not None)
+        return read(said)
+
+    monkeypatch.setattr(CapacitySchedule, "read", noted)
+    world.looks(watcher(), 1)
+    stopped(world, {"training": 4, "inference": 4}, [])
+    # What wishes for the same sooner is looked for, too.
+    stopped(world, NIGHT, [], wanted_at=NOON.replace(hour=20), schedule={**said, "lead": "2h"})
+    assert len(reads) >= 3
+    assert not any(reads)
+
+
 def test_a_shift_goes_on_while_it_is_wished_for(world: World) -> None:
     for goal, kept in [({"training": 4, "inference": 4}, []), (OVERRIDE["allocation"], [OVERRIDE])]:
         event, has_left = stopped(world, goal, kept)  # type: ignore[arg-type]
