@@ -1,4 +1,4 @@
-"""The accounts of docs/connection.md: what works with AdminLevel=Operator, and what needs an administrator."""
+"""The accounts of docs/connection.md: what works with each AdminLevel, and with that of the account as it is made."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_account_of_the_docs_is_made_by_their_commands(cluster: Cluster, con
             for command in commands:
                 cluster.run(*command)
             made = slurm.ask(ShowRights("airflow"))
-            assert (made.admin_level, made.default_account) == ("Operator", "airflow")
+            assert (made.admin_level, made.default_account) == ("None", "airflow")
         finally:
             for command in (("user", "airflow"), ("account", "airflow")):
                 cluster.run("sacctmgr", "-i", "delete", *command)
