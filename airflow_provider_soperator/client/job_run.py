@@ -21,7 +21,7 @@ from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.files import Piece, ReadPieces, WorkingFolder
+from airflow_provider_soperator.slurm.files import JobFolder, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_failures import failure
@@ -188,7 +188,7 @@ class JobRun:
                 return adopted
         if self._fixed:
             with contextlib.suppress(ClusterError):
-                folder = await self.client.ask_shared(WorkingFolder(), self.poll_interval)
+                folder = await self.client.ask_shared(JobFolder(), self.poll_interval)
                 await self._look_before(Job(id=JobId(0), workdir=str(folder / (asked_for(self.job).chdir or ""))))
         submitted = await self._patient.submit(self.job, own, since=self.since, gather=self.gather)
         if submitted.adopted:
@@ -205,7 +205,7 @@ class JobRun:
     async def _look_before(self, part: Job) -> None:
         """Learn the sizes of files before the job begins."""
         for path in (expand_filename(name, part) for name in self._fixed):
-            if path and path not in self._before:
+            if path:
                 self._before[path] = await self.client.size(path)
 
     async def cancel(self) -> None:
@@ -301,7 +301,8 @@ class JobRun:
             parts = [part for part in parts if part.state.is_active][:1]
             if any(output.part not in self._over for output in self._outputs.values()):
                 return
-        elif not parts:
+        elif not parts and not self._outputs:
+            # Others may have written since.
             with contextlib.suppress(ClusterError):
                 for part in status.parts:
                     await self._look_before(part)
@@ -379,15 +380,16 @@ class JobRun:
         return bool(name) and letters_of(name or "").isdisjoint(OF_ELEMENTS)
 
     async def _ends(self, paths: Sequence[str], most: int) -> list[list[str]]:
-        """The last lines of files, each up to so many bytes."""
+        """The last lines of files, each up to so many bytes, without what was there before the job began."""
         if not paths:
             return []
         answers = await self.client.ask(ReadPieces(tuple(Piece(path, -most, most) for path in paths)))
         found = []
         for path, read in zip(paths, answers, strict=True):
-            console = Console()
-            lines = console.feed(read.data) + console.end()
-            before = (read.size or 0) - most
+            start = self._outputs[path].tail.start if path in self._outputs else 0
+            begin, console = max(0, (read.size or 0) - most), Console()
+            lines = console.feed(read.data[max(0, start - begin) :]) + console.end()
+            before = begin - start
             note = f"(Not shown of {path}: the {before} bytes before this)"
             # The first of them is cut.
             found.append([note, *lines[1:]] if before > 0 else lines)
@@ -399,8 +401,7 @@ class JobRun:
         if error is None or error.part is None or not _has_begun(error.part):
             return []
         # Separate errors say more.
-        silent = {path for path, output in self._outputs.items() if output.tail.is_silent}
-        for path in [path for path, _ in reversed(self._paths(error.part)) if path not in silent]:
+        for path, _ in reversed(self._paths(error.part)):
             with contextlib.suppress(ClusterError, asyncio.TimeoutError):
                 async with timeout(DIAGNOSIS_TIME):
                     [lines] = await self._ends([path], MOST_OF_END)

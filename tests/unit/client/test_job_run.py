@@ -504,6 +504,21 @@ def test_of_a_file_that_jobs_append_to_only_what_this_one_appends_is_shown(
     assert of_one_file(*states, files=files, is_there=is_there, open_mode="append")[0] == ["one", "two"]
 
 
+@pytest.mark.parametrize(
+    ("files", "options"),
+    [
+        ([(1020, EARLIER), (1150, EARLIER + b"other\n"), (END, EARLIER + b"other\nmine\n")], {"open_mode": "append"}),
+        # The node opens the file some seconds after the job is said to run.
+        ([(1020, EARLIER), (1150, EARLIER + b"other\n"), (END, b"mine\n")], {}),
+    ],
+    ids=["append", "truncate"],
+)
+def test_nor_is_what_others_write_until_it_has_nodes(files: list[tuple[float, bytes]], options: dict[str, str]) -> None:
+    states = ((1100, "PENDING"), (1130, "CONFIGURING"), (1200, "RUNNING"), (END, "FAILED"))
+    lines, last = of_one_file(*states, files=files, **options)
+    assert (lines, last[1:]) == (["mine"], ["  mine"])
+
+
 def test_the_files_of_many_jobs_are_measured_in_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm()
     slurm.files = {f"/fit-{number}": b"x" * number for number in range(100)}

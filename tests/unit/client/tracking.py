@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, UnknownJob
-from airflow_provider_soperator.slurm.files import ReadPieces, WorkingFolder
+from airflow_provider_soperator.slurm.files import JobFolder, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId, array_text
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
@@ -109,7 +109,7 @@ class Slurm:
             return self.submit(request)
         if isinstance(request, (Withdraw, CancelWithdrawn)):
             return None
-        if isinstance(request, WorkingFolder):
+        if isinstance(request, JobFolder):
             return PurePosixPath("/root")
         if isinstance(request, ReadPieces):
             self.reads += 1
