@@ -205,7 +205,8 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         plain = b"\0" not in submission.stdin
         yield from _encoded(key, readable_job_name(job), waits_for.is_singleton, waits_for.rest)
         yield from _encoded(" ".join(map(str, waits_for.keys)), place, priority, comments)
-        folder = sbatch_arguments.submit_folder(call.job)
+        # A script's own --chdir, which is an array's, is no folder to submit from.
+        folder = sbatch_arguments.submit_folder(self.jobs[next(iter(call.places.values()))])
         yield from _encoded(submission.argv, folder, array, elements, "text" if plain else "base64")
         yield submission.stdin if plain else base64.b64encode(submission.stdin)
 

@@ -56,8 +56,13 @@ def test_a_job_is_submitted_from_its_folder(slurm: Slurm, tmp_path: Path) -> Non
         [job] = new_jobs()
         slurm.ask(job.replace(**fields))
     slurm.ask(*(job.replace(chdir=str(there)) for job in mapped_jobs(2)))
+    # Where its script has it run, a job goes from the home, alone and as an element of an array.
+    of_script = f"#!/bin/sh\n#SBATCH --chdir={there}\ntrue\n"
+    [job] = new_jobs()
+    slurm.ask(job.replace(command=None, script=of_script))
+    slurm.ask(*(job.replace(command=None, script=of_script) for job in mapped_jobs(2)))
     folders = (slurm.state / "folders").read_text().splitlines()
-    assert folders == [str(folder) for folder in (*(folder for _, folder in asked), there)]
+    assert folders == [str(folder) for folder in (*(folder for _, folder in asked), there, home, home)]
 
 
 @pytest.mark.parametrize("comment", ["two\nlines of words", "of another.af-aaaaaaaaaaaa", "\n"])
