@@ -87,7 +87,7 @@ class JobFiles:
                 self._send(client, local, self._target(working, local, remote))
 
     def _target(self, working: PurePosixPath, local: str, remote: str) -> str:
-        return _path(working, _within(remote, (self._here / local).name))
+        return _path(working, remote, (self._here / local).name)
 
     def _send(self, client: SlurmClient, local: str, target: str) -> None:
         copied = client.upload(self._here / local, target, tag=self._tag(target))
@@ -138,10 +138,10 @@ def _within(target: str, name: str) -> str:
     return posixpath.join(target, name) if target.endswith("/") else target
 
 
-def _path(working: PurePosixPath, path: str) -> str:
+def _path(working: PurePosixPath, path: str, name: str = "") -> str:
     if problem := shell_path(path):
         raise FileError(problem)
-    return posixpath.normpath(str(working / path))
+    return posixpath.normpath(str(working / _within(path, name)))
 
 
 def _found(

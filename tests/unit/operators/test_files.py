@@ -114,8 +114,9 @@ def test_files_go_where_the_lines_of_a_script_on_the_cluster_say_and_the_script_
     upload = JobFiles("east", tmp_path, "owner", logging.getLogger(__name__)).upload
     cluster.has_script = has_script
     earlier = [SubmissionKey("a" * 12)]
-    upload({"in.csv": "data/", "jobs": "jobs"}, BatchJob(remote_script="jobs/fit.sbatch"), earlier=earlier)
-    assert cluster.uploaded == ["/home/ann/jobs", "/shared/run/data/in.csv"]
+    brought = {"in.csv": "data/", "jobs": "jobs", "a$B~.txt": "data/"}
+    upload(brought, BatchJob(remote_script="jobs/fit.sbatch"), earlier=earlier)
+    assert cluster.uploaded == ["/home/ann/jobs", "/shared/run/data/in.csv", "/shared/run/data/a$B~.txt"]
 
 
 class Begun(Exception):
