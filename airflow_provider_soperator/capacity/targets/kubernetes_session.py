@@ -152,7 +152,7 @@ class KubernetesScaleSession(Session):
             notes = (f"{self._workload} is kept by {source}: {back}, unless {source.remedy}",)
         if autoscaler and to > autoscaler.most:
             said = f"{autoscaler.resource.kind} {autoscaler.name} may make {autoscaler.most} replicas"
-            notes += (f"{said}, and stays pinned at {to} until its maximum is raised",)
+            notes += (f"{said}, and is pinned at {to}, until a shift ends with what it may make",)
         grace = "Pods have their terminationGracePeriodSeconds to end, and hold their GPUs until then"
         return (*notes, f"PodDisruptionBudgets do not bind scaling; {grace}") if to < now else notes
 

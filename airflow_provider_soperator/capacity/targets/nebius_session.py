@@ -272,7 +272,8 @@ class GroupMachines:
                 what = f"{said}: its machines keep their GPUs when their Slurm nodes are powered down"
                 raise CapacityMistake(what, _SCALES_DOWN)
             if nodes is None and at_least:
-                notes.append(f"{said}: their GPUs are not free when nothing runs on them")
+                kept = f"node group {group.metadata.id} always has at least {at_least} nodes"
+                notes.append(f"{kept}: their GPUs are not free when nothing runs on them")
         if nodes is not None and most < nodes:
             said = f"the node groups have room for {most} machines, but {nodes} nodes are desired"
             raise CapacityMistake(said, "name all node groups under the nodes")

@@ -32,7 +32,7 @@ from airflow_provider_soperator.nebius.node_groups import GroupSize, NodeGroupCl
 from tests.unit.capacity.world import Log
 
 BLOCK = CapacityBlock(id="block-1", limit=64, usage=0, fabric="fabric-2")
-KEEPS = "node group group-1 always has 2-8 nodes: their GPUs are not free when nothing runs on them"
+KEEPS = "node group group-1 always has at least 2 nodes: their GPUs are not free when nothing runs on them"
 GROWS = Operation(id="op-1", created_at=datetime(2026, 11, 21, tzinfo=timezone.utc))
 
 
