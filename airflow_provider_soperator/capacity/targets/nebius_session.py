@@ -267,13 +267,13 @@ class GroupMachines:
             size = size_of(group)
             at_least = size.most if size.least is None else size.least
             most, least = most + size.most, least + at_least
-            said = f"node group {group.metadata.id} always has {size}"
-            if gpus_per_node is not None and at_least == size.most:
+            is_fixed = at_least == size.most
+            said = f"node group {group.metadata.id} always has {size if is_fixed else f'at least {at_least} nodes'}"
+            if gpus_per_node is not None and is_fixed:
                 what = f"{said}: its machines keep their GPUs when their Slurm nodes are powered down"
                 raise CapacityMistake(what, _SCALES_DOWN)
             if nodes is None and at_least:
-                kept = f"node group {group.metadata.id} always has at least {at_least} nodes"
-                notes.append(f"{kept}: their GPUs are not free when nothing runs on them")
+                notes.append(f"{said}: their GPUs are not free when nothing runs on them")
         if nodes is not None and most < nodes:
             said = f"the node groups have room for {most} machines, but {nodes} nodes are desired"
             raise CapacityMistake(said, "name all node groups under the nodes")
