@@ -37,7 +37,7 @@ class Tail:
         self.path, self.offset = path, size
         #: The job has run: if its file is as long as one of an earlier job was, it has come to that.
         self.has_run = False
-        self.start = size
+        self._start = size
         #: Why the file cannot be read, if it never can be.
         self.trouble = ""
         #: Bytes that were there at the last read and have not been read; None if the file was never there.
@@ -59,7 +59,7 @@ class Tail:
     async def rest(self, most: int) -> list[str]:
         """The lines to the end of the file, of up to ``most`` more bytes, and a note about what is not among them."""
         self.close()
-        if self._is_anew and (self.has_run or not self.start):
+        if self._is_anew and (self.has_run or not self._start):
             self._start_again()
         note, most = self.trouble, most + len(self._unread)
         try:
@@ -79,6 +79,11 @@ class Tail:
             note = f"the rest: {error}"
         lines = self.lines() + self._console.end()
         return [*lines, f"(Not shown of {self.path}: {note})"] if note else lines
+
+    @property
+    def start(self) -> int:
+        """Where in the file that of the job begins."""
+        return 0 if self._is_anew and self.has_run else self._start
 
     def close(self) -> None:
         """Stop following."""
@@ -106,7 +111,7 @@ class Tail:
     def _start_again(self) -> None:
         # What is seen here before Slurm tells it counts once.
         self._restarts += not self._is_anew
-        self.offset = self.start = 0
+        self.offset = self._start = 0
         self._is_shorter = self._is_anew = False
         # It may have been truncated in the middle of a line.
         self._unread += b"" if self._is_at_line_end else b"\n"
