@@ -95,8 +95,8 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
     is_login_node = bool(host) and not is_address
     at_most_one({"rest_url": said.get("rest_url"), "an http(s) host": is_address})
     login = {"a login node as host": is_login_node, "a password": connection.password}
-    login["a port"] = connection.port if not is_address else None
-    for name, its in (login | {name: said.get(name) for name in _OF_LOGIN}).items():
+    login |= {"a port": not is_address and connection.port} | {name: said.get(name) for name in _OF_LOGIN}
+    for name, its in login.items():
         at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), name: its})
     url = said.get("rest_url") or (http_address(connection) if is_address else "")
     ssh = said.get("ssh_conn_id") or (connection.conn_id if is_login_node else "")

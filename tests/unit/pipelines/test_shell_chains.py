@@ -256,7 +256,7 @@ def test_the_environment_of_jobs() -> None:
     for before in ("LIBS=/x", "export LIBS=/x${LIBS:+:$LIBS}"):
         assert one(f"{before}\nexport LIBS=/y:$LIBS\nsbatch x.sh").fields == {"env": {"LIBS": "/y:/x"}}
     assert one("set -a\nA=1\nsbatch x.sh").fields == {"env": {"A": "1"}}
-    own = {"HOME": "/work/me", "TERM": "dumb", "USER": "me", "LC_ALL": "C"}
+    own = {"HOME": "/data/me", "TERM": "dumb", "USER": "me", "LC_ALL": "C"}
     exported = " ".join(f"{name}={value}" for name, value in own.items())
     assert one(f"export {exported}\nsbatch x.sh").fields == {"env": own}
     # These a job has of its own.
