@@ -9,7 +9,7 @@ import json
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -26,15 +26,13 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.graph import states_of
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.submission_keys import region_of
+from airflow_provider_soperator.triggers.log_channel import written
 from airflow_provider_soperator.values import storable
 
 T = TypeVar("T")
 
 #: Scheduler rounds to wait for: with many tasks at once, one was not enough.
 _ROUNDS = 2
-#: Seconds that a line may need on its way to the task's log. Airflow closes that when the trigger ends, and drops what
-#: comes later. It cancels a trigger that goes on after its event, though not in the same second.
-_LOG_LAG = 0.9
 #: Seconds before Airflow is asked again for what it could not tell.
 _AIRFLOW_AWAY = 30.0
 #: ``made`` of a trigger that no Airflow worker came before.
@@ -47,13 +45,29 @@ _AS_GOOD_AS_NEW = 0.9
 _UNDER_WAY: set[asyncio.Future[Any]] = set()
 
 
-async def complete(work: Awaitable[T]) -> T:
-    """Await something to its end, also when the waiting task is cancelled."""
+def _begin(work: Awaitable[T]) -> asyncio.Future[T]:
     task = asyncio.ensure_future(work)
     # The event loop keeps only weak references to tasks.
     _UNDER_WAY.add(task)
     task.add_done_callback(_UNDER_WAY.discard)
-    return await asyncio.shield(task)
+    return task
+
+
+async def complete(work: Awaitable[T]) -> T:
+    """Bring something to its end, also when the waiting task is cancelled."""
+    return await asyncio.shield(_begin(work))
+
+
+async def endure(work: Awaitable[T]) -> T:
+    """Await the end of something, however often the waiting task is cancelled.
+
+    In each of its rounds Airflow cancels a trigger that it needs no more. It closes the task's log when that ends.
+    """
+    task = _begin(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    return task.result()
 
 
 async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -103,7 +117,7 @@ class TaskTrigger(SlurmTrigger):
         yield await self.end(event)
         # Airflow goes on meanwhile. dag.test() has no triggerer, and gives no task instance.
         if self.task_instance is not None:
-            await asyncio.sleep(_LOG_LAG)
+            await endure(written())
 
     async def end(self, event: dict[str, Any]) -> TriggerEvent:
         """What Airflow is told: how the task has ended, if nothing is left to do for a worker, or the event for one."""
@@ -193,8 +207,8 @@ class KillableTrigger(TaskTrigger):
 
     async def on_kill(self) -> None:
         if not self._is_over:
-            # The triggerer cancels a trigger that is being killed once more in each of its rounds.
-            await complete(self._kill())
+            await endure(self._kill())
+            await endure(written())
 
     async def _kill(self) -> None:
         # Airflow ends the triggers of a triggerer that it takes for dead as if the user had asked for it. A new try

@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sandbox.airflow.home import airflow
@@ -62,6 +63,25 @@ class Component:
             self.kill_group()
         if with_children:
             self.kill_group()
+
+    @contextlib.contextmanager
+    def slowed(self) -> Iterator[None]:
+        """Let the process, not its children, run for a tenth of the time, as on a machine with much else to do."""
+        is_over = threading.Event()
+
+        def hold() -> None:
+            while not is_over.wait(0.05):
+                os.kill(self.pid, signal.SIGSTOP)
+                is_over.wait(0.45)
+                os.kill(self.pid, signal.SIGCONT)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
     def kill_group(self) -> None:
         """End whatever is left of it, its children too."""
