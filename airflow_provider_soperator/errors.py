@@ -47,7 +47,11 @@ class AirflowAway(ClusterError):
     retryable = True
 
 
-class ConnectionMistake(ValueError):
+class LastingError(Exception):
+    """It lasts until the task, its connection, a name or a right is changed: no other try of a task can succeed."""
+
+
+class ConnectionMistake(LastingError, ValueError):
     """A connection that cannot work as it is written; the message names the field."""
 
 

@@ -34,7 +34,7 @@ from airflow_provider_soperator.capacity.targets.protocol import Clients, Sessio
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ClusterError, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
-from airflow_provider_soperator.transports.transport_errors import LastingError
+from airflow_provider_soperator.transports.transport_errors import NotSupported, UnknownEndpoint
 from airflow_provider_soperator.values import keep, kept
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ async def begin(
             async with OrderedShift.open(order, clients, log) as shift:
                 return order, await shift.plan(await shift.check())
         except (ConnectionMistake, ClusterError) as error:
-            if isinstance(error, LastingError):
+            if isinstance(error, (UnknownEndpoint, NotSupported)):
                 raise CapacityError(str(error)) from error
             if isinstance(error, ConnectionMistake) or not is_waited_out(error):
                 raise CapacityMistake(str(error)) from error

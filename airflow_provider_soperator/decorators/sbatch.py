@@ -91,9 +91,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
 
     def _make(self, context: Context, key: SubmissionKey) -> None:
         """Make the call the script of the job."""
-        from airflow_provider_soperator.errors import ConnectionMistake
+        from airflow_provider_soperator.errors import LastingError
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.transports.transport_errors import LastingError
 
         try:
             if not SlurmHook(self.slurm_conn_id).reaches_files:
@@ -102,7 +101,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                     f"way to the cluster's files: name an SSH or Kubernetes connection in it (files_via)"
                 )
             self._pack(context, key)
-        except (call.CallError, ConnectionMistake, InvalidJob, LastingError) as error:
+        except LastingError as error:
             raise AirflowFailException(str(error)) from None
 
     def _check_literals(self) -> None:

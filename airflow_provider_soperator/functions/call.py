@@ -24,6 +24,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, ClassVar
 
+from airflow_provider_soperator.errors import LastingError
 from airflow_provider_soperator.functions import remote
 from airflow_provider_soperator.functions.source_form import NoSourceForm, cached, modules_of, read_by, source_form
 from airflow_provider_soperator.slurm import job_description, option_values
@@ -60,7 +61,7 @@ rm -f "$folder/$1.result"
 CONTAINER = frozenset(name for name in job_description.FIELDS if name.startswith("container_")) - {"container_id"}
 
 
-class CallError(ValueError):
+class CallError(LastingError, ValueError):
     """A call cannot be sent, or its result cannot be read. The message ends with the remedy."""
 
 

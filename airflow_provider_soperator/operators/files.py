@@ -16,17 +16,16 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.client.file_copies import LocalFileError, check_place_on_disk
 from airflow_provider_soperator.client.sync import SlurmClient
-from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
+from airflow_provider_soperator.errors import ClusterError, LastingError
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.files import FileError, JobFolder, Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.job_reports import ResultError, read_result
+from airflow_provider_soperator.slurm.job_reports import read_result
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
-from airflow_provider_soperator.transports.transport_errors import LastingError
 from airflow_provider_soperator.values import shell_path
 
 #: From where to where; a mapping, or what Airflow has made of one.
@@ -124,7 +123,7 @@ class JobFiles:
         try:
             with self._hook.client() as client:
                 yield client.patient(self._log)
-        except (ConnectionMistake, LastingError, ResultError) as error:
+        except LastingError as error:
             raise AirflowFailException(str(error)) from error
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider_soperator.errors import LastingError
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.values import check_arguments, check_durations, check_interval
 from airflow_provider_soperator.work.protocols import End, EndsAnywhere, Work, result_of
@@ -44,8 +45,6 @@ def begun_before(context: Context) -> datetime | None:
 @contextmanager
 def final_errors() -> Iterator[None]:
     """Fail the task for good after a mistake, or an error of Slurm's that no other try can mend."""
-    from airflow_provider_soperator.transports.transport_errors import LastingError
-
     try:
         yield
     except (SlurmError, LastingError, ValueError) as error:

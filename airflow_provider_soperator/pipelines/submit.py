@@ -21,7 +21,7 @@ from airflow.sdk.exceptions import (
     AirflowTaskTimeout,
 )
 
-from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.errors import LastingError
 from airflow_provider_soperator.pipelines.graph import Graph, Segment, states_of
 from airflow_provider_soperator.pipelines.plan import (
     AHEAD,
@@ -41,12 +41,10 @@ from airflow_provider_soperator.pipelines.stages import option
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.errors import LimitExceeded, SubmissionWithdrawn, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests.submission import readable_job_name
 from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of, read_keys, submitted_since
-from airflow_provider_soperator.transports.transport_errors import LastingError
 from airflow_provider_soperator.values import is_on, listed
 
 if TYPE_CHECKING:
@@ -56,9 +54,6 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.client.sync import SlurmClient
-
-#: Errors after which another try would fail the same way.
-_FINAL = (ConnectionMistake, InvalidJob, LastingError)
 
 
 class ToldToEnd(AirflowException):
@@ -109,7 +104,7 @@ class SubmitAheadOperator(BaseOperator):
                 raise AirflowSkipException("nothing was submitted: plan_only is set")
             stale = [key for one in (*jobs, *made.later) for key in stages.earlier(one.stage, one.index)]
             return self._submit(context, jobs, there, stale)
-        except _FINAL as error:
+        except LastingError as error:
             raise AirflowFailException(str(error)) from error
 
     def on_kill(self) -> None:
@@ -254,7 +249,7 @@ def _is_left_alone(error: BaseException, ti: Any) -> bool:
     """True if no other try goes on with the jobs of one that fails so; a refusal leaves none."""
     if isinstance(error.__cause__, TogetherRefused):
         return False
-    return isinstance(error, _FINAL) or bool(ti.try_number > ti.max_tries)
+    return isinstance(error, LastingError) or bool(ti.try_number > ti.max_tries)
 
 
 class CancelRestOperator(BaseOperator):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from airflow_provider_soperator.errors import ClusterError
+from airflow_provider_soperator.errors import ClusterError, LastingError
 
 K = TypeVar("K")
 
@@ -34,7 +34,7 @@ class InvalidOption(SlurmError):
     remedy = "see the option's spelling and value, and whether this version of Slurm has it"
 
 
-class NotPermitted(SlurmError):
+class NotPermitted(SlurmError, LastingError):
     """The user may not do this."""
 
     # Slurm's own message, "Invalid user id", is misleading.
@@ -108,7 +108,7 @@ class LimitExceeded(SlurmError):
     remedy = "check the limits: `sacctmgr show assoc`, `sacctmgr show qos`, `scontrol show partition`"
 
 
-class SubmitRefused(SlurmError):
+class SubmitRefused(SlurmError, LastingError):
     """Slurm rejected a job."""
 
     def __init__(self, said: str, command: str = "sbatch", remedy: str = "", option: str = "") -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from airflow_provider_soperator.errors import LastingError
 from airflow_provider_soperator.slurm import dependencies, option_values
 from airflow_provider_soperator.slurm.dependencies import Dependencies
 from airflow_provider_soperator.slurm.option_values import Fields, Json, Signal, pyxis
@@ -412,7 +413,7 @@ def said(values: Mapping[str, Any]) -> Iterator[tuple[Option, Any]]:
         yield option, value
 
 
-class InvalidJob(ValueError):
+class InvalidJob(LastingError, ValueError):
     """A job that Slurm would reject or misread, with all of its problems."""
 
     def __init__(self, problems: Sequence[str]) -> None:

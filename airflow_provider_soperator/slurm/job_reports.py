@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NoReturn
 
+from airflow_provider_soperator.errors import LastingError
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.files import FileError, FilePiece, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_description import InvalidJob, JobDescription
@@ -234,7 +235,7 @@ _FILE = "file:"
 _FORMS = ("json", "last_line")
 
 
-class ResultError(ValueError):
+class ResultError(LastingError, ValueError):
     """A job has succeeded, but what it left is no result. The message ends with the remedy."""
 
 

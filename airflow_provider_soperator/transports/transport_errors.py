@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
+from airflow_provider_soperator.errors import ClusterError, ConnectionMistake, LastingError
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.rest.calls import RestCall
@@ -25,10 +25,6 @@ class TransportError(ClusterError):
         super().__init__(f"{what}: {remedy}" if remedy else what)
         self.what = what
         self.remedy = remedy
-
-
-class LastingError(TransportError):
-    """The request cannot reach the cluster before the task, its connection or the host's name is changed."""
 
 
 class ConnectFailed(TransportError):
@@ -81,7 +77,7 @@ class OutputTooLarge(TransportError):
         super().__init__(f"{command} printed more than {limit} bytes", "request less at a time")
 
 
-class NotSupported(LastingError):
+class NotSupported(TransportError, LastingError):
     """The transport cannot do this; the message names one that can."""
 
 

@@ -18,14 +18,13 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.client.pace import polled
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
-from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
+from airflow_provider_soperator.errors import ClusterError, ConnectionMistake, LastingError
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, SubmitRefused
+from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import (
-    ResultError,
     check_result,
     gauges,
     read_result,
@@ -34,7 +33,7 @@ from airflow_provider_soperator.slurm.job_reports import (
 )
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of_try, submitted_since
-from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, call
 from airflow_provider_soperator.work.polling import may_pass
 from airflow_provider_soperator.work.protocols import emit, failed, refused, succeeded, timed_out
@@ -43,8 +42,6 @@ from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, fol
 _RETURN = XCom.XCOM_RETURN_KEY
 #: Seconds between two tries to cancel a job over a connection that has to be corrected first.
 _PAUSE = 60.0
-#: Errors that last until the task or its connection is changed.
-_FINAL = (ConnectionMistake, InvalidJob, ResultError, SubmitRefused, NotPermitted, LastingError)
 _NO_FILES = "result: the connection {} cannot read files: name an SSH or Kubernetes connection in it (files_via)"
 
 
@@ -107,8 +104,8 @@ class SbatchTrigger(KillableTrigger):
                 published = Published(self.push, client, dict(settings.links), self.links, self.log)
                 way = f" over {settings.transport} (connection {settings.conn_id})"
                 outcome = await self._in_time(self._run_with(client), published, way)
-        except (ClusterError, ConnectionMistake, InvalidJob, ResultError) as error:
-            outcome = (refused if isinstance(error, _FINAL) else failed)(str(error))
+        except (ClusterError, LastingError) as error:
+            outcome = (refused if isinstance(error, LastingError) else failed)(str(error))
         except asyncio.TimeoutError:
             if self._left is None:
                 raise

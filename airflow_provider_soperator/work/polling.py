@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from airflow_provider_soperator.client import pace
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.pace import polled
-from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.errors import ConnectionMistake, LastingError
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
 from airflow_provider_soperator.soperator.objects import ObjectMissing
 from airflow_provider_soperator.transports.transport_errors import FAILURES as FAILURES
-from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported, is_forbidden
+from airflow_provider_soperator.transports.transport_errors import NotSupported, is_forbidden
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkRefused, failed, refused
 
 C = TypeVar("C")
