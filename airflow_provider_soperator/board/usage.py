@@ -50,7 +50,7 @@ class Used:
 
     @property
     def cpu(self) -> float | None:
-        """The part of the CPU time that was used."""
+        """The part of their CPU time that jobs that have ended have used."""
         return min(1.0, self.cpu_seconds / self.core_seconds) if self.core_seconds else None
 
     @property
@@ -149,6 +149,8 @@ def used_between(
         within = min(job.ended or until, until) - max(job.started, since)
         share = min(1.0, max(0.0, within.total_seconds()) / seconds) if seconds else 0.0
         usage = usage_of(job)
+        # Until a job has ended, accounting has none of the CPU time of the step that runs.
+        is_measured = job.state.is_finished and usage.cpu_seconds is not None
         hours = share * (usage.gpu_seconds or 0.0) / 3600
         ready, is_new = job.eligible or job.submitted, job.started >= since
         its = tasks.get(job.id)
@@ -160,8 +162,8 @@ def used_between(
             earlier=int(not is_new),
             gpu_hours=hours,
             failed_hours=hours if job.state.is_finished and not job.state.succeeded else 0.0,
-            core_seconds=share * usage.core_seconds if usage.cpu_seconds is not None else 0.0,
-            cpu_seconds=share * (usage.cpu_seconds or 0.0),
+            core_seconds=share * usage.core_seconds if is_measured else 0.0,
+            cpu_seconds=share * (usage.cpu_seconds or 0.0) if is_measured else 0.0,
             waits=(max(0.0, (job.started - ready).total_seconds()),) if ready and is_new else (),
         )
         groups.setdefault((one.user, one.dag_id, one.name), []).append(one)

@@ -55,6 +55,16 @@ def test_what_waited_failed_or_computed_is_counted() -> None:
     assert (used.waits, used.failed, used.cpu_seconds, used.core_seconds) == ((3600,), 1, 3600, 7200)
 
 
+def test_the_cpu_time_of_a_job_that_runs_is_not_known_yet() -> None:
+    def steps(*hours: float) -> tuple[AccountingStep, ...]:
+        return tuple(AccountingStep(id=JobId(1), cpu_time=its * HOUR) for its in hours)
+
+    # What has ended of it counts with the whole.
+    running = job(1, NOW - 4 * HOUR, 4, "RUNNING", steps=steps(0.5, 0))
+    [used] = used_between([job(2, NOW - 2 * HOUR, 1, steps=steps(1)), running], {}, SINCE, NOW)
+    assert (used.jobs, used.gpu_hours, used.cpu) == (2, 40, 0.5)
+
+
 def used(user: str, hours: float, dag: str = "", *, failed: bool = False, waited: float = 0.0) -> Used:
     return Used(
         user=user,
