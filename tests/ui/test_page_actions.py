@@ -122,7 +122,7 @@ def test_an_administrator_drains_a_node(
     page.find(f'//dialog//li[contains(., "Job {job} ({HOSTILE}, root) runs on worker-0 with 8 GPUs")]')
     page.paste("//dialog//input[@name = 'reason']", HOSTILE)
     page.click("//dialog//button[. = 'Trigger cluster_drain']")
-    link = page.find("//dialog//a[contains(., 'has begun')]")
+    link = page.find("//dialog//a[contains(., 'was triggered')]")
     assert page.focused() == link.text
     run = login("ann").call("GET", "/api/v2/dags/cluster_drain/dagRuns?order_by=-id")["dag_runs"][0]
     assert run["conf"] == {"nodes": "worker-0", "reason": HOSTILE, "wait_for_jobs": False}
@@ -181,7 +181,7 @@ def test_a_second_try_after_a_lost_answer_makes_no_second_run(
     page.paste("//dialog//input[@name = 'check']", "ssh-check")
     trigger_and_lose_the_answer(browser, page, "cluster_check", "To try again makes no second run")
     page.click("//dialog//button[. = 'Trigger cluster_check']")
-    page.find("//dialog//a[contains(., 'has begun')]")
+    page.find("//dialog//a[contains(., 'was triggered')]")
     assert [run["conf"]["check"] for run in api.call("GET", runs)["dag_runs"]] == ["ssh-check"]
 
 
@@ -195,7 +195,7 @@ def test_what_is_corrected_after_a_lost_answer_is_another_run(
     page.ask("//dialog//input[@name = 'reason']", WebElement.clear)
     page.paste("//dialog//input[@name = 'reason']", "right")
     page.click("//dialog//button[. = 'Trigger cluster_drain']")
-    page.find("//dialog//a[contains(., 'has begun')]")
+    page.find("//dialog//a[contains(., 'was triggered')]")
     runs = login("ann").call("GET", "/api/v2/dags/cluster_drain/dagRuns?order_by=-id")["dag_runs"]
     assert [run["conf"]["reason"] for run in runs[:2]] == ["right", "wrong"]
 

@@ -46,7 +46,7 @@ function lead(form) {
   const link = document.createElement("a");
   link.className = "airflow";
   link.href = form.dataset.run + encodeURIComponent(form.dataset.id);
-  link.textContent = `The run ${form.dataset.id} has begun`;
+  link.textContent = `The run ${form.dataset.id} was triggered`;
   for (const part of form.querySelectorAll(".effects, .field, h2, .go")) part.remove();
   form.querySelector(".said").replaceChildren(link);
   link.focus();

@@ -118,6 +118,10 @@ def test_a_paused_dag_is_led_to_and_one_without_any_is_told_how(
     monkeypatch.setattr(actions, "find_offers", lambda connection: [paused])
     text = visit("/?node=worker-0", picture()).text
     assert 'href="/af/dags/cluster_drain" title="The DAG cluster_drain is paused: unpause it first"' in text
+    # A form that was open before, or whose address was kept, would begin a run when the DAG is unpaused.
+    said = visit("/action?connection=c&dag_id=cluster_drain&nodes=worker-0", picture()).text
+    assert '<a class="airflow" href="/af/dags/cluster_drain">cluster_drain</a> is paused: unpause it first' in said
+    assert '<button class="go" disabled>' in said
     monkeypatch.setattr(actions, "find_offers", lambda connection: [])
     assert "<code>action_dags()</code> in a DAG file adds them" in visit("/", picture()).text
 
