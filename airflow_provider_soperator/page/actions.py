@@ -6,10 +6,9 @@ the viewer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag, requires_access_view
@@ -25,11 +24,12 @@ from airflow_provider_soperator.board.wall import Tile, wall
 from airflow_provider_soperator.page.viewer import Viewer
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Reservation
-from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet, ids_in
+from airflow_provider_soperator.slurm.job_ids import JobIdSet, ids_in
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.slurm.node_orders import static_among
 from airflow_provider_soperator.slurm.states import NodeFlag
 
+Named = TypeVar("Named")
 #: Nodes, jobs and files that a form tells of one by one.
 _TOLD = 20
 _MAY_TRIGGER = requires_access_dag("POST", DagAccessEntity.RUN)
@@ -93,6 +93,14 @@ class Subject:
     needs: Sequence[OwnersNeed] = ()
 
 
+def _read(reader: Callable[[str], list[Named]], text: str) -> tuple[list[Named], list[str]]:
+    """What a text names; and the text, if it cannot be read."""
+    try:
+        return reader(text), []
+    except ValueError:
+        return [], [text]
+
+
 def subject_of(picture: Picture | None, given: Mapping[str, str], owner: str) -> Subject:
     """The nodes with their jobs, the jobs, the reservation or the files that an action of an owner is about.
 
@@ -100,19 +108,16 @@ def subject_of(picture: Picture | None, given: Mapping[str, str], owner: str) ->
     """
     if picture is None:
         return Subject()
-    names: list[str] = []
-    meant: list[JobId] = []
-    with suppress(ValueError):
-        names = hostlist.expand(given.get("nodes", ""))
-    with suppress(ValueError):
-        meant = ids_in(given.get("job_ids", ""))
+    names, no_names = _read(hostlist.expand, given.get("nodes", ""))
+    meant, no_ids = _read(ids_in, given.get("job_ids", ""))
     known = {tile.node.name: tile for group in wall(picture.nodes, picture.jobs) for tile in group.tiles}
     tiles = [known[name] for name in names if name in known]
     on_nodes = {job for tile in tiles for job in tile.jobs}
     wanted = JobIdSet(meant)
     jobs = [job for job in picture.jobs if not job.state.is_finished and (job.id in on_nodes or wanted.touches(job.id))]
     there = JobIdSet(job.id for job in jobs)
-    missing = [name for name in names if name not in known] + [str(job) for job in meant if not there.touches(job)]
+    missing = no_names + [name for name in names if name not in known]
+    missing += no_ids + [str(job) for job in meant if not there.touches(job)]
     # What was drained from the page has no run that needs it.
     held = [one for one in left_overs(picture) if one.dag_id != owner and one.is_meant(given)]
     files = [file for one in held for file in one.of(given.values()).files]

@@ -199,12 +199,16 @@ def _array_ranges(text: str) -> Iterator[range]:
 
 
 def ids_in(text: str) -> list[JobId]:
-    """The ids in a text with commas between them.
+    """The ids in a text with commas between them; ValueError for anything else.
 
     >>> [str(job) for job in ids_in("7, 8_[1,3-5]")]
     ['7', '8_[1,3-5]']
     """
-    return [JobId.parse(one) for one in re.split(r",(?![^\[]*\])", text) if one.strip()]
+    found = [JobId.parse(one) for one in re.split(r",(?![^\[]*\])", text) if one.strip()]
+    for job in found:
+        # Slurm may cut its own lists, which are read all the same.
+        list(_array_ranges(job.elements or "0"))
+    return found
 
 
 class JobIdSet:

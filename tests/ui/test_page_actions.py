@@ -38,6 +38,15 @@ ONE_IS_LOST = """
       throw new TypeError("lost");
     };
 """
+#: There is no answer to what the next form is asked for, until it is lost.
+NEXT_FORM_IS_HELD = """
+    const real = window.fetch;
+    window.fetch = (...asked) => {
+      if (!String(asked[0]).includes("/action?")) return real(...asked);
+      window.fetch = real;
+      return new Promise((_, lose) => { window.lose = lose; });
+    };
+"""
 
 
 class Api:
@@ -198,6 +207,29 @@ def test_what_is_corrected_after_a_lost_answer_is_another_run(
     page.find("//dialog//a[contains(., 'was triggered')]")
     runs = login("ann").call("GET", "/api/v2/dags/cluster_drain/dagRuns?order_by=-id")["dag_runs"]
     assert [run["conf"]["reason"] for run in runs[:2]] == ["right", "wrong"]
+
+
+def test_the_form_tells_nothing_of_former_nodes_once_others_are_named(
+    browser: webdriver.Chrome, board: Callable[[str], Board]
+) -> None:
+    def name(node: str) -> None:
+        field = page.find("//dialog//input[@name = 'nodes']")
+        browser.execute_script("arguments[0].value = arguments[1]", field, node)
+        browser.execute_script("arguments[0].dispatchEvent(new Event('change', {bubbles: true}))", field)
+
+    page = board("ann")
+    page.open("Drain")
+    effects = page.find("//dialog//*[@aria-live][contains(., 'worker-0 is')]")
+    browser.execute_script(NEXT_FORM_IS_HELD)
+    name("worker-1")
+    assert effects.text == "Being read …"
+    browser.execute_script("lose(new TypeError('lost'))")
+    page.find("//dialog//*[@aria-live][. = 'Not told: Airflow does not answer.']")
+    name("worker-1")
+    page.find("//dialog//*[@aria-live]//li[starts-with(., 'worker-1 is')]")
+    # It is the element that a screen reader listens to.
+    assert "worker-1 is" in effects.text
+    assert "worker-0" not in effects.text
 
 
 def test_the_form_of_another_site_triggers_nothing(login: Callable[[str], Api]) -> None:

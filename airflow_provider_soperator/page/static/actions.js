@@ -76,6 +76,11 @@ async function read(url) {
   return new DOMParser().parseFromString(await answer.text(), "text/html");
 }
 
+function whyUnread(error) {
+  // What is not thrown by ``read`` itself is the network's.
+  return error.constructor === Error ? error.message : "Airflow does not answer.";
+}
+
 // What the action will do, once it is about other nodes or jobs.
 document.addEventListener("change", async (event) => {
   const form = event.target.form;
@@ -83,9 +88,18 @@ document.addEventListener("change", async (event) => {
   const url = new URL(form.dataset.told, location.href);
   for (const field of form.elements) if (field.name) url.searchParams.set(field.name, field.value);
   form.dataset.asked = url;
-  const drawn = await read(url).catch(() => null);
+  const effects = form.querySelector(".effects");
+  // The button below stays where it is, as it may be what is being pressed.
+  effects.style.minHeight = `${effects.offsetHeight}px`;
+  effects.replaceChildren("Being read …");
+  const told = await read(url).then(
+    (drawn) => drawn.querySelector(".effects").childNodes,
+    (error) => [`Not told: ${whyUnread(error)}`],
+  );
   // Answers may come in another order.
-  if (drawn && form.dataset.asked === String(url)) form.querySelector(".effects")?.replaceWith(drawn.querySelector(".effects"));
+  if (form.dataset.asked !== String(url)) return;
+  effects.replaceChildren(...told);
+  effects.style.minHeight = "";
 });
 
 async function show(link) {
@@ -109,7 +123,7 @@ document.addEventListener("click", (event) => {
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   if (link.matches(".leave")) link.closest("dialog").close();
-  else show(link).catch((error) => tell(error instanceof TypeError ? "Airflow does not answer." : error.message));
+  else show(link).catch((error) => tell(whyUnread(error)));
 });
 
 // What looks like a button is pressed like one.

@@ -12,7 +12,9 @@ from airflow_provider_soperator.board.offers import FormField, Offer
 from airflow_provider_soperator.page import actions
 from airflow_provider_soperator.page.app import make_app
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Reservation
-from airflow_provider_soperator.slurm.states import NodeState
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.states import JobState, NodeState
 from tests.unit.page.test_app import HOSTILE, Everything, picture, rights, visit
 
 __all__ = ["rights"]
@@ -99,6 +101,14 @@ def test_a_dag_that_one_may_not_read_is_not_offered(offers: dict[str, Offer], ri
 def test_of_very_many_nodes_that_are_not_there_some_are_named() -> None:
     said = visit("/action?connection=c&dag_id=cluster_drain&nodes=lost-[0-99999]", picture()).text
     assert "lost-19, 99980 more." in said
+
+
+@pytest.mark.usefixtures("offers")
+@pytest.mark.parametrize("of", ["job_ids=9_[3-1]", "job_ids=nine", "nodes=worker-[3-"])
+def test_what_names_no_node_or_job_is_told_as_unknown(of: str) -> None:
+    waiting = Job(id=JobId.parse("9_[0-3]"), state=JobState.parse("PENDING"))
+    said = visit(f"/action?connection=c&dag_id=cluster_cancel&{of}", picture(jobs=(waiting,)))
+    assert f"Not in the picture of the cluster: {of.partition('=')[2]}." in said.text
 
 
 def test_nothing_is_changed_by_the_page_itself() -> None:
