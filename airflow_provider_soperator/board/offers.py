@@ -29,7 +29,7 @@ def action_tag(kind: str, connection: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A DAG that carries out an action, and whether one viewer may trigger it."""
+    """A DAG that carries out an action, and whether one viewer may have it do so."""
 
     kind: str
     dag_id: str
@@ -39,6 +39,11 @@ class Offer:
     @property
     def title(self) -> str:
         return TITLES[self.kind]
+
+    @property
+    def right(self) -> str:
+        """What a viewer must be allowed to do with the DAG."""
+        return "approve moves of" if self.kind == "approve" else "trigger"
 
 
 def find_offers(connection: str) -> list[Offer]:

@@ -57,11 +57,15 @@ class Offers:
 
 
 def offers_to(viewer: Viewer, connection: str) -> Offers:
-    """The actions on the cluster behind a connection, and which of them a user may trigger."""
+    """The actions on the cluster behind a connection, and which of them a user may carry out."""
     # A DAG that one may not read is not named.
     readable = [one for one in find_offers(connection) if viewer.may_see(one.dag_id)]
-    allowed = viewer.may("POST", DagAccessEntity.RUN, [one.dag_id for one in readable])
-    return Offers([replace(one, is_allowed=one.dag_id in allowed) for one in readable])
+    approvals = {one for one in readable if one.kind == "approve"}
+    may_approve = viewer.may("PUT", DagAccessEntity.HITL_DETAIL, {one.dag_id for one in approvals})
+    may_trigger = viewer.may("POST", DagAccessEntity.RUN, {one.dag_id for one in readable if one not in approvals})
+    return Offers(
+        [replace(one, is_allowed=one.dag_id in (may_approve if one in approvals else may_trigger)) for one in readable]
+    )
 
 
 def node_actions(tile: Tile, picture: Picture) -> list[tuple[str, dict[str, str]]]:

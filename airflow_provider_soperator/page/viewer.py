@@ -54,7 +54,7 @@ class Viewer:
         """True for a DAG that they may read. The first question asks Airflow's database, and so belongs in a thread."""
         return dag_id in self._readable
 
-    def may(self, method: Literal["GET", "POST"], entity: DagAccessEntity, dag_ids: Collection[str]) -> set[str]:
+    def may(self, method: Literal["GET", "POST", "PUT"], entity: DagAccessEntity, dag_ids: Collection[str]) -> set[str]:
         """Those of some DAGs on which they have a right, in the team of each."""
         teams = DagModel.get_dag_id_to_team_name_mapping(list(dag_ids)) if dag_ids else {}
 

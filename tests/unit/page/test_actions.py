@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 
 from airflow_provider_soperator.board.offers import FormField, Offer
 from airflow_provider_soperator.page import actions
@@ -83,6 +84,31 @@ def test_what_one_may_not_trigger_is_off_and_says_why(monkeypatch: pytest.Monkey
         "Replace machine": True,
     }
     assert "You may not trigger cluster_drain, cluster_power_down." in text
+
+
+@pytest.mark.parametrize(
+    ("granted", "off"),
+    [
+        (("PUT", DagAccessEntity.HITL_DETAIL), "trigger"),
+        (("POST", DagAccessEntity.RUN), "approve moves of"),
+    ],
+)
+def test_moves_are_approved_by_the_right_to_approve(
+    offers: dict[str, Offer], monkeypatch: pytest.MonkeyPatch, granted: tuple[str, DagAccessEntity], off: str
+) -> None:
+    found = [offers["shift"], replace(offers["approve"], dag_id="cluster_shift")]
+    monkeypatch.setattr(actions, "find_offers", lambda connection: found)
+
+    def may(self: Everything, *, method: str, access_entity: DagAccessEntity | None = None, **asked: Any) -> bool:
+        return method == "GET" or (method, access_entity) == granted
+
+    monkeypatch.setattr(Everything, "is_authorized_dag", may)
+    text = visit("/", picture()).text
+    assert re.findall(r"You may not .*?cluster_shift.", text) == [
+        f'You may not {off} the DAG cluster_shift"',
+        f"You may not {off} cluster_shift.",
+    ]
+    assert ("/required_actions" in text) == (off == "trigger")
 
 
 def test_the_form_of_a_dag_that_one_may_not_trigger_is_not_shown(offers: dict[str, Offer], rights: Everything) -> None:
