@@ -381,6 +381,14 @@ def test_a_job_that_waits_says_when_slurm_expects_it_to_start() -> None:
 
 
 @pytest.mark.usefixtures("rights")
+@pytest.mark.parametrize(("ran", "said"), [(timedelta(seconds=10), "10 s; ended"), (None, "ended")])
+def test_a_job_that_has_ended_says_how_long_it_ran_and_when_it_ended(ran: timedelta | None, said: str) -> None:
+    ended = datetime.now(timezone.utc) - timedelta(hours=4, seconds=1)
+    over = Job(id=JobId(7), state=JobState.parse("COMPLETED"), started=ran and ended - ran, ends=ended)
+    assert re.search(rf"<td>{said} 4 h[^<]* ago</td>", visit("/?jobs=ended", picture(jobs=(over,))).text)
+
+
+@pytest.mark.usefixtures("rights")
 def test_many_nodes_are_small_tiles_in_lines() -> None:
     many = tuple(Node(name=f"worker-{number}", state=NodeState.parse("IDLE")) for number in range(1000))
     shown = visit("/", picture(nodes=many)).text
