@@ -256,8 +256,8 @@ class Connections:
     """The ids of Airflow connections to the cluster.
 
     With ``airflow_conn_id``, a connection of type ``http`` to Airflow's own API server, they are written. Without it
-    they have to exist once the cluster is made. Of a new login node only the address is known: give other extra fields
-    of the connections, such as ``key_file`` and ``host_key``, in ``ssh_extra``, ``kubernetes_extra`` and
+    they have to exist before anything is planned. Of a new login node only the address is known: give other extra
+    fields of the connections, such as ``key_file`` and ``host_key``, in ``ssh_extra``, ``kubernetes_extra`` and
     ``slurm_extra``.
     """
 
