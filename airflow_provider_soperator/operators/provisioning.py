@@ -17,6 +17,7 @@ from airflow_provider_soperator.operators.backup import refuse_without_backup
 from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake, check_part
 from airflow_provider_soperator.provisioning.object_limits import check_objects
+from airflow_provider_soperator.provisioning.provisioner import refuse_ended, refuse_jobs
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.values import check_durations, is_on, listed
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
+    from airflow_provider_soperator.slurm.job_records import Job
     from airflow_provider_soperator.work.clusters import ClusterStart
 
 
@@ -155,19 +157,13 @@ class _ProvisioningOperator(ClusterOperator):
     def _planned(self, planned: ProvisioningPlan) -> ProvisioningPlan:
         return planned
 
-    def _refuse_jobs(self, remedy: str, *, waiting: bool = True) -> None:
-        """Raise if jobs run, or wait."""
+    def _jobs(self) -> list[Job]:
+        """The jobs that run, or wait."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.requests import ListJobs
 
         with SlurmHook(str(self.connections.slurm)).client() as client:
-            found = client.ask(ListJobs())
-        jobs = [job for job in found if (not job.state.is_finished if waiting else job.state.is_active)]
-        if jobs:
-            shown = ", ".join(f"{job.id} of {job.user}" for job in jobs[:5])
-            more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
-            where = "jobs in the queue" if waiting else "running jobs"
-            raise SpecMistake(f"there are {where} ({shown}{more}): wait for them, or {remedy}")
+            return [job for job in client.ask(ListJobs()) if not job.state.is_finished]
 
     @abstractmethod
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
@@ -202,7 +198,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
     where it was ``tried``.
 
     :param allow_destroy: addresses of what a plan may destroy, ``"jail"`` for a maintenance that overwrites it, and
-        ``"jobs"`` for one that ends them; any other plan that destroys something is rejected
+        ``"jobs"`` for one that ends them and for partitions that go; any other plan that destroys something is rejected
     :param ready_timeout: time for the cluster to become ready and run the smoke job; None does not wait
     :param smoke_job: run a job on each node set at the end; a dict has parameters of ``SbatchOperator`` for it
     :param if_exists: ``"update"`` a cluster that exists, or ``"fail"``
@@ -287,10 +283,10 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             source = self.source
             conn_id = self.connections.kubernetes if isinstance(source, Recipe) else source.kubernetes_conn_id
             refuse_without_backup(conn_id, self._place[1], self.max_backup_age, str(maintenance))
-        ends_jobs = ClusterSpec.read(self.spec).is_taken_down and planned.exists and planned.changes
-        if ends_jobs and self.connections.slurm and JOBS not in self.allow_destroy and begins():
-            remedy = f"set allow_destroy=[{JOBS!r}], as maintenance={maintenance!r} ends them"
-            self._refuse_jobs(remedy, waiting=False)
+        spec = ClusterSpec.read(self.spec)
+        ends_jobs = planned.exists and (spec.is_taken_down or provisioner.kept_partitions is not None)
+        if ends_jobs and planned.changes and self.connections.slurm and JOBS not in self.allow_destroy and begins():
+            refuse_ended(self._jobs(), spec, provisioner.kept_partitions)
         must_be_new = self.if_exists == "fail" and not provisioner.is_begun_by(owner)
         if must_be_new and (where := planned.summary if planned.exists else self._seen_by_kubernetes()):
             raise SpecMistake(
@@ -420,7 +416,7 @@ class DestroyClusterOperator(_ProvisioningOperator):
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
         # An earlier try may have taken the login nodes away already.
         if planned.changes and not (is_on(self.plan_only) or is_on(self.end_jobs) or provisioner.is_begun_by(owner)):
-            self._refuse_jobs("set end_jobs=True")
+            refuse_jobs(self._jobs(), "jobs in the queue", "set end_jobs=True")
 
     def _conclude(self, provisioner: Provisioner) -> None:
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook

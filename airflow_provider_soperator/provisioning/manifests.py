@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,16 @@ class Manifest:
         """True for a node set that mounts a ConfigMap."""
         mounts = self.body["spec"].get("slurmd", {}).get("volumes", {}).get("customVolumeMounts") or ()
         return any(((one.get("volumeSource") or {}).get("configMap") or {}).get("name") == config_map for one in mounts)
+
+
+def partitions_of(cluster: Object) -> frozenset[str]:
+    """The names of the partitions of a SlurmCluster, by its spec."""
+    said = cluster.get("partitionConfiguration") or {}
+    if said.get("configType") == "structured":
+        return frozenset(one["name"] for one in said.get("partitions") or ())
+    if said.get("configType") == "custom":
+        return frozenset(re.findall(r"PartitionName=(\S+)", "\n".join(said.get("rawConfig") or ())))
+    return frozenset(one.name for one in _PARTITIONS)
 
 
 def objects_of(spec: ClusterSpec) -> dict[str, tuple[Resource, str]]:

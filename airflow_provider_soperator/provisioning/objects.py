@@ -9,7 +9,13 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, is_since
-from airflow_provider_soperator.provisioning.manifests import Manifest, manifests_of, objects_of, with_scripts
+from airflow_provider_soperator.provisioning.manifests import (
+    Manifest,
+    manifests_of,
+    objects_of,
+    partitions_of,
+    with_scripts,
+)
 from airflow_provider_soperator.provisioning.object_limits import scripts_of
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.slurm.hostlist import fold
@@ -53,7 +59,7 @@ class ObjectsProvisioner(Provisioner):
         self._wanted: list[Manifest] = []
         self._is_destroy = False
         self._planned = ProvisioningPlan("nothing was planned")
-        #: How nodes that are on would end or start anew, by NodeSet; and those of it that are refused.
+        #: How nodes that are on would end or start anew, and partitions go, by object; and those that are refused.
         self._lost: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._begun_by = ""
@@ -62,7 +68,7 @@ class ObjectsProvisioner(Provisioner):
     def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:
         if not keep_data:
             raise SpecMistake("volume claims are not among the objects of a cluster: keep_data=False is for a Recipe")
-        self._is_destroy, self._lost, self._refused = destroy, {}, {}
+        self._is_destroy, self._lost, self._refused, self.kept_partitions = destroy, {}, {}, None
         self._planned = asyncio.run(self._plan())
         self._log.info("Plan: %s.", self._planned.summary)
         return self._planned
@@ -174,9 +180,14 @@ class ObjectsProvisioner(Provisioner):
             )
 
     async def _find_lost(self, objects: Objects, before: Mapping[str, Object], after: Mapping[str, Object]) -> None:
-        """Find nodes that are on, and would not be afterwards, or would start anew."""
-        if f"{SLURM_CLUSTER.kind}/{self._spec.name}" not in before:
+        """Find partitions that go, and nodes that are on, and would not be afterwards, or would start anew."""
+        cluster = f"{SLURM_CLUSTER.kind}/{self._spec.name}"
+        if cluster not in before:
             return
+        had, kept = (partitions_of(one[cluster]["spec"]) for one in (before, after))
+        if had - kept:
+            self.kept_partitions = kept
+            self._lost[cluster] = f"lose the partitions {', '.join(sorted(had - kept))}"
         scripts = scripts_of(self._spec, self._source.installation)
         seen = {one.name: one for one in (await ClusterObjects(objects, self._spec.name).look()).nodesets}
         for label, said in before.items():

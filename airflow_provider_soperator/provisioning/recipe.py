@@ -79,6 +79,9 @@ class RecipeProvisioner(Provisioner):
         there = plan.standing.difference(_HOLD_DATA)
         # With data stays what it depends on, such as the check of the variables.
         is_kept = there != plan.standing
+        # Flux makes partitions of the values of a release.
+        is_told = any(one.type == _RELEASE and one.action in ("update", "replace") for one in plan.changes)
+        self.kept_partitions = self._spec.partition_names if is_told and self._spec.partitions else None
         exists = any(one.type in there and not (is_kept and one.holds_nothing) for one in plan.changes)
         if plan.is_empty:
             return ProvisioningPlan(plan.summary, changes, exists)

@@ -67,7 +67,7 @@ class ClusterSpec:
     system: ServiceNodes | None = None
     accounting_nodes: ServiceNodes | None = None
     nfs: ServiceNodes | None = None
-    #: Partitions; each has all node sets unless it names some.
+    #: All partitions: others that the cluster has go. Each has all node sets unless it names some.
     partitions: tuple[PartitionSpec, ...] = ()
     jail: Filesystem | None = None
     submounts: tuple[Submount, ...] = ()
@@ -145,6 +145,12 @@ class ClusterSpec:
     def overwrites_jail(self) -> bool:
         """True if all that users have put into the jail is deleted."""
         return self.maintenance == OVERWRITING
+
+    @property
+    def partition_names(self) -> frozenset[str]:
+        """Its partitions, with those that the recipe makes of node sets which say so."""
+        own = (name for one in self.nodesets if one.extra.get("create_partition") for name in one.slurm_names)
+        return frozenset((*(one.name for one in self.partitions), *own))
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -101,8 +101,8 @@ def test_a_consent_that_has_not_come_is_none(given: Any) -> None:
 class Planned:
     """A provisioner whose plan is known; it notes what is applied."""
 
-    def __init__(self, planned: ProvisioningPlan, begun_by: str = "") -> None:
-        self.planned, self.begun_by, self.done = planned, begun_by, 0
+    def __init__(self, planned: ProvisioningPlan, begun_by: str = "", kept_partitions: Any = None) -> None:
+        self.planned, self.begun_by, self.kept_partitions, self.done = planned, begun_by, kept_partitions, 0
 
     def plan(self, **how: bool) -> ProvisioningPlan:
         return self.planned
@@ -120,9 +120,9 @@ class Planned:
 
 def carry_out(maintenance: str | None, begun_by: str = "", exists: bool = True, **options: Any) -> tuple[Any, Planned]:
     """Of any source: what guards the jail and the jobs does not depend on it."""
-    spec = cluster(maintenance=maintenance)
+    spec, kept = cluster(maintenance=maintenance), options.pop("kept_partitions", None)
     task = ProvisionClusterOperator(task_id="task", spec=spec, source=options.pop("source", RECIPE), **options)
-    provisioner = Planned(ProvisioningPlan("1 to update", {"a": "update"}, exists=exists), begun_by)
+    provisioner = Planned(ProvisioningPlan("1 to update", {"a": "update"}, exists=exists), begun_by, kept)
     context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}
     return task._carry_out(context, provisioner, "owner"), provisioner  # type: ignore[arg-type]
 
@@ -180,16 +180,24 @@ def test_the_jail_is_overwritten_only_where_that_is_allowed_by_name(source: Any)
     assert carry_out("downscale", source=source)[1].done == 1
 
 
-def test_a_maintenance_that_ends_jobs_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [
-        SimpleNamespace(id="7", user="ann", state=JobState.parse("RUNNING")),
-        SimpleNamespace(id="8", user="bob", state=JobState.parse("PENDING")),
-    ]
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Jobs that Slurm lists, behind any connection."""
+    jobs: list[Any] = []
     client = SimpleNamespace(ask=lambda request: jobs)
     monkeypatch.setattr(
         "airflow_provider_soperator.hooks.slurm.SlurmHook",
         lambda conn_id: SimpleNamespace(client=lambda: nullcontext(client)),
     )
+    return jobs
+
+
+def job(id: str, user: str, state: str, partition: str = "main") -> Any:
+    return SimpleNamespace(id=id, user=user, state=JobState.parse(state), partition=partition)
+
+
+def test_a_maintenance_that_ends_jobs_asks_for_them(queue: list[Any]) -> None:
+    queue += [job("7", "ann", "RUNNING"), job("8", "bob", "PENDING")]
     known = Connections(slurm="research")
     with pytest.raises(SpecMistake, match=r"there are running jobs \(7 of ann\).*allow_destroy=\['jobs'\]"):
         carry_out("downscale", connections=known)
@@ -198,8 +206,24 @@ def test_a_maintenance_that_ends_jobs_asks_for_them(monkeypatch: pytest.MonkeyPa
     assert carry_out("downscale", begun_by="owner", connections=known)[1].done == 1
     assert carry_out("skipPopulateJail", connections=known)[1].done == 1
     # What waits in the queue waits on.
-    jobs.pop(0)
+    queue.pop(0)
     assert carry_out("downscale", connections=known)[1].done == 1
+
+
+def test_jobs_whose_partition_goes_are_asked_for(queue: list[Any]) -> None:
+    stay = job("5", "ann", "RUNNING", "gpu"), job("6", "ann", "PENDING", "main,gpu"), job("7", "ann", "FAILED")
+    queue += [*stay, job("8", "bob", "PENDING"), job("9", "eve", "RUNNING", "gpu,main")]
+    options: dict[str, Any] = {"kept_partitions": {"gpu", "hidden"}, "connections": Connections(slurm="research")}
+    # A running job is in any one of its partitions.
+    said = r"there are jobs in other partitions than gpu, hidden \(8 of bob, 9 of eve\).*allow_destroy=\['jobs'\]"
+    with pytest.raises(SpecMistake, match=said):
+        carry_out(None, **options)
+    assert carry_out(None, allow_destroy=["jobs"], **options)[1].done == 1
+    assert carry_out(None, begun_by="owner", **options)[1].done == 1
+    # Where no partition goes, Slurm is not asked: it may not be there yet.
+    assert carry_out(None, **{**options, "kept_partitions": None})[1].done == 1
+    queue[:] = stay
+    assert carry_out(None, **options)[1].done == 1
 
 
 def test_a_cluster_that_the_state_does_not_know_is_seen_by_kubernetes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -426,6 +426,27 @@ def test_nodes_that_are_on_are_restarted_only_if_that_is_asked_for(
     made.guard(["NodeSet/worker"] if is_refused else ())
 
 
+@pytest.mark.parametrize(
+    ("before", "lost"),
+    [
+        ({"configType": "structured", "partitions": [{"name": "main"}, {"name": "gpu"}]}, "main"),
+        ({"configType": "custom", "rawConfig": ["PartitionName=old Nodes=ALL", "PartitionName=gpu Nodes=ALL"]}, "old"),
+        # As Soperator has it by default.
+        ({}, "hidden, main"),
+        ({"configType": "structured", "partitions": [{"name": "gpu"}]}, ""),
+    ],
+)
+def test_partitions_that_the_spec_leaves_out_go_and_are_named(before: dict[str, Any], lost: str) -> None:
+    there = Namespace()
+    there.put("SlurmCluster", "research", {"partitionConfiguration": before})
+    made = provisioner(cluster(partitions=(PartitionSpec("gpu"), PartitionSpec("new"))), there, force=True)
+    told = f"; SlurmCluster/research would lose the partitions {lost}" if lost else ""
+    assert made.plan().summary == f"1 to create, 1 to update{told}"
+    assert made.kept_partitions == ({"gpu", "new"} if lost else None)
+    # What the spec does not say stays.
+    assert provisioner(cluster(), there, force=True).plan().summary == "1 to create, 1 to update"
+
+
 def test_other_scripts_of_the_same_release_restart_nodes_that_are_on() -> None:
     there = Namespace("4.1.7", config_maps=("slurm-scripts", "my-slurm-scripts"))
     provision(cluster(), there)

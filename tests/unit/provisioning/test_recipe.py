@@ -299,6 +299,23 @@ def test_what_a_replacement_has_left_is_not_what_is_there() -> None:
     provisioner.guard(["a.a"])
 
 
+@pytest.mark.parametrize(
+    ("release", "said", "kept"),
+    [
+        ("update", ["gpu"], {"gpu", "own"}),
+        ("update", [], None),
+        # Of a cluster that was never finished, Slurm may not answer.
+        ("create", ["gpu"], None),
+        ("no-op", ["gpu"], None),
+    ],
+)
+def test_partitions_of_the_spec_are_all_that_stay(release: str, said: list[str], kept: set[str] | None) -> None:
+    nodesets = (workers(), workers("own", extra={"create_partition": True}))
+    partitions = tuple(map(PartitionSpec, said))
+    provisioner, _ = planned(change("helm_release", release), nodesets=nodesets, partitions=partitions)
+    assert provisioner.kept_partitions == kept
+
+
 def test_data_stays_if_a_cluster_is_destroyed_or_the_task_fails() -> None:
     jail, bucket = change("nebius_compute_v1_filesystem", "no-op"), change("nebius_storage_v1_bucket", "no-op")
     rest = [change(kind, "no-op") for kind in ("nebius_mk8s_v1_cluster", "terraform_data")]
