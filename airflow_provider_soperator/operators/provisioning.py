@@ -244,7 +244,8 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 result = self._carry_out(context, provisioner, task_name(context["ti"]))
         if is_on(self.plan_only) or self.ready_timeout is None:
             return result
-        why = f"maintenance={spec.maintenance!r} keeps it down" if spec.is_taken_down else ""
+        down = provisioner.maintenance
+        why = f"maintenance={down!r} keeps it down, until the spec has maintenance='none'" if down else ""
         if not (self.connections.kubernetes or self.connections.slurm):
             why = why or "connections names neither kubernetes nor slurm"
         if why:

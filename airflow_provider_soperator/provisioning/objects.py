@@ -20,7 +20,7 @@ from airflow_provider_soperator.provisioning.object_limits import scripts_of
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.slurm.hostlist import fold
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
-from airflow_provider_soperator.soperator.clusters import NodeSetSeen, cluster_of
+from airflow_provider_soperator.soperator.clusters import ClusterSeen, NodeSetSeen, cluster_of
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SERVICE, SLURM_CLUSTER
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
@@ -121,7 +121,9 @@ class ObjectsProvisioner(Provisioner):
             self._wanted = manifests_of(self._spec, self._source.installation, before)
             await self._refuse_foreign(objects, cluster)
             after = {one.label: await self._sent(objects, one, dry_run=True) for one in self._wanted}
-            login = after[self._wanted[0].label]["spec"].get("slurmNodes", {}).get("login", {})
+            becomes = after[self._wanted[0].label]
+            self.maintenance = ClusterSeen.read(becomes).maintenance
+            login = becomes["spec"].get("slurmNodes", {}).get("login", {})
             self._login_comes = login.get("sshdServiceType") == "LoadBalancer"
             changes = {label: action for label in after if (action := self._told(label, before.get(label), after))}
             await self._find_lost(objects, before, after)

@@ -141,6 +141,8 @@ class Provisioner(ABC):
 
     #: The partitions of the cluster after an apply that may take others from it; None if it takes none.
     kept_partitions: Set[str] | None = None
+    #: The mode of maintenance that keeps the cluster down after the apply, said by the spec or not; or empty.
+    maintenance = ""
 
     @abstractmethod
     def plan(self, *, destroy: bool = False, keep_data: bool = True) -> ProvisioningPlan:

@@ -98,6 +98,7 @@ class RecipeProvisioner(Provisioner):
         values, env = variables(self._spec, recipe.fields), self._workspace.terraform.env
         needs = RecipeNeeds(recipe, values, env, self._unused_programs)
         missing, doubts = list(needs.missing()), list(needs.doubts())
+        self.maintenance = needs.maintenance
         if missing:
             said = "".join(f"\n- {one}" for one in (*missing, *doubts))
             raise UNPREPARED.error(f"nothing was planned or changed, as the recipe cannot work here:{said}")

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_soperator.soperator.clusters import AT_WORK
 from airflow_provider_soperator.terraform.root_module import RootModule, texts_of
 
 #: Programs, beside a shell's own tools, that recipes for clusters call.
@@ -89,6 +90,12 @@ class RecipeNeeds:
                 "The recipe's provider nebius reads a profile of the Nebius CLI, and ~/.nebius/config.yaml has none: "
                 "if it is refused although there is a token, run `nebius profile create` on the Airflow workers"
             )
+
+    @property
+    def maintenance(self) -> str:
+        """The mode of maintenance that takes the cluster down, wherever its value comes from; or empty."""
+        said = str(self._value("maintenance") or "")
+        return "" if said in AT_WORK else said
 
     @cached_property
     def _text(self) -> str:

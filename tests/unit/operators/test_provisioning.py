@@ -268,3 +268,27 @@ def test_what_others_have_changed_by_hand_is_a_difference(monkeypatch: pytest.Mo
     assert there.spec("NodeSet", "worker")["replicas"] == 1
     with pytest.raises(AirflowException, match=r"conflict with .kubectl-patch"):
         made.execute(context)
+
+
+def test_a_cluster_that_stays_in_maintenance_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, known = Namespace(), Connections(kubernetes="kubernetes_default")
+    monkeypatch.setattr(SoperatorClusterHook, "objects", property(lambda self: there.open))
+    for name, does in {"_check_connections": None, "work": None, "carry_out": {"waited": True}}.items():
+        monkeypatch.setattr(ProvisionClusterOperator, name, lambda *args, does=does: does)
+    task = {"dag_id": "care", "run_id": "run", "task_id": "make", "map_index": -1}
+    context: Any = {"ti": SimpleNamespace(**task, xcom_push=lambda key, value: None)}
+
+    def is_waited_for(maintenance: str | None) -> bool:
+        spec = cluster(maintenance=maintenance)
+        made = ProvisionClusterOperator(task_id="make", spec=spec, source=KubernetesObjects(), connections=known)
+        return "waited" in made.execute(context)
+
+    assert is_waited_for(None)
+    assert not is_waited_for("downscale")
+    # What the spec does not say stays.
+    capsys.readouterr()
+    assert not is_waited_for(None)
+    assert "maintenance='downscale' keeps it down, until the spec has maintenance='none'" in capsys.readouterr().out
+    assert is_waited_for("none")

@@ -179,3 +179,20 @@ def test_a_bucket_that_only_the_envrc_would_set_up(home: Path) -> None:
     assert "set Recipe(backend=…)" in doubt
     backend(home, "")
     assert list(needs(home).doubts()) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "tfvars", "env", "mode"),
+    [
+        ({}, "", "", ""),
+        ({}, "none", "downscale", ""),
+        ({}, "", "downscale", "downscale"),
+        ({}, "downscale", "", "downscale"),
+        ({"maintenance": "skipPopulateJail"}, "downscale", "", ""),
+    ],
+)
+def test_the_mode_of_maintenance_is_the_one_that_terraform_takes(
+    home: Path, values: dict[str, object], tfvars: str, env: str, mode: str
+) -> None:
+    (home / "recipe/installations/mine/terraform.tfvars").write_text(f'maintenance = "{tfvars}"\n' if tfvars else "")
+    assert needs(home, values, **({"TF_VAR_maintenance": env} if env else {})).maintenance == mode
