@@ -94,7 +94,9 @@ def check_objects(spec: ClusterSpec, installation: Installation) -> None:
             )
     names = [f"NodeSet/{name}" for one in spec.nodesets for name in one.slurm_names]
     known = {"SlurmCluster", "NodeSet", f"SlurmCluster/{spec.name}", *names}
-    for name in installation.overrides:
+    for name, fields in installation.overrides.items():
+        if "maintenance" in (fields.get("spec") or {}):
+            raise SpecMistake(f"overrides of {name} have maintenance: set it in the spec, by which the jail is guarded")
         if name not in known and not any(map(is_template, known)):
             raise SpecMistake(f"unknown object {name!r} in overrides: {name_remedy(name, sorted(known))}")
 

@@ -140,6 +140,11 @@ class RecipeProvisioner(Provisioner):
         return end
 
     def guard(self, allowed: Sequence[str]) -> None:
+        if self.maintenance and not self._spec.maintenance:
+            raise SpecMistake(
+                f"rejected, nothing was changed: maintenance is {self.maintenance!r} by the recipe's own values or "
+                "TF_VAR_maintenance, and the spec has none: set it in the spec, by which the jail and jobs are guarded"
+            )
         self._plan.refuse_destruction(allowed, unfinished=_RELEASE not in self._plan.standing)
         refuse_lost_nodes(self._plan, allowed)
         refuse_older_release(self._plan, allowed)

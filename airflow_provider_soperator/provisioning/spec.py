@@ -33,6 +33,8 @@ ACTIVE_CHECKS = ("dev", "testing", "prod_quick", "prod_acceptance", "essential")
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
 #: The releases from which on a node set has a field.
 _SINCE = {"initial": (4, 0), "auto_resume": (5, 0)}
+#: Variables of the recipe that are not for ``extra``: by these fields in their place the jail and jobs are guarded.
+_GUARDED = {"maintenance": "maintenance", "slurm_nodesets_partitions": "partitions"}
 #: Prefixes of Nebius ids.
 _IDS = {"tenant": "tenant-", "project": "project-", "subnet": "vpcsubnet-"}
 
@@ -96,6 +98,9 @@ class ClusterSpec:
             said = getattr(self, name)
             if said and not is_template(said) and not said.startswith(beginning):
                 raise SpecMistake(f"{name} must be an id that begins with {beginning}, got {said!r}")
+        for name, ours in _GUARDED.items():
+            if name in self.extra:
+                raise SpecMistake(f"extra has {name}: set {ours} of the spec, by which the jail and jobs are guarded")
         check_one_of("maintenance", self.maintenance, MAINTENANCE)
         check_one_of("active_checks_scope", self.active_checks_scope, ACTIVE_CHECKS)
         if self.rest is True and self.accounting in (None, False):

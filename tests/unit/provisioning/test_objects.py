@@ -480,6 +480,9 @@ def test_overrides_win_and_their_names_are_checked() -> None:
         SpecMistake, match="unknown object 'NodeSet/wroker' in overrides: did you mean 'NodeSet/worker'"
     ):
         rendered(cluster(), overrides={"NodeSet/wroker": {}})
+    for name in ("SlurmCluster", "SlurmCluster/research"):
+        with pytest.raises(SpecMistake, match=f"overrides of {name} have maintenance: set it in the spec"):
+            rendered(cluster(), overrides={name: {"spec": {"maintenance": "downscale"}}})
 
 
 def test_a_node_set_that_was_ephemeral_before_starts_with_the_nodes_of_then() -> None:

@@ -21,6 +21,7 @@ from airflow_provider_soperator.provisioning.recipe import ITS_OWN, RecipeProvis
 from airflow_provider_soperator.provisioning.spec import Connections
 from airflow_provider_soperator.terraform.failures import DESTRUCTION_REFUSED, STATE_LOCKED, TERRAFORM_FAILED, Cause
 from airflow_provider_soperator.terraform.plan import TerraformPlan
+from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Terraform
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Workspace
@@ -297,6 +298,20 @@ def test_what_a_replacement_has_left_is_not_what_is_there() -> None:
     with fails(DESTRUCTION_REFUSED, match=r"a\.a \(deposed object 1f\) would be destroyed"):
         provisioner.guard(())
     provisioner.guard(["a.a"])
+
+
+@pytest.mark.parametrize("said", [None, "downscale", "none"])
+def test_a_maintenance_that_only_the_recipe_says_is_rejected(tmp_path: Path, said: str | None) -> None:
+    (tmp_path / "main.tf").write_text("".join(f'variable "{name}" {{}}\n' for name in (*ITS_OWN, "maintenance")))
+    (tmp_path / "terraform.tfvars").write_text('maintenance = "downscale"\n')
+    workspace = Mock(Workspace, recipe=RootModule.read(tmp_path), recipe_digest="1", terraform=Mock(env={}))
+    workspace.init.side_effect = lambda check: check()
+    workspace.plan.return_value = TerraformPlan.read({"resource_changes": [change("a", "update")]})
+    provisioner = RecipeProvisioner(cluster(maintenance=said), workspace, logging.getLogger())
+    # Comparing and destroying it are possible.
+    assert provisioner.plan().changes
+    with nullcontext() if said else pytest.raises(SpecMistake, match="maintenance is 'downscale' by the recipe's own"):
+        provisioner.guard(())
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ from tests.unit.provisioning.clusters import cluster, public_key, workers
         ({"controller": "cpu-d3"}, "controller is 'cpu-d3': write ServiceNodes"),
         ({"partitions": ("gpu",)}, r"partitions is 'gpu': write PartitionSpec\(name=…\)"),
         ({"partitions": (PartitionSpec("a"), PartitionSpec("a"))}, "partitions must be unique, got a twice"),
+        ({"extra": {"maintenance": "downscale"}}, "extra has maintenance: set maintenance of the spec"),
+        ({"extra": {"slurm_nodesets_partitions": []}}, "slurm_nodesets_partitions: set partitions of the spec"),
     ],
 )
 def test_a_cluster_that_is_refused(changed: dict[str, Any], said: str) -> None:
