@@ -30,12 +30,13 @@ NODE = f"connection={CONNECTION}&node=worker-0"
 
 #: The answer to the next run that is triggered.
 ONE_IS_LOST = """
-    const real = window.fetch;
-    window.fetch = async (...asked) => {
-      if (asked[1].method !== "POST") return real(...asked);
-      window.fetch = real;
-      await real(...asked);
-      throw new TypeError("lost");
+    const [real, timeout] = [window.fetch, AbortSignal.timeout];
+    AbortSignal.timeout = () => timeout.call(AbortSignal, 100);
+    window.fetch = async (url, asked) => {
+      if (asked.method !== "POST") return real(url, asked);
+      [window.fetch, AbortSignal.timeout] = [real, timeout];
+      await real(url, { ...asked, signal: null });
+      %s
     };
 """
 #: There is no answer to what the next form is asked for, until it is lost.
@@ -47,6 +48,12 @@ NEXT_FORM_IS_HELD = """
       return new Promise((_, lose) => { window.lose = lose; });
     };
 """
+#: It is cut off, a proxy gives up, Airflow hangs.
+WAYS = (
+    'throw new TypeError("lost");',
+    'return new Response("", { status: 504 });',
+    "return new Promise((_, fail) => setInterval(() => asked.signal?.aborted && fail(asked.signal.reason), 50));",
+)
 
 
 class Api:
@@ -175,8 +182,10 @@ def test_what_airflow_refuses_is_told(
     assert api.call("GET", runs)["total_entries"] == before
 
 
-def trigger_and_lose_the_answer(browser: webdriver.Chrome, page: Board, dag_id: str, said: str) -> None:
-    browser.execute_script(ONE_IS_LOST)
+def trigger_and_lose_the_answer(
+    browser: webdriver.Chrome, page: Board, dag_id: str, said: str, way: str = WAYS[0]
+) -> None:
+    browser.execute_script(ONE_IS_LOST % way)
     page.click(f"//dialog//button[. = 'Trigger {dag_id}']")
     page.find(f"//dialog//*[@role = 'status'][contains(., '{said}')]")
 
@@ -199,14 +208,15 @@ def test_what_is_corrected_after_a_lost_answer_is_another_run(
 ) -> None:
     page = board("ann")
     page.open("Drain")
-    page.paste("//dialog//input[@name = 'reason']", "wrong")
-    trigger_and_lose_the_answer(browser, page, "cluster_drain", "may have begun the run")
-    page.ask("//dialog//input[@name = 'reason']", WebElement.clear)
+    for number, way in enumerate(WAYS):
+        page.paste("//dialog//input[@name = 'reason']", f"wrong {number}")
+        trigger_and_lose_the_answer(browser, page, "cluster_drain", "may have begun the run", way)
+        page.ask("//dialog//input[@name = 'reason']", WebElement.clear)
     page.paste("//dialog//input[@name = 'reason']", "right")
     page.click("//dialog//button[. = 'Trigger cluster_drain']")
     page.find("//dialog//a[contains(., 'was triggered')]")
     runs = login("ann").call("GET", "/api/v2/dags/cluster_drain/dagRuns?order_by=-id")["dag_runs"]
-    assert [run["conf"]["reason"] for run in runs[:2]] == ["right", "wrong"]
+    assert [run["conf"]["reason"] for run in runs[:4]] == ["right", "wrong 2", "wrong 1", "wrong 0"]
 
 
 def test_the_form_tells_nothing_of_former_nodes_once_others_are_named(

@@ -12,8 +12,10 @@ from uuid import uuid4
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.integration.cluster import Cluster
+from tests.patience import PATIENCE
 from tests.ui.page import Page
 
 pytestmark = pytest.mark.sandbox
@@ -156,6 +158,31 @@ def test_what_is_typed_stays_and_it_is_told_that_all_else_gets_old(
     assert not notice.is_displayed()
     # The page goes on to renew itself, and each time the field is another one.
     assert browser.execute_script("return document.activeElement.name") == "search"
+
+
+#: Airflow takes requests, and answers none.
+HANGS = """
+    [window.real, window.timeout] = [fetch, AbortSignal.timeout];
+    window.fetch = (url, { signal }) => new Promise((_, fail) => {
+      signal.addEventListener("abort", () => fail(signal.reason));
+    });
+    AbortSignal.timeout = () => timeout.call(AbortSignal, 100);
+    document.body.dataset.refresh = 86400;
+"""
+LOOK_AGAIN = "document.dispatchEvent(new Event('visibilitychange'))"
+
+
+def test_an_airflow_that_hangs_is_told_and_a_tab_that_is_looked_at_again_is_renewed_at_once(
+    browser: webdriver.Chrome, airflow: str, connection: str
+) -> None:
+    board = Board(browser, airflow, f"connection={connection}")
+    board.find("//h2[. = 'Nodes']")
+    browser.execute_script(HANGS)
+    browser.execute_script(LOOK_AGAIN)
+    notice = board.find("//*[@id = 'notice'][contains(., 'Airflow does not answer')]")
+    browser.execute_script("[window.fetch, AbortSignal.timeout] = [real, timeout]")
+    browser.execute_script(LOOK_AGAIN)
+    WebDriverWait(browser, PATIENCE).until_not(lambda _: notice.is_displayed(), "the page is not renewed")
 
 
 def test_on_a_phone_tables_are_moved_and_not_squeezed(

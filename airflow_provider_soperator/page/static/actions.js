@@ -6,8 +6,7 @@ const REFUSED = {
   403: "Airflow does not let you trigger this DAG.",
   404: "The DAG is not there any more.",
 };
-const LOST = "Airflow does not answer, and may have begun the run. To try again makes no second run, unless you change "
-  + "something.";
+const UNSURE = "and may have begun the run. To try again makes no second run, unless you change something.";
 
 function valueOf(field) {
   const text = field.value.trim();
@@ -32,12 +31,14 @@ async function trigger(form) {
   const [ids, sent] = [JSON.parse(form.dataset.ids ?? "{}"), JSON.stringify(conf)];
   ids[sent] ??= `page__${new Date().toISOString()}__${Math.random().toString(36).slice(2, 8)}`;
   Object.assign(form.dataset, { ids: JSON.stringify(ids), id: ids[sent] });
-  const answer = await fetch(form.dataset.runs, {
+  const answer = await ask(form.dataset.runs, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ dag_run_id: form.dataset.id, logical_date: null, conf }),
   });
   if (answer.ok || answer.status === 409) return;
+  // Of a proxy, or of an Airflow that has failed midway.
+  if (answer.status >= 500) throw new Error(`Airflow answers ${answer.status}, ${UNSURE}`);
   const { detail } = await answer.json().catch(() => ({}));
   throw new Error(REFUSED[answer.status] ?? `Airflow refuses it (${answer.status}): ${wordsOf(detail)}`);
 }
@@ -63,15 +64,14 @@ document.addEventListener("submit", async (event) => {
     await trigger(form);
     lead(form);
   } catch (error) {
-    const lost = error instanceof TypeError;
-    said.textContent = lost ? LOST : error.message;
+    said.textContent = isLost(error) ? `Airflow does not answer, ${UNSURE}` : error.message;
     go.disabled = false;
     go.focus();
   }
 });
 
 async function read(url) {
-  const answer = await fetch(url, { headers: { Accept: "text/html" } });
+  const answer = await ask(url);
   if (!answer.ok) throw new Error(REFUSED[answer.status] ?? `Airflow answers ${answer.status}.`);
   return new DOMParser().parseFromString(await answer.text(), "text/html");
 }

@@ -40,9 +40,19 @@ addEventListener("pointerdown", () => { isPressed = true; });
 // Of a press that opens a menu there may be no release.
 for (const end of ["pointerup", "pointercancel", "contextmenu"]) addEventListener(end, () => { isPressed = false; });
 
+// A browser would wait for minutes for a server that hangs.
+function ask(url, more = { headers: { Accept: "text/html" } }) {
+  return fetch(url, { ...more, signal: AbortSignal.timeout(30000) });
+}
+
+// There is no answer, or none in time.
+function isLost(error) {
+  return error instanceof TypeError || error.name === "TimeoutError";
+}
+
 async function refresh() {
   const page = document.getElementById("page");
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  const answer = await ask(location.href);
   if (answer.status === 401) {
     tell("Your session has ended. Log in again, and reload the page.");
     return false;
@@ -66,8 +76,15 @@ async function refresh() {
   return true;
 }
 
+// A tab that is looked at again does not show for a while what it showed when it was left.
+let wake;
+document.addEventListener("visibilitychange", () => wake?.());
+
 async function keepFresh() {
-  await new Promise((done) => setTimeout(done, 1000 * Number(document.body.dataset.refresh)));
+  await new Promise((done) => {
+    wake = done;
+    setTimeout(done, 1000 * Number(document.body.dataset.refresh));
+  });
   let goesOn = true;
   try {
     if (!document.hidden) goesOn = await refresh();
@@ -76,4 +93,4 @@ async function keepFresh() {
   }
   if (goesOn) keepFresh();
 }
-addEventListener("DOMContentLoaded", keepFresh);
+addEventListener("DOMContentLoaded", () => { if (document.body.dataset.refresh) keepFresh(); });
