@@ -160,6 +160,23 @@ def test_what_is_typed_stays_and_it_is_told_that_all_else_gets_old(
     assert browser.execute_script("return document.activeElement.name") == "search"
 
 
+def test_what_is_selected_and_what_has_the_focus_stay(browser: webdriver.Chrome, airflow: str, connection: str) -> None:
+    board = Board(browser, airflow, f"connection={connection}")
+    for xpath in ("//nav//a[. = 'Usage']", "//button[. = 'Show']"):
+        board.ask(xpath, lambda one: browser.execute_script("arguments[0].focus()", one))
+        assert refreshed(browser)
+        assert board.ask(
+            xpath, lambda one: browser.execute_script("return document.activeElement === arguments[0]", one)
+        )
+    browser.execute_script("getSelection().selectAllChildren(document.querySelector('h1'))")
+    assert refreshed(browser)
+    assert browser.execute_script("return String(getSelection())").strip() == connection
+    notice = board.find("//*[@id = 'notice'][contains(., 'is getting old while a form is filled in, or text')]")
+    browser.execute_script("getSelection().removeAllRanges()")
+    assert refreshed(browser)
+    assert not notice.is_displayed()
+
+
 #: Airflow takes requests, and answers none.
 HANGS = """
     [window.real, window.timeout] = [fetch, AbortSignal.timeout];

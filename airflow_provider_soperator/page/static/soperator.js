@@ -62,16 +62,24 @@ async function refresh() {
   const drawn = new DOMParser().parseFromString(await answer.text(), "text/html");
   while (isPressed) await new Promise((later) => setTimeout(later, 50));
   const focused = document.activeElement;
-  // What is being typed or chosen is not taken away.
-  if (focused.matches("select") || [...page.querySelectorAll("input, option")].some(isChanged)) {
-    tell("What is shown is getting old while a form is filled in.");
+  const selection = document.getSelection();
+  const isSelected = !selection.isCollapsed && selection.containsNode(page, true);
+  // What is being typed, chosen or selected is not taken away.
+  if (isSelected || focused.matches("select") || [...page.querySelectorAll("input, option")].some(isChanged)) {
+    tell("What is shown is getting old while a form is filled in, or text is selected.");
     return true;
   }
+  // What has no id is found again by where it leads, and by its place among those that lead there, or nowhere.
+  const alike = () => [...page.querySelectorAll("a, button, [tabindex]")].filter(
+    (one) => one.getAttribute("href") === focused.getAttribute("href"),
+  );
+  const nth = alike().indexOf(focused);
   const places = [...page.querySelectorAll(".wide")].map((one) => one.scrollLeft);
   page.replaceChildren(...drawn.getElementById("page").childNodes);
   document.body.dataset.refresh = drawn.body.dataset.refresh;
   page.querySelectorAll(".wide").forEach((one, place) => { one.scrollLeft = places[place] ?? 0; });
-  if (focused.id) document.getElementById(focused.id)?.focus({ preventScroll: true });
+  const next = focused.id ? document.getElementById(focused.id) : alike()[nth];
+  next?.focus({ preventScroll: true });
   tell("");
   return true;
 }

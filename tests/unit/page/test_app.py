@@ -441,6 +441,11 @@ def test_the_page_and_the_tab_are_offered_below_the_address_of_airflow(monkeypat
     assert tab["href"].startswith("/af/soperator/job?dag_id={DAG_ID}&")
 
 
+def test_what_is_drawn_anew_is_no_alert() -> None:
+    # A screen reader would repeat it each time.
+    assert [one.name for one in (viewer.HERE / "templates").iterdir() if 'role="alert"' in one.read_text()] == []
+
+
 EMPTY = ("No nodes.", "0 running on 0 GPUs", "No job.", "Slurm has nothing against any node.", "No drain, reservation")
 
 
