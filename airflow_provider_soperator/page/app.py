@@ -14,7 +14,7 @@ from typing import Annotated
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
 from airflow.api_fastapi.core_api.security import get_user, requires_access_dag, requires_access_view
-from fastapi import APIRouter, Depends, FastAPI, Query, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.staticfiles import StaticFiles
 
@@ -28,7 +28,7 @@ from airflow_provider_soperator.hooks.check import in_words
 from airflow_provider_soperator.page import actions
 from airflow_provider_soperator.page.actions import node_actions, offers_to
 from airflow_provider_soperator.page.sections import Sections
-from airflow_provider_soperator.page.viewer import HERE, Viewer
+from airflow_provider_soperator.page.viewer import HERE, Viewer, document
 from airflow_provider_soperator.slurm.files import FileError
 from airflow_provider_soperator.slurm.job_records import Job
 
@@ -146,9 +146,16 @@ async def _tail(connection: str, job: Job) -> tuple[str, str]:
         return "", in_words(error)
 
 
+def _offer_login(request: Request, _: Exception) -> Response:
+    """Lead to Airflow's login, and from there back to what was asked for."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return document(request, "login.html", 401, asked=f"{path}?{request.url.query}")
+
+
 def make_app() -> FastAPI:
     """Make the application; Airflow mounts it in its API server."""
     app = FastAPI(dependencies=[Depends(get_user)], docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_exception_handler(401, _offer_login)
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
     app.state.pictures, app.state.sections = Looks(take, INTERVAL, GLANCE), Sections()
     app.include_router(router)

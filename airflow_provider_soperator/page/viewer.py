@@ -42,7 +42,7 @@ class Viewer:
     """The user of a request."""
 
     def __init__(self, request: Request, user: GetUserDep) -> None:
-        self._root, self._user = request.scope.get("root_path", ""), user
+        self._request, self._user = request, user
         self._pictures: Looks[Picture] = request.app.state.pictures
         self.sections: Sections = request.app.state.sections
 
@@ -89,10 +89,15 @@ class Viewer:
 
     def page(self, name: str, status: int = 200, /, **values: Any) -> Response:
         """Draw a document."""
-        # The application is mounted below the address of Airflow, which links to its pages need.
-        where = {"root": self._root, "airflow": self._root.rpartition("/")[0], "interval": INTERVAL}
-        text = _TEMPLATES.get_template(name).render(**where, **values)
-        return HTMLResponse(text, status, _HEADERS)
+        return document(self._request, name, status, **values)
+
+
+def document(request: Request, name: str, status: int = 200, /, **values: Any) -> Response:
+    """Draw a document, also for one who is not logged in."""
+    # The application is mounted below the address of Airflow, which links to its pages need.
+    root = request.scope.get("root_path", "")
+    where = {"root": root, "airflow": root.rpartition("/")[0], "interval": INTERVAL}
+    return HTMLResponse(_TEMPLATES.get_template(name).render(**where, **values), status, _HEADERS)
 
 
 def _duration(span: timedelta | NoDuration | None) -> str:

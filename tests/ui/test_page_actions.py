@@ -253,6 +253,18 @@ def test_the_form_of_another_site_triggers_nothing(login: Callable[[str], Api]) 
     assert api.call("GET", runs)["total_entries"] == 0
 
 
+def test_who_is_not_logged_in_logs_in_and_comes_back(browser: webdriver.Chrome, login: Callable[[str], Api]) -> None:
+    browser.get(f"{login('ann').url}/api/v2/version")
+    browser.delete_all_cookies()
+    page = Page(browser, f"{login('ann').url}/soperator/?{NODE}")
+    page.click("//a[. = 'Log in']")
+    for name in ("username", "password"):
+        page.paste(f"//input[@name = '{name}']", "vic")
+    page.click("//button[@type = 'submit']")
+    page.find("//*[@id = 'node']//h3[contains(., 'worker-0')]")
+    browser.delete_all_cookies()
+
+
 def test_a_viewer_has_no_buttons_and_is_told_why(board: Callable[[str], Board]) -> None:
     page = board("vic")
     for action in ("Drain", "Replace machine", "Power down"):

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
@@ -124,6 +125,15 @@ def test_nothing_is_answered_without_a_login(without_login: TestClient, path: st
     said = without_login.get(path)
     assert said.status_code == 401
     assert "worker" not in said.text
+
+
+def test_who_is_not_logged_in_is_led_to_the_login_and_back() -> None:
+    said = TestClient(app_with(OnePicture(picture())), root_path="/af/soperator").get(f"/?connection=c&find={HOSTILE}")
+    assert (said.status_code, said.headers["Content-Type"]) == (401, "text/html; charset=utf-8")
+    assert "script-src 'self'" in said.headers["Content-Security-Policy"]
+    [link] = re.findall(r'<a href="/af/api/v2/auth/login\?next=([^"]*)">Log in</a>', said.text)
+    assert unquote(unquote(link)) == f"/af/soperator/?connection=c&find={HOSTILE}"
+    assert "<script>alert" not in said.text
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/redoc"])
