@@ -77,8 +77,7 @@ async function read(url) {
 }
 
 function whyUnread(error) {
-  // What is not thrown by ``read`` itself is the network's.
-  return error.constructor === Error ? error.message : "Airflow does not answer.";
+  return isLost(error) ? "Airflow does not answer." : error.message;
 }
 
 // What the action will do, once it is about other nodes or jobs.
