@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -24,6 +25,7 @@ from airflow_provider_soperator.soperator.clusters import ClusterSeen, NodeSetSe
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SERVICE, SLURM_CLUSTER
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
+from airflow_provider_soperator.soperator.workloads import MANAGER
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 
 if TYPE_CHECKING:
@@ -240,6 +242,9 @@ class ObjectsProvisioner(Provisioner):
             # Other conflicts are of changes at the same moment.
             if not is_conflict(error) or "Apply failed with" not in error.what:
                 raise
+            if {*re.findall(r'conflicts? with "([^"]*)"', error.what)} == {MANAGER}:
+                # The number that ScaleNodeSetOperator has set: for the API its scale is another manager of our name.
+                return await objects.apply(one.resource, one.body, force=True, dry_run=dry_run)
             raise SpecMistake(
                 f"{one.label} is managed by others ({error.what}): change it there, or set force=True in "
                 "KubernetesObjects to take over these fields; managers that still apply them will revert the change"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from typing import Any
 
+from kubernetes_asyncio.client import ApiException
+
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import Resource
 from airflow_provider_soperator.soperator.objects import ObjectMissing
 from airflow_provider_soperator.soperator.workloads import MANAGER
-from airflow_provider_soperator.transports.transport_errors import ConnectRefused
+from airflow_provider_soperator.transports.transport_errors import kubernetes_error
 from sandbox.kube.catalogue import NODE_SET, SLURM_CLUSTER
 from sandbox.kube.errors import ApiError
-from sandbox.kube.managers import Manager, apply
+from sandbox.kube.managers import Manager, apply, note_update
 
 _KINDS = {kind.kind: kind for kind in (SLURM_CLUSTER, NODE_SET)}
 _NOW = datetime(2026, 11, 22, tzinfo=timezone.utc)
@@ -37,6 +40,13 @@ class Namespace:
     def put(self, kind: str, name: str, spec: Object, manager: str = "helm") -> None:
         """Somebody else writes an object."""
         self._apply(kind, {"metadata": {"name": name}, "spec": spec}, manager, force=True)
+
+    def scale(self, nodeset: str, replicas: int) -> None:
+        """Our own ScaleNodeSetOperator changes the number."""
+        old, kind = self.things["NodeSet", nodeset], _KINDS["NodeSet"]
+        new = {**old, "metadata": {**old["metadata"]}, "spec": {**old["spec"], "replicas": replicas}}
+        note_update(kind, old, new, Manager(MANAGER, "Update", kind.api_version, "scale"), _NOW)
+        self.things["NodeSet", nodeset] = new
 
     def spec(self, kind: str, name: str) -> Object:
         return self.things[kind, name]["spec"]  # type: ignore[no-any-return]
@@ -79,7 +89,9 @@ class Namespace:
         try:
             made = self._apply(resource.kind, body, MANAGER, force=force)
         except ApiError as error:
-            raise ConnectRefused(str(error), "resolve it") from error
+            answer = ApiException(status=error.code)
+            answer.body = json.dumps(error.status())
+            raise kubernetes_error(answer, f"apply {resource.kind}") from answer
         if dry_run:
             self.things = before
         return made

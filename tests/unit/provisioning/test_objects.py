@@ -447,6 +447,21 @@ def test_partitions_that_the_spec_leaves_out_go_and_are_named(before: dict[str, 
     assert provisioner(cluster(), there, force=True).plan().summary == "1 to create, 1 to update"
 
 
+def test_what_we_have_scaled_ourselves_is_no_other_owner() -> None:
+    there = Namespace()
+    provision(cluster(nodesets=(workers(size=4),)), there)
+    there.scale("worker", 6)
+    there.run("worker", *range(6))
+    with pytest.raises(SpecMistake, match=r"NodeSet/worker would shrink and lose worker-\[4-5\]"):
+        provision(cluster(nodesets=(workers(size=4),)), there)
+    larger = cluster(nodesets=(workers(size=8, features=("fast",)),))
+    there.put("NodeSet", "worker", {"nodeConfig": {"features": ["slow"]}})
+    with pytest.raises(SpecMistake, match=r'(?s)is managed by others.*with "airflow-provider-soperator".*with "helm"'):
+        provision(larger, there)
+    assert provision(cluster(nodesets=(workers(size=8),)), there) == {"NodeSet/worker": "update"}
+    assert there.spec("NodeSet", "worker")["replicas"] == 8
+
+
 def test_other_scripts_of_the_same_release_restart_nodes_that_are_on() -> None:
     there = Namespace("4.1.7", config_maps=("slurm-scripts", "my-slurm-scripts"))
     provision(cluster(), there)
