@@ -123,14 +123,12 @@ class RecipeProvisioner(Provisioner):
         if not kept:
             return self._workspace.plan(values, destroy=True)
         self._log.info("What holds data stays, and stays in the state: %s", ", ".join(kept))
-        going = [one for one in found if one.address not in kept]
-        end, data = TerraformPlan(()), list[str]()
         # With a target goes all that depends on it: in the recipe, file systems depend on the check of the variables.
-        for refresh in (False, True):
-            targets = [one.address for one in going if not (data and one.holds_nothing)]
-            how = {"destroy": True, "refresh": refresh}
-            end = self._workspace.plan(values, targets=targets, **how) if targets else TerraformPlan(())
-            data = [one.address for one in end.changes if one.is_loss and one.address in kept]
+        needed = {name for one in kept for name in there.needs.get(one, ())}
+        going = [one for one in found if one.address not in kept]
+        targets = [one.address for one in going if not (one.holds_nothing and one.in_recipe in needed)]
+        end = self._workspace.plan(values, destroy=True, targets=targets) if targets else TerraformPlan(())
+        data = [one.address for one in end.changes if one.is_loss and one.address in kept]
         if data:
             raise SpecMistake(
                 f"nothing was changed: Terraform destroys {', '.join(data)} with what it depends on: set "

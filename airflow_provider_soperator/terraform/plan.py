@@ -29,6 +29,8 @@ DEPOSED = " (deposed object "
 #: Types of resources that hold nothing: a replacement runs their provisioners again, or writes a file on the worker.
 _HOLD_NOTHING = re.compile(r"terraform_data|null_resource|(local|random|time)_\w+")
 _ON_WORKER = "local_"
+#: Of an instance, in an address.
+_INDEX = re.compile(r'\[(\d+|"([^"\\]|\\.)*")\]')
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,15 @@ class ResourceChange:
         return f"{self.address}{DEPOSED}{self.deposed})" if self.deposed else self.address
 
     @property
+    def in_recipe(self) -> str:
+        """Its address without indexes, which is that of all its instances.
+
+        >>> ResourceChange('module.m["a.b"].terraform_data.it[0]', "delete").in_recipe
+        'module.m.terraform_data.it'
+        """
+        return _INDEX.sub("", self.address)
+
+    @property
     def is_tainted(self) -> bool:
         """True if its creation was not finished, or it was marked so (``terraform taint``)."""
         return self.reason == _REASONS["replace_because_tainted"]
@@ -122,6 +133,8 @@ class TerraformPlan:
     #: Changes by others since Terraform's last refresh.
     drift: tuple[ResourceChange, ...] = ()
     outputs: tuple[str, ...] = ()
+    #: By address of what is there: all on which it depends, also through others, by addresses without indexes.
+    needs: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
     path: Path | None = None
     #: The folder of the recipe, for commands of a person.
     root: Path | None = None
@@ -131,10 +144,12 @@ class TerraformPlan:
         """A plan from ``terraform show -json PLAN``."""
         drift = map(ResourceChange.read, document.get("resource_drift", ()))
         outputs = document.get("output_changes", {}).items()
+        there = resources_of(document.get("prior_state", {}))
         return cls(
             changes=tuple(map(ResourceChange.read, document.get("resource_changes", ()))),
             drift=tuple(one for one in drift if one.action != "no-op"),
             outputs=tuple(name for name, one in outputs if one["actions"] != ["no-op"]),
+            needs={one["address"]: one.get("depends_on", ()) for one in there},
             path=path,
             root=root,
         )
@@ -196,6 +211,14 @@ class TerraformPlan:
             kept = f"`terraform untaint {tainted[0]}` in {self.root}, with the backend's keys in the environment"
             remedy = f"{remedy}; one that is in use is kept by {kept}"
         raise DESTRUCTION_REFUSED.error(f"rejected, nothing was changed: {'; '.join(told)}", remedy)
+
+
+def resources_of(state: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The resources in a state, as ``terraform show -json`` has it, of all modules."""
+    modules = [state.get("values", {}).get("root_module", {})]
+    for module in modules:
+        yield from module.get("resources", ())
+        modules += module.get("child_modules", ())
 
 
 def _is_unknown(value: Any) -> bool:

@@ -29,7 +29,7 @@ from airflow_provider_soperator.terraform.failures import (
     TerraformError,
     explain,
 )
-from airflow_provider_soperator.terraform.plan import TerraformPlan
+from airflow_provider_soperator.terraform.plan import TerraformPlan, resources_of
 from airflow_provider_soperator.terraform.progress import Applied
 from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Run, Terraform
@@ -209,8 +209,8 @@ class Workspace:
 
     def show_state_address(self, address: str) -> dict[str, Any]:
         """The attributes of a resource in the state, such as ``module.login_script.terraform_data.lb_service_ip``."""
-        there = self.terraform.document("show", "-json", cwd=self.root).get("values", {})
-        return _values_of(there.get("root_module", {}), address)
+        there = resources_of(self.terraform.document("show", "-json", cwd=self.root))
+        return next((dict(one["values"]) for one in there if one["address"] == address), {})
 
     def interrupt(self) -> str:
         """Make Terraform finish what it has begun, save the state, release its lock and end; returns a description.
@@ -386,11 +386,3 @@ def _write_privately(path: Path, document: Mapping[str, Any]) -> None:
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump(document, file, indent=1)
-
-
-def _values_of(module: Mapping[str, Any], address: str) -> dict[str, Any]:
-    """The attributes of a resource in a module, or in one within it; none if it is not there."""
-    for one in module.get("resources", ()):
-        if one["address"] == address:
-            return dict(one["values"])
-    return next(filter(None, (_values_of(child, address) for child in module.get("child_modules", ()))), {})

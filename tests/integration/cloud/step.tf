@@ -36,10 +36,21 @@ resource "nebius_compute_v1_filesystem" "this" {
   parent_id  = "project"
 }
 
+# As in the published recipe: once the cluster is gone, it deletes the disks of volume claims.
+resource "terraform_data" "disk_cleanup" {
+  count = local.kind == "cluster" ? 1 : 0
+
+  provisioner "local-exec" {
+    when    = destroy
+    command = "[ -z \"$STUB_LEDGER\" ] || echo disks >> \"$STUB_LEDGER\""
+  }
+}
+
 resource "nebius_mk8s_v1_cluster" "this" {
-  count     = local.kind == "cluster" ? 1 : 0
-  name      = "soperator-${split("-", var.what.name)[0]}"
-  parent_id = var.identity
+  count      = local.kind == "cluster" ? 1 : 0
+  depends_on = [terraform_data.disk_cleanup]
+  name       = "soperator-${split("-", var.what.name)[0]}"
+  parent_id  = var.identity
 }
 
 # As in the published recipe: it writes the context of the worker that applies, and is replaced in each plan.
