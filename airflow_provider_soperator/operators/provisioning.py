@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job_records import Job
     from airflow_provider_soperator.work.clusters import ClusterStart
 
-
 #: In ``allow_destroy``: the data in the jail, and running jobs.
 JAIL, JOBS = "jail", "jobs"
 
@@ -251,6 +250,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         if why:
             self.log.warning("Not waiting for the cluster: %s", why)
             return result
+        self._has_changed = bool(result["plan"]["changes"])
         context["ti"].xcom_push("made", result)
         return self.carry_out(self.work(context), context)
 
@@ -356,7 +356,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             kubernetes_conn_id=self.connections.kubernetes,
             namespace=namespace,
             cluster=cluster,
-            wanted=Wanted(spec.operator_version, counts, gpus),
+            wanted=Wanted(spec.operator_version, counts, gpus, self._has_changed or len(tries) > 1),
             slurm_conn_id=self.connections.slurm,
             smoke_job=job if self.smoke_job else None,
             keys={

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_provider_soperator.soperator.conditions import Condition, Object, conditions_of, last_changed
-from airflow_provider_soperator.soperator.workloads import Keeper, Pod, writers_of
+from airflow_provider_soperator.soperator.workloads import Keeper, Pod, last_scaled_by, writers_of
 
 AVAILABLE = "Available"
 #: Values of ``spec.maintenance`` with which everything runs.
@@ -139,6 +139,8 @@ class NodeSetSeen:
     is_being_deleted: bool = False
     #: The owner that resets changes by others.
     keeper: Keeper | None = None
+    #: The field manager that has set the number of nodes; empty if it is not known.
+    scaled_by: str = ""
     #: The resource version; a change with another version is rejected.
     version: str = ""
 
@@ -157,6 +159,7 @@ class NodeSetSeen:
             pods=pods,
             is_being_deleted="deletionTimestamp" in metadata,
             keeper=keeper_of(said),
+            scaled_by=last_scaled_by(said, but=""),
             version=str(metadata.get("resourceVersion") or ""),
         )
 

@@ -56,6 +56,8 @@ class Wanted:
     version: str = ""
     replicas: Mapping[str, int] = field(default_factory=dict)
     gpus: Mapping[str, int] = field(default_factory=dict)
+    #: The change was made. If there was none to make, another number of nodes stays as it is.
+    is_changed: bool = True
 
 
 #: Any release, number and hardware will do.
@@ -79,7 +81,7 @@ def of_all(
     if seen.cluster.is_in_maintenance:
         return cluster
     chosen = [one for one in seen.nodesets if not nodesets or one.name in nodesets]
-    parts = [cluster, Readiness(tuple(_not_changed(seen.cluster, chosen, wanted)))]
+    parts = [cluster, *_not_changed(seen.cluster, chosen, wanted)]
     parts += [of_nodeset(one, slurm, wanted) for one in chosen]
     known = [one.name for one in seen.nodesets]
     parts += [_missing(name, seen, may_come) for name in nodesets if name not in known]
@@ -91,12 +93,19 @@ def of_all(
     )
 
 
-def _not_changed(cluster: ClusterSeen, nodesets: Iterable[NodeSetSeen], wanted: Wanted) -> Iterator[str]:
+def _not_changed(cluster: ClusterSeen, nodesets: Iterable[NodeSetSeen], wanted: Wanted) -> Iterator[Readiness]:
     if wanted.version and cluster.version != wanted.version:
-        yield f"SlurmCluster {cluster.name} is of release {cluster.version or 'unknown'}, not of {wanted.version} yet"
+        was = cluster.version or "unknown"
+        yield Readiness((f"SlurmCluster {cluster.name} is of release {was}, not of {wanted.version} yet",))
     for one in nodesets:
-        if wanted.replicas.get(one.name, one.replicas) != one.replicas:
-            yield f"NodeSet {one.name} has {one.replicas} nodes, not {wanted.replicas[one.name]} yet"
+        size = wanted.replicas.get(one.name, one.replicas)
+        line = f"NodeSet {one.name} has {one.replicas} nodes, not {size}"
+        if size != one.replicas and wanted.is_changed:
+            yield Readiness((f"{line} yet",))
+        elif size != one.replicas:
+            how = f"as {one.scaled_by or 'another client'} has set it, and no change is planned"
+            remedy = f"set size in the spec, or scale the NodeSet to {size} by what it was scaled by"
+            yield Readiness(broken=(f"{line}, {how}: {remedy}",))
 
 
 def of_cluster(cluster: ClusterSeen, now: datetime) -> Readiness:

@@ -162,9 +162,9 @@ def writers_of(thing: Object) -> list[tuple[str, str, Object]]:
     return sorted(written, key=lambda writer: writer[1])
 
 
-def last_scaled_by(workload: Object) -> str:
-    """The last other field manager that has set the replicas; empty if the API has not noted any."""
-    names = [name for name, _, spec in writers_of(workload) if "f:replicas" in spec and name != MANAGER]
+def last_scaled_by(workload: Object, *, but: str = MANAGER) -> str:
+    """The last field manager, ``but`` one, that has set the replicas; empty if the API has not noted any."""
+    names = [name for name, _, spec in writers_of(workload) if "f:replicas" in spec and name != but]
     return names[-1] if names else ""
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
@@ -292,3 +292,23 @@ def test_a_cluster_that_stays_in_maintenance_is_not_waited_for(
     assert not is_waited_for(None)
     assert "maintenance='downscale' keeps it down, until the spec has maintenance='none'" in capsys.readouterr().out
     assert is_waited_for("none")
+
+
+def test_what_no_plan_of_this_task_changes_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, begun = Namespace(), datetime(2026, 11, 22, tzinfo=timezone.utc)
+    monkeypatch.setattr(SoperatorClusterHook, "objects", property(lambda self: there.open))
+    monkeypatch.setattr(BaseHook, "get_connection", lambda conn_id: None)
+    monkeypatch.setattr(ProvisionClusterOperator, "carry_out", lambda self, work, context: work.wanted.is_changed)
+
+    def is_changed(number: int) -> Any:
+        known = Connections(kubernetes="kubernetes_default")
+        task = ProvisionClusterOperator(
+            task_id="make", spec=cluster(), source=KubernetesObjects(), connections=known, retries=1
+        )
+        names = {"dag_id": "care", "run_id": "run", "task_id": "make", "map_index": -1}
+        ti = SimpleNamespace(**names, try_number=number, max_tries=1, xcom_push=lambda key, value: None)
+        context: Any = {"ti": ti, "dag_run": SimpleNamespace(start_date=begun)}
+        return task.execute(context)
+
+    # The try before may have changed it, minutes ago.
+    assert [is_changed(1), is_changed(2), is_changed(1)] == [True, True, False]

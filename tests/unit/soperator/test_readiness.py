@@ -293,6 +293,20 @@ def test_a_change_that_has_not_arrived_is_waited_for() -> None:
     assert of_all(replace(seen, nodesets=(rolled,)), NOW, wanted=asked).is_ready
 
 
+def test_a_number_that_another_has_set_and_no_plan_changes_is_not_waited_for() -> None:
+    entry = {"manager": "airflow-provider-soperator", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    said = {"metadata": {"name": "worker", "managedFields": [entry]}, "spec": {"replicas": 1}}
+    pod = Pod(is_ready=True, release="4.1.7")
+    seen = ClusterSnapshot(cluster(crVersion="4.1.7"), (NodeSetSeen.read(said, None, {"worker-0": pod}),))
+    asked = Wanted("4.1.7", {"worker": 8}, is_changed=False)
+    assert of_all(seen, NOW, wanted=asked).broken == (
+        "NodeSet worker has 1 nodes, not 8, as airflow-provider-soperator has set it, and no change is planned: "
+        "set size in the spec, or scale the NodeSet to 8 by what it was scaled by",
+    )
+    # A release comes by itself.
+    assert not of_all(seen, NOW, wanted=Wanted("5.0.0", {"worker": 1}, is_changed=False)).broken
+
+
 def test_nodes_have_the_gpus_that_were_asked_for() -> None:
     nodes = {
         "worker-0": replace(slurm(worker_0="IDLE")["worker-0"], gres="gpu:nvidia_h100_80gb_hbm3:8"),
