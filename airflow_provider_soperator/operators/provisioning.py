@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,7 @@ from airflow_provider_soperator.operators.backup import refuse_without_backup
 from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake, check_part
 from airflow_provider_soperator.provisioning.object_limits import check_objects
-from airflow_provider_soperator.provisioning.provisioner import refuse_ended, refuse_jobs
+from airflow_provider_soperator.provisioning.provisioner import refuse_ended_jobs, refuse_jobs
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.values import check_durations, is_on, listed
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
     from airflow_provider_soperator.slurm.job_records import Job
+    from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
     from airflow_provider_soperator.work.clusters import ClusterStart
 
 #: In ``allow_destroy``: the data in the jail, and running jobs.
@@ -270,6 +271,8 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         return replace(planned, summary=words, changes={**planned.changes, JAIL: "overwrite"})
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
+        from airflow_provider_soperator.provisioning.objects import ended_by_recipe, refuse_ended_nodes
+
         maintenance = self.spec.get("maintenance")
 
         def begins() -> bool:
@@ -287,33 +290,27 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         spec = ClusterSpec.read(self.spec)
         ends_jobs = planned.exists and (spec.is_taken_down or provisioner.kept_partitions is not None)
         if ends_jobs and planned.changes and self.connections.slurm and JOBS not in self.allow_destroy and begins():
-            refuse_ended(self._jobs(), spec, provisioner.kept_partitions)
+            refuse_ended_jobs(self._jobs(), spec, provisioner.kept_partitions)
         must_be_new = self.if_exists == "fail" and not provisioner.is_begun_by(owner)
-        if must_be_new and (where := planned.summary if planned.exists else self._seen_by_kubernetes()):
+        if must_be_new and (planned.exists or self._seen()):
+            behind = f"behind {self.connections.kubernetes}, while Terraform's state knows none: set "
+            where = planned.summary if planned.exists else f"{behind}Recipe(backend=…) to its state"
             raise SpecMistake(
                 f"there is a cluster {self.spec['name']} already ({where}), and if_exists is 'fail': choose another "
                 "name, or set if_exists='update'"
             )
+        if planned.exists and planned.changes and not provisioner.is_begun_by(owner) and (seen := self._seen()):
+            refuse_ended_nodes(ended_by_recipe(seen, spec), self.allow_destroy)
         provisioner.guard(self.allow_destroy)
 
-    def _seen_by_kubernetes(self) -> str:
-        """Where the cluster is, if Kubernetes has it though the state of a recipe has not; else an empty text."""
+    def _seen(self) -> ClusterSnapshot | None:
+        """A recipe's cluster as Kubernetes has it, if it is there, and can be asked."""
         from airflow_provider_soperator.client.sync import LOOP
-        from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+        from airflow_provider_soperator.work.clusters import seen_by
 
         conn_id, (name, namespace) = self.connections.kubernetes, self._place
-        if conn_id is None or not isinstance(self.source, Recipe):
-            return ""
-
-        async def look() -> None:
-            async with SoperatorClusterHook(conn_id, namespace).soperator(name) as soperator:
-                await soperator.cluster()
-
-        # A new cluster does not answer yet, and may have no connection.
-        with suppress(ClusterError, ConnectionMistake):
-            LOOP.run(look())
-            return f"behind {conn_id}, while Terraform's state knows none: set Recipe(backend=…) to its state"
-        return ""
+        is_known = conn_id is not None and isinstance(self.source, Recipe)
+        return LOOP.run(seen_by(str(conn_id), namespace, name)) if is_known else None
 
     def _check_connections(self) -> None:
         """Raise, while nothing has been done yet, if a connection is missing, or cannot be written."""

@@ -122,7 +122,7 @@ def refuse_jobs(jobs: Sequence[Job], where: str, remedy: str) -> None:
         raise SpecMistake(f"there are {where} ({shown}{more}): wait for them, or {remedy}")
 
 
-def refuse_ended(jobs: Sequence[Job], spec: ClusterSpec, kept: Set[str] | None) -> None:
+def refuse_ended_jobs(jobs: Sequence[Job], spec: ClusterSpec, kept: Set[str] | None) -> None:
     """Raise ``SpecMistake`` for jobs that a cluster ends as it goes down, or as only the ``kept`` partitions stay."""
     remedy = "set allow_destroy=['jobs'], as"
     if spec.is_taken_down:

@@ -129,7 +129,7 @@ class NodeSetSeen:
     name: str
     replicas: int = 1
     is_ephemeral: bool = False
-    #: None while an ephemeral NodeSet has no power state yet.
+    #: None if it has no power state, or none yet. One that was ephemeral before has kept it.
     active: tuple[int, ...] | None = None
     #: ``Pending``, ``Provisioning``, ``Ready`` or ``Terminating``; ``Configuring`` and ``Degraded`` are never used.
     phase: str = ""
@@ -153,7 +153,7 @@ class NodeSetSeen:
             name=str(metadata["name"]),
             replicas=1 if replicas is None else int(replicas),
             is_ephemeral=is_ephemeral,
-            active=tuple(map(int, running)) if is_ephemeral and running is not None else None,
+            active=None if running is None else tuple(map(int, running)),
             phase=str(status.get("phase") or ""),
             conditions=conditions_of(said),
             pods=pods,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
-from airflow_provider_soperator.errors import ClusterError
+from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
+from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.cluster_records import Node
@@ -71,6 +72,15 @@ async def look(
         # The login node of a new cluster comes up last.
         return seen, Readiness((f"Slurm cannot be asked: {error}",))
     return seen, readiness.of_all(seen, now, nodesets=nodesets, slurm=slurm, wanted=wanted)
+
+
+async def seen_by(kubernetes_conn_id: str, namespace: str, cluster: str) -> ClusterSnapshot | None:
+    """A cluster as Kubernetes has it; None if it is not there, or cannot be asked."""
+    # A new one does not answer yet, and may have no connection.
+    with suppress(ClusterError, ConnectionMistake):
+        async with SoperatorClusterHook(kubernetes_conn_id, namespace).soperator(cluster) as soperator:
+            return await soperator.look()
+    return None
 
 
 @dataclass(kw_only=True)

@@ -62,8 +62,7 @@ REFUSALS = (TransportError, CapacityMistake, AirflowException, AirflowFailExcept
 SPARE = {
     # The double takes the one, the API server from 1.35 on the other.
     ("exec", "pods/exec", "create"),
-    # For a NodeSet that becomes ephemeral, for the login node's address, for the name of what is wrong.
-    ("provisioning", "nodesetpowerstates", "get"),
+    # For the login node's address, for the name of what is wrong.
     ("provisioning", "services", "list"),
     ("provisioning", "namespaces", "get"),
     ("provisioning", "deployments", "list"),

@@ -120,7 +120,7 @@ class Planned:
 
 def carry_out(maintenance: str | None, begun_by: str = "", exists: bool = True, **options: Any) -> tuple[Any, Planned]:
     """Of any source: what guards the jail and the jobs does not depend on it."""
-    spec, kept = cluster(maintenance=maintenance), options.pop("kept_partitions", None)
+    spec, kept = options.pop("spec", cluster(maintenance=maintenance)), options.pop("kept_partitions", None)
     task = ProvisionClusterOperator(task_id="task", spec=spec, source=options.pop("source", RECIPE), **options)
     provisioner = Planned(ProvisioningPlan("1 to update", {"a": "update"}, exists=exists), begun_by, kept)
     context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}
@@ -238,6 +238,25 @@ def test_a_cluster_that_the_state_does_not_know_is_seen_by_kubernetes(monkeypatc
     assert carry_out(None, begun_by="owner", exists=False, **options)[1].done == 1
     monkeypatch.undo()
     assert carry_out(None, exists=False, **{**options, "connections": Connections(kubernetes="none_yet")})[1].done == 1
+
+
+def test_a_static_node_set_that_a_recipe_makes_ephemeral_is_seen_by_kubernetes(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Namespace()
+    monkeypatch.setattr(SoperatorClusterHook, "objects", lambda self, max_age: there.open())
+    there.put("SlurmCluster", "soperator", {})
+    there.put("NodeSet", "worker", {"replicas": 4})
+    there.run("worker", *range(4))
+    options: dict[str, Any] = {"connections": Connections(kubernetes="kubernetes_default")}
+
+    def done(**changed: Any) -> int:
+        return carry_out(None, spec=cluster(nodesets=(workers(size=4, **changed),)), **options)[1].done
+
+    for first, lost in ({}, r"worker-\[1-3\]"), ({"initial": 2}, r"worker-\[2-3\]"):
+        with pytest.raises(SpecMistake, match=rf"NodeSet/worker would become ephemeral and lose {lost}, which are on"):
+            done(ephemeral=True, **first)
+    assert done() == done(ephemeral=True, initial=4) == 1
+    for allowed in {"allow_destroy": ["NodeSet/worker"]}, {"begun_by": "owner"}:
+        assert carry_out(None, spec=cluster(nodesets=(workers(ephemeral=True),)), **options, **allowed)[1].done == 1
 
 
 def test_the_place_of_a_cluster_is_that_of_its_way() -> None:
