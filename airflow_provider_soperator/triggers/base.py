@@ -80,11 +80,24 @@ async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     return await complete(sync_to_async(function)(*args, **kwargs))
 
 
+class TriggerMistake(TypeError, ValueError):
+    """Arguments that this version cannot use. Airflow 3.3 takes a ``TypeError``; any other error ends its triggerer."""
+
+
 class SlurmTrigger(BaseTrigger):
     """Keeps each argument in an attribute of the same name, for serialization."""
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        try:
+            self.prepare()
+        except Exception as error:
+            # A DAG file makes only watchers; what a task waits with is always read from Airflow's database.
+            stored = "" if isinstance(self, BaseEventTrigger) else "stored by another version of this provider: "
+            raise TriggerMistake(f"{stored}{error}") from error
+
+    def prepare(self) -> None:
+        """Read the arguments. Another version of this provider may have stored them."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = list(inspect.signature(type(self).__init__).parameters)[1:]

@@ -86,8 +86,7 @@ class CapacityDifferenceTrigger(EventTrigger):
     demanded: str = ""
     poll_interval: float = 60.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def prepare(self) -> None:
         self.remember(None)
 
     def identity(self) -> dict[str, Any]:

@@ -78,8 +78,7 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
     slurm_conn_id: str = SlurmHook.default_conn_name
     poll_interval: float = POLL_INTERVAL
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def prepare(self) -> None:
         if not_ends := [state for state in self.states if not JobState.parse(state).is_finished]:
             raise ValueError(f"states: no job ends as {', '.join(not_ends)}")
         self.states = list(self.states)
@@ -140,8 +139,7 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
     slurm_conn_id: str = SlurmHook.default_conn_name
     poll_interval: float = POLL_INTERVAL
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def prepare(self) -> None:
         self.min_duration = min_duration = _seconds("min_duration", self.min_duration)
         self.states = list(self.states)
         self._jobs = QueueFilter(states=tuple(self.states), reason=self.reason, **_conditions(self))
@@ -195,8 +193,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
     slurm_conn_id: str = SlurmHook.default_conn_name
     poll_interval: float = POLL_INTERVAL
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def prepare(self) -> None:
         self.kinds = [kind.value for kind in kinds_of(self.kinds)]
         self.min_duration = _seconds("min_duration", self.min_duration)
         self.series = dict(self.series or {})
@@ -254,8 +251,7 @@ class ClusterUnavailableTrigger(EventTrigger):
     kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name
     poll_interval: float = POLL_INTERVAL
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def prepare(self) -> None:
         self.min_duration = _seconds("min_duration", self.min_duration)
         self._first_seen: datetime | None = None
 
@@ -306,8 +302,7 @@ class ActiveCheckFailedTrigger(EventTrigger):
     slurm_conn_id: str = ""
     poll_interval: float = POLL_INTERVAL
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def prepare(self) -> None:
         self.look_back = look_back = _seconds("look_back", self.look_back)
         #: Runs that ended before this time are dealt with.
         self._since = datetime.now(timezone.utc) - timedelta(seconds=look_back)

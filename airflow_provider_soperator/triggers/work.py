@@ -22,8 +22,7 @@ class WorkTrigger(KillableTrigger):
 
     work: dict[str, Any]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def prepare(self) -> None:
         self._work: Work[Any] = Work.read(self.work)
         #: True in the process that carries it out.
         self._is_under_way = False
