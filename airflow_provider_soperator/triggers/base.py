@@ -267,8 +267,14 @@ class EventTrigger(SlurmTrigger, BaseEventTrigger):
         """Look for events; returns the payloads of those since the last look."""
 
     def identity(self) -> dict[str, Any]:
-        """What tells this watcher's memory from that of others of its asset; an interval does not."""
-        return {**self.serialize()[1], "poll_interval": None}
+        """What tells this watcher's memory from that of others of its asset; an interval does not.
+
+        Nor does a default, so that a watcher keeps its memory when a release adds a parameter.
+        """
+        known, given = inspect.signature(type(self)).parameters, self.serialize()[1]
+        needed = {name: value for name, value in given.items() if known[name].default is inspect.Parameter.empty}
+        plain = {**type(self)(**needed).serialize()[1], "poll_interval": given.get("poll_interval")}
+        return needed | {name: value for name, value in given.items() if value != plain[name]}
 
     def memory(self) -> Any:
         """State from which another process goes on, as JSON; by default, whether there was an event of the episode."""

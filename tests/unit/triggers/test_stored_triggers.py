@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import field, make_dataclass
 from datetime import timedelta
 
 import pytest
@@ -49,6 +51,20 @@ def test_a_watcher_that_is_read_again_is_the_same(trigger: SlurmTrigger) -> None
 
 def test_watchers_of_different_things_are_different() -> None:
     assert len({BaseEventTrigger.hash(*trigger.serialize()) for trigger in TRIGGERS}) == len(TRIGGERS)
+
+
+def test_a_release_with_one_more_parameter_goes_on_with_the_memories() -> None:
+    told = []
+    for trigger in TRIGGERS:
+        fields = [("new", Sequence[str], field(default=()))]
+        # Watchers keep a list for what is a tuple by default.
+        prepare = {"prepare": lambda self: (type(self).__mro__[1].prepare(self), setattr(self, "new", list(self.new)))}
+        later = make_dataclass(type(trigger).__name__, fields, bases=(type(trigger),), namespace=prepare, eq=False)
+        identity = trigger.identity()
+        assert later(**trigger.serialize()[1]).identity() == identity
+        assert later(**trigger.serialize()[1], new=["x"]).identity() != identity or "dag_id" in identity
+        told.append([trigger.serialize()[0], identity])
+    assert all(told.count(one) == 1 for one in told)
 
 
 def test_a_watcher_of_jobs_goes_on_with_the_memory_of_the_one_before() -> None:
