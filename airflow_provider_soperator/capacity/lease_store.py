@@ -60,10 +60,10 @@ class ShiftRecord:
 
     @classmethod
     def read(cls, said: str) -> ShiftRecord | None:
-        """Read a record; None where it cannot be seen, as over slurmrestd."""
+        """Read a record; None where it cannot be seen, as over slurmrestd. A newer version may keep more in it."""
         try:
-            return cls(**json.loads(said))
-        except (TypeError, ValueError):
+            return cls(**{name: value for name, value in json.loads(said).items() if name in cls.__dataclass_fields__})
+        except (AttributeError, TypeError, ValueError):
             return None
 
     def owed(self, now: datetime) -> dict[str, int]:

@@ -18,7 +18,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from airflow_provider_soperator.terraform.failures import (
     from_text,
 )
 from airflow_provider_soperator.terraform.progress import ApplyProgress
-from airflow_provider_soperator.values import without_airflow
+from airflow_provider_soperator.values import Plain, without_airflow
 
 #: Variables that would change Terraform's output, arguments or folders.
 _DROPPED = re.compile(r"TF_(LOG|CLI_ARGS|INPUT|WORKSPACE|DATA_DIR|REATTACH).*")
@@ -103,8 +103,8 @@ class Terraform:
 
 
 @dataclass(frozen=True)
-class RunRecord:
-    """Record of a run, written before its start."""
+class RunRecord(Plain):
+    """Record of a run, written before its start. A newer version may keep more in it."""
 
     kind: str
     argv: list[str]
@@ -125,7 +125,7 @@ class Run:
         self.folder = folder
         # A child process has to be waited for, or it would stay a zombie.
         self._process = process
-        self.record = RunRecord(**json.loads((folder / "record.json").read_text()))
+        self.record = RunRecord.read(json.loads((folder / "record.json").read_text()))
         self.progress = ApplyProgress()
         #: Bytes of its output that were read.
         self._read = 0
@@ -294,7 +294,7 @@ def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[st
         # The lock passes to the processes, and ends with the last of them.
         fcntl.flock(alive, fcntl.LOCK_EX)
         # Before the start, because no run may be without a record.
-        write(folder / "record.json", asdict(record))
+        write(folder / "record.json", record.write())
         process = subprocess.Popen(
             ["/bin/sh", "-c", _WRAPPER, "sh", str(folder), *argv],
             cwd=cwd,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -730,7 +731,11 @@ def test_a_record_comes_back_as_it_was_written() -> None:
     assert ShiftRecord.read(FULL.write(1024)) == FULL
 
 
-@pytest.mark.parametrize("said", ["", "null", "[]", "{}", "lent by Ann", '{"key": "a", "task": "b", "colour": "red"}'])
+def test_a_record_of_a_newer_version_is_read_as_far_as_it_is_known() -> None:
+    assert ShiftRecord.read(json.dumps({**json.loads(FULL.write()), "notes": ["new"]})) == FULL
+
+
+@pytest.mark.parametrize("said", ["", "null", "[]", "{}", "lent by Ann", '{"key": "a", "colour": "red"}'])
 def test_what_is_no_record_is_not_taken_for_one(said: str) -> None:
     assert ShiftRecord.read(said) is None
 

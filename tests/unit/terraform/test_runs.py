@@ -8,10 +8,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from airflow_provider_soperator.terraform import runs
-from airflow_provider_soperator.terraform.runs import Run
+from airflow_provider_soperator.terraform.runs import Run, RunRecord
 from tests.patience import PATIENCE
 
 
@@ -79,3 +80,9 @@ def test_a_run_of_a_task_that_lives_is_not_interrupted_by_one_that_follows_it(tm
             assert follower.was_interrupted is is_interrupted
     finally:
         os.killpg(run._process.pid, signal.SIGKILL)
+
+
+def test_a_record_of_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    record = RunRecord("apply", ["terraform"], "here", "4026531836", "ann@here", 1795291200.5, 7)
+    (tmp_path / "record.json").write_text(json.dumps({**asdict(record), "notes": ["new"]}))
+    assert Run(tmp_path).record == record
