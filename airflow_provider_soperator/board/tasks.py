@@ -187,20 +187,23 @@ def _submitted_by_executor() -> Any:
     from sqlalchemy import select
 
     columns = [getattr(Log, name) for name in (*_IDS, "map_index", "try_number", "extra")]
-    return select(*columns).join(TaskInstance, _of_task(Log)).where(Log.event == SUBMITTED)
+    # Airflow 3.4 gives no id to rows from before it.
+    return select(*columns).join(TaskInstance, _of_task(Log, may_lack_id=True)).where(Log.event == SUBMITTED)
 
 
 _IDS = ("dag_id", "run_id", "task_id")
 
 
-def _of_task(table: Any) -> Any:
+def _of_task(table: Any, *, may_lack_id: bool = False) -> Any:
     from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import and_
+    from sqlalchemy import and_, or_
 
+    same = and_(*(getattr(table, name) == getattr(TaskInstance, name) for name in (*_IDS, "map_index")))
+    if not hasattr(table, "task_instance_id"):
+        return same
     # Airflow 3.4: the same names and numbers may be of several iterations.
-    if hasattr(table, "task_instance_id"):
-        return table.task_instance_id == TaskInstance.id
-    return and_(*(getattr(table, name) == getattr(TaskInstance, name) for name in (*_IDS, "map_index")))
+    is_its = table.task_instance_id == TaskInstance.id
+    return or_(is_its, table.task_instance_id.is_(None) & same) if may_lack_id else is_its
 
 
 def match(jobs: Iterable[Job], instances: Iterable[Any]) -> dict[JobId, JobTasks]:

@@ -7,8 +7,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, Session, mapped_column
 
-from airflow_provider_soperator.board.tasks import SUBMITTED, _type_of, find_tasks, match
+from airflow_provider_soperator.board.tasks import SUBMITTED, _submitted_by_executor, _type_of, find_tasks, match
 from airflow_provider_soperator.executors.books import NewsKind
 from airflow_provider_soperator.pipelines.plan import ahead_keys
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -142,6 +144,42 @@ def test_the_jobs_of_the_executor_are_of_the_tasks_for_which_it_has_told_their_k
 
 def test_the_executor_tells_of_a_job_by_the_event_that_is_looked_for() -> None:
     assert f"slurm job {NewsKind.SUBMITTED.value}" == SUBMITTED
+
+
+def test_what_the_executor_told_before_airflow_had_ids_of_tries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Ids(MappedAsDataclass, kw_only=True):
+        """What both tables of Airflow 3.4 have."""
+
+        dag_id: Mapped[str] = mapped_column(default="train")
+        run_id: Mapped[str] = mapped_column(default="r")
+        task_id: Mapped[str] = mapped_column(default="fit")
+        map_index: Mapped[int] = mapped_column(default=-1)
+        try_number: Mapped[int] = mapped_column(default=1)
+
+    class LaterInstance(Ids, Base, kw_only=True):
+        __tablename__ = "task_instance"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    class LaterLog(Ids, Base, kw_only=True):
+        __tablename__ = "log"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        task_instance_id: Mapped[int | None] = mapped_column(default=None)
+        event: Mapped[str] = mapped_column(default=SUBMITTED)
+        extra: Mapped[str]
+
+    monkeypatch.setattr("airflow.models.taskinstance.TaskInstance", LaterInstance)
+    monkeypatch.setattr("airflow.models.log.Log", LaterLog)
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        # Two iterations, which have the same names and numbers in Airflow 3.4, and an older task.
+        session.add_all([LaterInstance(id=1), LaterInstance(id=2), LaterInstance(id=3, task_id="old")])
+        session.add_all([LaterLog(id=1, task_instance_id=2, extra="new"), LaterLog(id=2, task_id="old", extra="old")])
+        found = session.execute(_submitted_by_executor()).all()
+    assert sorted((row.task_id, row.extra) for row in found) == [("fit", "new"), ("old", "old")]
 
 
 class Database:
