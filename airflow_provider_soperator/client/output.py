@@ -177,6 +177,8 @@ _LONGEST_OPEN = 64 << 10
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[@-ln-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()*+][0-9A-Za-z]|[=>78cDEHMNOZ])")
 #: Characters that do not print, but for tabs and escapes.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
+#: Marks of groups: Airflow's page drops an event that has one anywhere in it, or what stands before it.
+_MARKS = re.compile("::(?=(?:end)?group::)")
 
 
 class Console:
@@ -226,5 +228,5 @@ class Console:
 
 
 def _readable(text: str) -> str:
-    text = _UNPRINTABLE.sub("", _ESCAPES.sub("", text))
+    text = _MARKS.sub(": :", _UNPRINTABLE.sub("", _ESCAPES.sub("", text)))
     return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} … ({len(text) - LONGEST_LINE} more)"

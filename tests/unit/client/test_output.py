@@ -50,6 +50,14 @@ def test_a_line_that_is_overwritten_is_shown_once_for_each_look(pieces: list[byt
     assert shown(*pieces) == lines
 
 
+@pytest.mark.parametrize("mark", ["::group::", "::endgroup::", ":::group::endgroup::group::", "::\0group::"])
+def test_a_mark_by_which_airflows_page_folds_a_log_or_drops_an_event_is_plain_text(mark: str) -> None:
+    [line] = shown(f"{mark}train\n".encode())
+    assert "::group::" not in line
+    assert "::endgroup::" not in line
+    assert line.replace(" ", "") == mark.replace("\0", "") + "train"
+
+
 def test_a_line_without_end_is_cut() -> None:
     [line] = shown(b"x" * (LONGEST_LINE + 7) + b"\n")
     assert line == "x" * LONGEST_LINE + " … (7 more)"

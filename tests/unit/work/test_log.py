@@ -131,6 +131,16 @@ def test_its_end_and_the_last_lines_of_output_are_errors(monkeypatch: pytest.Mon
     assert log.records[-1] == ("ERROR", why)
 
 
+def test_marks_of_groups_in_the_output_fold_and_hide_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(accounting=[])
+    slurm.files["/root/fit-7.out"] = b"::group::train\n" + b"step\n" * 150 + b"CUDA out of memory\n::endgroup::\n"
+    looks = [[part("7", "RUNNING")], [part("7", "FAILED", exit_code=ExitCode(1))]]
+    log, _, _ = followed(slurm, looks, FIT, monkeypatch)
+    marked = [text for _, text in log.records if "::group::" in text or "::endgroup::" in text]
+    assert marked == ["::group::Diagnosis of job 7", "::endgroup::"]
+    assert "  CUDA out of memory" in log.records[-1][1].splitlines()
+
+
 def test_a_file_for_errors_says_more_than_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm(accounting=[])
     slurm.files |= {"/root/fit-7.out": b"fine\n", "/root/fit-7.err": b"broken\n"}
