@@ -10,6 +10,7 @@ The task goes on with an event: ``{"status": "success", "result": ...}``, or a `
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -259,23 +260,22 @@ def emit(gauges: Iterable[tuple[str, float | None, Mapping[str, str]]], **tags: 
     """Set gauges by their names, values and tags, each with ``tags`` as well; what has no value is left out."""
     for name, value, own in gauges:
         if value is not None:
-            for backend in _backends():
-                backend.gauge(f"{PREFIX}.{name}", value, tags={**tags, **own})
+            _stats().gauge(f"{PREFIX}.{name}", value, tags={**tags, **own})
 
 
 def count(name: str, **tags: str) -> None:
     """Add one to a counter."""
-    for backend in _backends():
-        backend.incr(f"{PREFIX}.{name}", tags=tags)
+    _stats().incr(f"{PREFIX}.{name}", tags=tags)
 
 
-def _backends() -> set[Any]:
+def _stats() -> Any:
     from airflow.providers.common.compat.sdk import Stats
 
-    backends: set[Any] = {Stats}
-    # Airflow 3.3 has it twice: an Airflow worker sets up the one above, the triggerer the other one.
-    with suppress(ImportError):
-        from airflow.observability.stats import Stats as OfTriggerer
+    # Airflow 3.3 has it twice: an Airflow worker sets up the one above, the triggerer the other one. A worker that
+    # LocalExecutor has forked from the scheduler has both.
+    if getattr(sys.modules[Stats.__module__], "_factory", Stats) is None:
+        with suppress(ImportError):
+            from airflow.observability.stats import Stats as OfTriggerer
 
-        backends.add(OfTriggerer)
-    return backends
+            return OfTriggerer
+    return Stats

@@ -38,8 +38,11 @@ def perform(connections: Connections) -> Perform:
 @pytest.fixture
 def gauges(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], float]:
     """What Airflow is told to set, by name and tags."""
-    from airflow.providers.common.compat.sdk import Stats
+    from airflow.sdk._shared.observability.metrics import stats
+    from airflow.sdk.observability.stats import Stats
 
+    # As Airflow sets it up in a worker.
+    monkeypatch.setattr(stats, "_factory", object)
     found: dict[tuple[str, ...], float] = {}
 
     def gauge(name: str, value: float, *, tags: dict[str, str]) -> None:
