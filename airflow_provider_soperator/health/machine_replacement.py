@@ -46,6 +46,8 @@ class NodeSnapshot:
     drained: datetime | None = None
     #: Its slurmd runs on the machine. slurmctld notices late that one is gone.
     is_there: bool = True
+    #: Why its Pod does not run.
+    problems: tuple[str, ...] = ()
 
 
 def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
@@ -53,10 +55,10 @@ def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
     machine = pod.host if pod else None
     drained = node.reason_since if node.state.has(NodeFlag.DRAIN) else None
     is_there = pod is not None and pod.is_ready
-    # The node group, and Soperator, replace a machine that does not answer. Nothing acts on a slurmd that does not.
+    # The node group, and Soperator, replace a machine that does not answer. Nothing acts on a Pod that does not.
     answers = machine and all(one.is_true for one in machine.conditions if one.type == "Ready")
-    acted = acted_upon(pod) or ("" if answers and is_there else _is_away(node))
-    return NodeSnapshot(node, machine, acted, drained, is_there)
+    acted = acted_upon(pod) or ("" if answers else _is_away(node))
+    return NodeSnapshot(node, machine, acted, drained, is_there, pod.problems if pod else ())
 
 
 def by_slurm(node: Node) -> NodeSnapshot:
@@ -181,9 +183,10 @@ class Replacement:
     def _leave(self, snapshot: NodeSnapshot, now: datetime) -> NodeStep:
         """On the old machine still, or on none."""
         node = snapshot.node
+        # A Pod that starts again, such as after a reboot, undrains its node, up to Soperator 4.1.
+        self._was_drained = self._was_drained and snapshot.is_there and not snapshot.acted
         if snapshot.acted:
-            # A Pod that starts again, such as after a reboot, undrains its node, up to Soperator 4.1.
-            self._its_turn, self._was_drained = None, False
+            self._its_turn = None
             return NodeStep(waits=snapshot.acted)
         if snapshot.machine is None:
             return NodeStep(waits="is on an unknown machine")
@@ -191,16 +194,17 @@ class Replacement:
             if self._was_drained:
                 return NodeStep(lost=f"was undrained by others while still on {snapshot.machine.name}")
             return NodeStep((self._drain(node),), waits="is being drained")
-        self._was_drained = True
+        self._was_drained = snapshot.is_there
         if self._former and node.reason == self._former:
             # The first order did not arrive.
             return NodeStep((self._drain(node),), waits="is being drained")
         if node.is_busy:
             return NodeStep(waits="has jobs")
         if not self._is_overdue(now):
-            return NodeStep(waits="is drained, waiting for Soperator")
+            return NodeStep(waits=f"is drained, waiting for {'Soperator' if snapshot.is_there else 'its Pod'}")
         if not node.is_up:
-            return NodeStep(lost=f"is {node.state}, and Soperator acts on drained nodes only that are idle")
+            state = "; ".join((str(node.state), *snapshot.problems))
+            return NodeStep(lost=f"is {state}, and Soperator acts on drained nodes only that are idle")
         return NodeStep(
             lost=f"is drained for {node.reason!r}, but Soperator did not react within {self.options.response_timeout}: "
             "check that soperatorchecks runs with --enable-node-replacement"

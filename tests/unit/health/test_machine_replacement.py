@@ -226,6 +226,32 @@ def test_nothing_acts_on_a_machine_that_answers_while_its_slurmd_does_not(machin
     assert story.see(held, after=60).lost == lost * is_lost
 
 
+def test_nothing_acts_on_a_pod_that_does_not_run_on_a_machine_that_answers() -> None:
+    story = Story()
+    host = replace(OLD, conditions=(Condition("Ready", "True"),))
+    pod = Pod("Running", False, host, ("container slurmd waits (CrashLoopBackOff: back-off)",))
+    story.see(by_kubernetes(node("DOWN+CLOUD+NOT_RESPONDING"), pod))
+    held = by_kubernetes(node("DOWN+CLOUD+DRAIN+NOT_RESPONDING", OURS), pod)
+    assert story.see(held) == NodeStep(waits="is drained, waiting for its Pod")
+    # Each start of it undrains the node, up to Soperator 4.1.
+    undrained = by_kubernetes(node("DOWN+CLOUD+NOT_RESPONDING"), pod)
+    assert story.see(undrained).orders == (Drain(("worker-0",), OURS),)
+    assert story.see(held, after=9).lost == (
+        "is DOWN+CLOUD+DRAIN+NOT_RESPONDING; container slurmd waits (CrashLoopBackOff: back-off), "
+        "and Soperator acts on drained nodes only that are idle"
+    )
+    assert story.replacement.undo(held) == (Undrain(("worker-0",)),)
+
+
+def test_a_pod_that_starts_again_on_its_machine_undrains_its_node() -> None:
+    story = Story()
+    story.see(on(OLD, "IDLE+CLOUD"))
+    story.see(on(OLD, "IDLE+CLOUD+DRAIN", OURS))
+    starts = by_kubernetes(node("DOWN+CLOUD+NOT_RESPONDING"), Pod("Running", False, OLD))
+    assert story.see(starts).orders == (Drain(("worker-0",), OURS),)
+    assert story.see(on(OLD, "IDLE+CLOUD")).orders == (Drain(("worker-0",), OURS),)
+
+
 def test_a_node_waits_until_it_may() -> None:
     story = Story()
     assert story.see(sight("IDLE+CLOUD"), may_begin=False) == NodeStep(waits="waits for other replacements")
