@@ -130,6 +130,7 @@ class Episodes:
         #: Reported nodes, and whether a machine replacement was reported as needed.
         self.told: dict[str, bool] = dict(told or {})
         self._lasting = lasting
+        #: Since when each node is unhealthy (False), and since when its machine must go (True).
         self._since: dict[tuple[str, bool], float] = {}
         self._clock = clock
 
@@ -137,9 +138,11 @@ class Episodes:
         """The nodes that have been unhealthy long enough, or are worse than reported."""
         now = self._clock()
         states = {name: any(one.takes_machine for one in findings) for name, findings in unhealthy.items()}
-        self._since = {pair: self._since.get(pair, now) for pair in states.items()}
+        pairs = dict.fromkeys(states, False).items() | states.items()
+        self._since = {pair: self._since.get(pair, now) for pair in pairs}
         self.told = {name: was for name, was in self.told.items() if name in states}
-        ripe = [name for name, worse in states.items() if now - self._since[name, worse] >= self._lasting]
+        begun = {name: self._since[name, worse and name in self.told] for name, worse in states.items()}
+        ripe = [name for name, since in begun.items() if now - since >= self._lasting]
         news = [name for name in ripe if name not in self.told or (states[name] and not self.told[name])]
         self.told |= {name: states[name] for name in news}
         return news

@@ -310,6 +310,14 @@ def test_an_episode_is_told_when_it_has_lasted() -> None:
     assert len(episodes.news(sick("a"))) == 1
 
 
+def test_an_episode_lasts_while_the_node_gets_worse_and_better() -> None:
+    rounds = {0.0: False, 30.0: True, 60.0: False, 70.0: True, 129.0: True, 130.0: True}
+    episodes = Episodes(60, clock=iter(rounds).__next__)
+    news = [episodes.news(sick("a", takes_machine=worse)) for worse in rounds.values()]
+    # Told once it has lasted, and again when it has been worse for as long.
+    assert news == [[], [], ["a"], [], [], ["a"]]
+
+
 def test_an_episode_is_not_told_twice_over_a_restart() -> None:
     episodes = Episodes()
     episodes.news(sick("a"))
