@@ -53,7 +53,9 @@ class JobWatch(Watch[JobNews]):
     async def look(self, client: JobNews, max_age: float) -> Look:
         status = await client.next() or client.told
         assert status is not None
-        is_wanted = status.state.base in {JobState.parse(state).base for state in self.states}
+        wanted = {JobState.parse(state).base for state in self.states}
+        # While its nodes boot it is RUNNING to slurmrestd, and not to squeue.
+        is_wanted = status.state.base in wanted and not status.state.is_configuring
         if status.is_over and not is_wanted and (error := failure(status)):
             raise WorkFailed(str(error)) from error
         return Look(status.is_over or is_wanted, report_of(status), (f"Job {status.id} {sentence(status)}",))

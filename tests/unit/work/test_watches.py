@@ -41,6 +41,9 @@ def client(answer: Any) -> Any:
         ("RUNNING", (), False),
         ("COMPLETED", (), True),
         ("RUNNING", ("RUNNING",), True),
+        # squeue shows the flag alone, slurmrestd both.
+        ("CONFIGURING", ("RUNNING",), False),
+        ("RUNNING+CONFIGURING", ("RUNNING",), False),
         ("TIMEOUT", ("TIMEOUT",), True),
     ],
 )
