@@ -174,6 +174,19 @@ def listed(said: Iterable[str]) -> list[str]:
     return [said] if isinstance(said, str) else list(said)
 
 
+def comma_separated(said: Any) -> list[Any]:
+    """The items of a list, or of a text with commas; a template stays whole until it is rendered.
+
+    >>> comma_separated("root, ana"), comma_separated(["root", "{{ params.users }}"])
+    (['root', 'ana'], ['root', '{{ params.users }}'])
+    """
+    if is_template(said):
+        return [said]
+    if isinstance(said, str):
+        return [one for one in map(str.strip, said.split(",")) if one]
+    return [one for each in said or () for one in comma_separated(each)]
+
+
 def check_interval(name: str, said: object) -> None:
     """Refuse, when the DAG is parsed, what a poll would fail on after its job has been submitted."""
     if isinstance(said, bool) or not isinstance(said, (int, float)) or said <= 0:

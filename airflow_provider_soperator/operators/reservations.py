@@ -19,7 +19,7 @@ from airflow_provider_soperator.slurm.requests import (
     ListReservations,
 )
 from airflow_provider_soperator.slurm.requests.nodes import HANDOVER_FLAGS
-from airflow_provider_soperator.values import check_durations, moment_of
+from airflow_provider_soperator.values import check_durations, comma_separated, moment_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -91,7 +91,7 @@ class CreateReservationOperator(StrictOperator):
         self.name = name
         self.nodes, self.count, self.partition = nodes, count, partition
         self.start, self.end, self.duration = start, end, duration
-        self.users, self.accounts, self.flags = _listed(users), _listed(accounts), _listed(flags)
+        self.users, self.accounts, self.flags = users, accounts, flags
         self.comment = comment
         self.slurm_conn_id = slurm_conn_id
 
@@ -147,9 +147,9 @@ class CreateReservationOperator(StrictOperator):
             nodes=tuple(names),
             start=start,
             end=end.replace(microsecond=0) if end else None,
-            users=tuple(self.users),
-            accounts=tuple(self.accounts),
-            flags=tuple(self.flags),
+            users=tuple(comma_separated(self.users)),
+            accounts=tuple(comma_separated(self.accounts)),
+            flags=tuple(comma_separated(self.flags)),
             partition=self.partition or "",
             comment=self.comment,
         )
@@ -232,7 +232,3 @@ def _find(slurm: SlurmClient, name: str) -> Reservation | None:
 
 def _shown(value: Any) -> str:
     return (",".join(sorted(value)) or "none") if isinstance(value, set) else str(value)
-
-
-def _listed(said: Sequence[str]) -> list[str]:
-    return [one.strip() for one in said.split(",")] if isinstance(said, str) else list(said)

@@ -12,7 +12,7 @@ from airflow_provider_soperator.errors import nearest
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.job_records import Job, count_by_state
 from airflow_provider_soperator.slurm.states import JobBase, JobState
-from airflow_provider_soperator.values import is_template
+from airflow_provider_soperator.values import comma_separated, is_template
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.requests import ListJobs
@@ -43,13 +43,7 @@ class QueueFilter:
         names = [one.name for one in fields(cls)]
         if unknown := [name for name in said if name not in names]:
             raise InvalidRequest(f"job_filter: unknown condition {', '.join(unknown)}; known are {', '.join(names)}")
-        states: Any = said.get("states") or ()
-        waited = said.get("waited")
-        if is_template(states):
-            states = (states,)
-        elif isinstance(states, str):
-            states = states.split(",")
-        states = [state if is_template(state) else state.strip() for state in states]
+        states, waited = comma_separated(said.get("states")), said.get("waited")
         # Others are for squeue to judge: it has abbreviations, and a newer Slurm has more states.
         for strange in (state for state in states if not is_template(state) and JobState.parse(state).unknown):
             if near := nearest(strange.upper(), [state.value for state in JobBase]):

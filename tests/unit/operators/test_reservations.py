@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator
@@ -73,6 +75,22 @@ def test_one_with_the_same_times_is_the_same(times: dict[str, Any]) -> None:
 def test_one_that_ends_at_another_time_differs_also_without_a_start(times: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says.replace("+", "[+]")):
         make(reservation(hours=2), nodes="worker-0", **times)
+
+
+@pytest.mark.parametrize("users", ["{{ ','.join(params.users) }}", ["{{ params.users | join(', ') }}"], "ana, root"])
+def test_users_of_a_template_are_those_that_it_renders(users: str | list[str]) -> None:
+    task = CreateReservationOperator(task_id="reserve", name="night", nodes="worker-0", users=users)
+    task.render_template_fields({"params": {"users": ["ana", "root"]}}, task.get_template_env())  # type: ignore[typeddict-item]
+    there = replace(reservation(), users=("root", "ana"))
+    slurm: Any = SimpleNamespace(ask=lambda request: NODES if isinstance(request, ListNodes) else [there])
+    assert task._make(slurm) == (there, True)
+
+
+def test_users_may_be_the_result_of_another_task() -> None:
+    with DAG("d", schedule=None):
+        asked = EmptyOperator(task_id="ask")
+        users: Any = asked.output
+        assert CreateReservationOperator(task_id="a", name="night", count=1, users=users).upstream_list == [asked]
 
 
 def test_nodes_that_others_have_reserved_at_that_time_are_not_chosen() -> None:
