@@ -89,8 +89,8 @@ class Node:
     @property
     def failed_to_resume(self) -> bool:
         """True if the node did not boot in time; ``power down`` or another ``power up`` ends this state."""
-        # While it boots once more, it keeps the reason.
-        return self.state.base is NodeBase.DOWN and RESUME_FAILED in self.reason and not self.is_coming_up
+        # While it boots once more, it keeps the reason. What Slurm adds to that later is another fault.
+        return self.state.base is NodeBase.DOWN and self.reason.endswith(RESUME_FAILED) and not self.is_coming_up
 
     @property
     def is_draining(self) -> bool:

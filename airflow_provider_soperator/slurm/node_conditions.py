@@ -17,7 +17,8 @@ from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 #: Prefix of this provider's reasons. Soperator's own do not have it, so its health checks leave such a node alone.
 OUR_PREFIX = "airflow:"
 _OWNER = re.compile(r"[A-Za-z0-9._/@+-]+")
-_OUR_REASON = re.compile(rf"{OUR_PREFIX}({_OWNER.pattern})(?:: (.*))?", re.DOTALL)
+#: Slurm adds to a reason after `` : ``, such as that the node does not respond.
+_OUR_REASON = re.compile(rf"{OUR_PREFIX}({_OWNER.pattern})(?: ?: (.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,9 @@ def check_reason(why: str) -> None:
 
 def explain(reason: str) -> KnownReason | None:
     """The meaning of a node's reason; None for one that a person has set."""
-    return next((known for known in KNOWN_REASONS if known.text in reason), None)
+    # Without accounting, Slurm up to 25.11 keeps the reason of a boot that failed, and adds later faults to it.
+    now = reason.replace(f"{RESUME_FAILED} : ", "")
+    return next((known for known in KNOWN_REASONS if known.text in now), None)
 
 
 def is_faulty(node: Node, reason: str = "") -> bool:

@@ -122,6 +122,7 @@ def test_own_drains_are_no_illness_unless_asked_for() -> None:
         ("DOWN+CLOUD+POWERED_DOWN", "ResumeTimeout reached", ["boot_failed"]),
         ("DOWN+CLOUD", "ResumeTimeout reached", ["boot_failed"]),
         ("DOWN+CLOUD+NOT_RESPONDING+POWERING_UP", "ResumeTimeout reached", []),
+        ("DOWN+CLOUD+NOT_RESPONDING", "ResumeTimeout reached : Not responding", ["not_responding"]),
         ("DOWN+CLOUD", "gres/gpu count reported lower", ["out_of_service"]),
         ("IDLE+CLOUD+INVALID_REG", "", ["hardware_problem"]),
         ("IDLE+CLOUD+REBOOT_ISSUED", "", ["reboot"]),

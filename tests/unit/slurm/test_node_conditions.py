@@ -62,12 +62,18 @@ def test_a_node_that_did_not_boot() -> None:
     assert not node("IDLE+CLOUD", "ResumeTimeout reached").failed_to_resume
     assert not node("DOWN+CLOUD+POWERED_DOWN", "Not responding").failed_to_resume
     assert not node("DOWN+CLOUD+NOT_RESPONDING+POWERING_UP", "ResumeTimeout reached").failed_to_resume
+    # Without accounting, Slurm up to 25.11 keeps a reason when the node is up again, and adds to it.
+    assert not node("DOWN+CLOUD+NOT_RESPONDING", "ResumeTimeout reached : Not responding").failed_to_resume
+    again = "ResumeTimeout reached : Not responding : ResumeTimeout reached"
+    assert node("DOWN+CLOUD+POWERED_DOWN", again).failed_to_resume
 
 
 def test_our_drains() -> None:
     reason = DrainReason("shifts/night", "lent until 08:00: a = b")
     assert DrainReason.parse(str(reason)) == reason
     assert DrainReason.parse(str(DrainReason("me"))) == DrainReason("me")
+    # Slurm adds to a reason when the node does not respond for a while.
+    assert DrainReason.parse(f"{DrainReason('me')} : Not responding") == DrainReason("me", "Not responding")
     drained = node("IDLE+CLOUD+DRAIN+POWERED_DOWN", str(reason))
     assert node_conditions.is_ours(drained)
     assert node_conditions.is_ours(drained, "shifts/night")
@@ -103,6 +109,8 @@ def test_no_reason_of_ours_is_one_that_soperator_acts_on() -> None:
         ("Kill task failed", True, True),
         ("[user_problem] alloc_gpus_busy: pid 12 [hc_program]", False, True),
         ("ResumeTimeout reached", False, False),
+        ("ResumeTimeout reached : Not responding", False, True),
+        ("Not responding : ResumeTimeout reached", False, False),
         ("[software_problem] x", False, False),
     ],
 )
