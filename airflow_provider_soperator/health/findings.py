@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import explain, is_ours
+from airflow_provider_soperator.slurm.node_conditions import explain, is_drained_by_us, is_ours
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.conditions import Condition
 from airflow_provider_soperator.soperator.workloads import Host, Pod
@@ -109,11 +109,13 @@ def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]
 
 
 def _drained(node: Node, ignore_own_drains: bool) -> Iterator[Finding]:
-    if is_ours(node):
+    if is_drained_by_us(node):
         if node.state.base in _DOWN and not node.is_coming_up and not node.state.has(NodeFlag.NOT_RESPONDING):
             yield _by_slurm(node, f"is {node.state}", FindingKind.OUT_OF_SERVICE)
-        if not ignore_own_drains:
-            yield _by_slurm(node, f"is drained: {node.reason}", FindingKind.DRAINED)
+        if ignore_own_drains:
+            return
+    if is_ours(node):
+        yield _by_slurm(node, f"is drained: {node.reason}", FindingKind.DRAINED)
         return
     known = explain(node.reason)
     if known and not known.kind:

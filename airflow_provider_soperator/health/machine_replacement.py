@@ -8,12 +8,12 @@ Soperator undrains such a node unless the cloud has announced maintenance.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.health.findings import acted_upon
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.node_conditions import DrainReason, check_reason, is_ours
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, check_reason, is_drained_by_us, is_ours
 from airflow_provider_soperator.slurm.node_orders import NodeStep, because, held
 from airflow_provider_soperator.slurm.requests import Drain, NodeOrder, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
@@ -136,7 +136,7 @@ class Replacement:
     def undo(self, snapshot: NodeSnapshot) -> tuple[NodeOrder, ...]:
         """Revoke the drain if the replacement ends early, but not once the machine is being replaced."""
         node = snapshot.node
-        ours = is_ours(replace(node, reason=node.reason.removeprefix(f"{_HARDWARE} ")), self.options.owner)
+        ours = is_drained_by_us(node, self.options.owner)
         if not (self.is_under_way and ours) or snapshot.acted or self._is_on_another(snapshot.machine):
             return ()
         if self._former:

@@ -18,7 +18,7 @@ from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 OUR_PREFIX = "airflow:"
 _OWNER = re.compile(r"[A-Za-z0-9._/@+-]+")
 #: Slurm adds to a reason after `` : ``, such as that the node does not respond.
-_OUR_REASON = re.compile(rf"{OUR_PREFIX}({_OWNER.pattern})(?: ?: (.*))?", re.DOTALL)
+_OUR_REASON = re.compile(rf"(?:\[hardware_problem\] )?{OUR_PREFIX}({_OWNER.pattern})(?: ?: (.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,20 @@ class DrainReason:
 
     @classmethod
     def parse(cls, reason: str) -> DrainReason | None:
-        """Parse a reason; None if it is not one of this provider."""
+        """Parse a reason, also one of a machine's replacement; None if it is not one of this provider."""
         found = _OUR_REASON.fullmatch(reason)
         return cls(found[1], found[2] or "") if found else None
 
 
-def is_ours(node: Node, owner: str = "") -> bool:
-    """True if this provider, or the given owner, has drained the node."""
+def is_drained_by_us(node: Node, owner: str = "") -> bool:
+    """True if this provider, or the given owner, has drained the node, for itself or to have its machine replaced."""
     reason = DrainReason.parse(node.reason)
     return node.state.has(NodeFlag.DRAIN) and reason is not None and owner in ("", reason.owner)
+
+
+def is_ours(node: Node, owner: str = "") -> bool:
+    """True if this provider, or the given owner, has drained the node for itself: Soperator does not end that."""
+    return is_drained_by_us(node, owner) and node.reason.startswith(OUR_PREFIX)
 
 
 def is_anothers(node: Node, owner: str) -> bool:

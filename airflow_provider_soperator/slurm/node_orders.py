@@ -25,6 +25,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
     can_be_taken_over,
     explain,
+    is_drained_by_us,
     is_ours,
 )
 from airflow_provider_soperator.slurm.requests import (
@@ -256,7 +257,7 @@ def undrained(nodes: Iterable[Node], *, owner: str = "", any_owner: bool = False
     def step(node: Node) -> NodeStep:
         if not node.state.has(NodeFlag.DRAIN):
             return THERE
-        if not any_owner and not is_ours(node, owner):
+        if not any_owner and not is_drained_by_us(node, owner):
             if node.reason.startswith(ROLLING_UPDATE):
                 # It may have taken over a drain of ours, and ends it.
                 return held(node, "is drained")

@@ -32,6 +32,9 @@ def test_what_dags_hold_is_told_by_owner() -> None:
         node(f"worker-{number}", "IDLE+DRAIN", reason="airflow:nc_f: tested", reason_since=SINCE)  # type: ignore[arg-type]
         for number in (1, 2)
     ]
+    replaced = node("worker-5", "IDLE+DRAIN", reason="[hardware_problem] airflow:nights: NVLink")
+    [drain] = left_overs(picture(nodes=(replaced,)))
+    assert (drain.what, drain.owner, drain.why) == ("drain of worker-5", "nights", "NVLink")
     others = [node("worker-3", "IDLE+DRAIN", reason="disk swap"), node("worker-4", reason="airflow:old: undrained")]
     reserved = [
         Reservation(name="airflow-handover-1", nodelist="worker-7"),

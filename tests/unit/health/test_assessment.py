@@ -111,6 +111,9 @@ def test_own_drains_are_no_illness_unless_asked_for() -> None:
     assert kinds(findings(node("IDLE+CLOUD+DRAIN+NOT_RESPONDING", "airflow:night: lent"))) == ["not_responding"]
     assert kinds(findings(node("DOWN+CLOUD+DRAIN", "airflow:night: lent"))) == ["out_of_service"]
     assert kinds(findings(node("DOWN+CLOUD+DRAIN+NOT_RESPONDING", "airflow:night: lent"))) == ["not_responding"]
+    replaced = node("MIXED+CLOUD+DRAIN", "[hardware_problem] airflow:night: NVLink")
+    assert findings(replaced) == []
+    assert kinds(findings(replaced, ignore_own_drains=False)) == ["hardware_problem"]
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,15 @@ def test_our_drains() -> None:
     assert not node_conditions.is_ours(drained, "shifts/day")
 
 
+def test_a_drain_that_has_the_machine_replaced_has_an_owner_and_ends_by_itself() -> None:
+    drained = node("IDLE+CLOUD+DRAIN", "[hardware_problem] airflow:nights: NVLink")
+    assert DrainReason.parse(drained.reason) == DrainReason("nights", "NVLink")
+    assert node_conditions.is_drained_by_us(drained, "nights")
+    assert not node_conditions.is_drained_by_us(drained, "days")
+    assert not node_conditions.is_ours(drained)
+    assert node_conditions.ends_by_itself(drained)
+
+
 @pytest.mark.parametrize(
     "reason", ["", "airflow", "airflow:", "airflow: by hand", "Airflow:me: x", "see airflow:me: x", "[user_problem] x"]
 )

@@ -166,6 +166,9 @@ def test_undrained_by_force_only_if_it_is_somebody_elses() -> None:
     ours = [node("IDLE+DRAIN", str(OURS))]
     assert undrained(theirs, any_owner=True).orders == undrained(ours).orders == (Undrain(ONE),)
     assert undrained([node("IDLE+CLOUD")]).is_over
+    replaced = [node("IDLE+CLOUD+DRAIN", "[hardware_problem] airflow:night: NVLink")]
+    assert undrained(replaced, owner="night").orders == (Undrain(ONE),)
+    assert undrained(replaced, owner="day").lost
 
 
 @pytest.mark.parametrize("state", ["IDLE+CLOUD+DRAIN+REBOOT_REQUESTED", "IDLE+CLOUD+DRAIN"])
