@@ -89,9 +89,11 @@ def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]
     # A node that is off is not faulty, and cannot answer.
     if node.is_off or node.is_going_off:
         return
-    if node.state.has(NodeFlag.DRAIN):
+    # It is down, and often drained, for the reboot; what stays after that is found then.
+    is_only_rebooting = node.state.has(NodeFlag.REBOOT_ISSUED) and explain(node.reason) is None
+    if node.state.has(NodeFlag.DRAIN) and not is_only_rebooting:
         yield from _drained(node, ignore_own_drains)
-    elif node.state.base in _DOWN and not node.is_coming_up:
+    elif node.state.base in _DOWN and not node.is_coming_up and not is_only_rebooting:
         yield _known(node, FindingKind.OUT_OF_SERVICE)
     if node.is_coming_up:
         return

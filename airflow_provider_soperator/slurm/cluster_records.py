@@ -68,6 +68,11 @@ class Node:
         return is_ordered or self.state.has(NodeFlag.POWERING_UP)
 
     @property
+    def is_rebooting(self) -> bool:
+        """True if the node reboots, or will; Slurm may end its drain then, whatever the reason."""
+        return self.state.has(NodeFlag.REBOOT_REQUESTED, NodeFlag.REBOOT_ISSUED)
+
+    @property
     def is_up(self) -> bool:
         """True if the node runs and responds, whether or not jobs may start on it."""
         is_alive = self.state.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED)

@@ -67,15 +67,15 @@ def ends_by_itself(node: Node) -> bool:
     """True if others have drained the node, and undrain it once what they have drained it for is done."""
     known = explain(node.reason)
     is_theirs = node.state.has(NodeFlag.DRAIN) and not is_ours(node)
-    return is_theirs and known is not None and (known.takes_machine or known.undrained_by_it)
+    is_undrained = known is not None and (known.takes_machine or known.undrained_by_it)
+    return is_theirs and (node.is_rebooting or is_undrained)
 
 
 def can_be_taken_over(node: Node) -> bool:
     """True if a drain that ends by itself goes on under another reason, and nothing waits for its own."""
     known = explain(node.reason)
     # Slurm ends the drain of a reboot itself, and Soperator finds the nodes of its update by their reason.
-    reboots = node.state.has(NodeFlag.REBOOT_REQUESTED, NodeFlag.REBOOT_ISSUED)
-    return ends_by_itself(node) and known is not None and known.undrained_by_it and not reboots
+    return ends_by_itself(node) and known is not None and known.undrained_by_it and not node.is_rebooting
 
 
 def loss_rank(node: Node, *, has_jobs: bool = False) -> int:

@@ -147,8 +147,6 @@ def _up(node: Node, owner: str, since: datetime | None) -> NodeStep:
         return NodeStep((PowerUp((node.name,)), *undrain), waits="is being powered up")
     if undrain:
         return NodeStep(undrain, waits="is being undrained")
-    if node.state.has(NodeFlag.REBOOT_ISSUED):
-        return NodeStep(waits="reboots")
     if node.state.base is NodeBase.DOWN or node.state.has(NodeFlag.FAIL, NodeFlag.INVALID_REG):
         return held(node, f"is {node.state}")
     # As it is for a moment after it was undrained, too.
@@ -193,6 +191,9 @@ def _told_to_go(node: Node) -> str:
 
 def held(node: Node, how: str) -> NodeStep:
     """Step of a faulty node that this provider must not repair: it recovers by itself, or is lost."""
+    if node.is_rebooting:
+        # What stays after that is seen then.
+        return NodeStep(waits="reboots")
     known = explain(node.reason)
     # The recovery needs the machine.
     if known and known.heals and not node.is_off and not node.is_going_off:
@@ -243,6 +244,8 @@ def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: 
             return NodeStep((Drain((node.name,), str(reason)),), waits="is being drained")
         if node.state.has(NodeFlag.POWER_DOWN):
             return NodeStep(waits="powers down, which ends its drain, and is drained after that")
+        if node.is_rebooting and is_ours(node):
+            return NodeStep(waits="reboots, which may end its drain")
         if can_be_taken_over(node) and node.reason != str(reason):
             how = f"is drained for {node.reason!r}, which ends by itself, and is being drained anew"
             return NodeStep((Drain((node.name,), str(reason)),), waits=how)
@@ -258,7 +261,7 @@ def undrained(nodes: Iterable[Node], *, owner: str = "", any_owner: bool = False
         if not node.state.has(NodeFlag.DRAIN):
             return THERE
         if not any_owner and not is_drained_by_us(node, owner):
-            if node.reason.startswith(ROLLING_UPDATE):
+            if node.reason.startswith(ROLLING_UPDATE) or node.is_rebooting:
                 # It may have taken over a drain of ours, and ends it.
                 return held(node, "is drained")
             return NodeStep(lost=because(node, "is drained"))

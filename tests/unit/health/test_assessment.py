@@ -129,6 +129,10 @@ def test_own_drains_are_no_illness_unless_asked_for() -> None:
         ("DOWN+CLOUD", "gres/gpu count reported lower", ["out_of_service"]),
         ("IDLE+CLOUD+INVALID_REG", "", ["hardware_problem"]),
         ("IDLE+CLOUD+REBOOT_ISSUED", "", ["reboot"]),
+        ("DOWN+CLOUD+REBOOT_ISSUED", "reboot requested : reboot issued", ["reboot"]),
+        ("DOWN+CLOUD+DRAIN+REBOOT_ISSUED", "kernel : reboot issued", ["reboot"]),
+        ("DOWN+CLOUD+DRAIN+REBOOT_ISSUED", "airflow:night: lent : reboot issued", ["reboot"]),
+        ("DOWN+CLOUD+DRAIN+REBOOT_ISSUED", "Prolog error : reboot issued", ["software_problem", "reboot"]),
         ("IDLE+CLOUD+FAIL", "", ["out_of_service"]),
     ],
 )

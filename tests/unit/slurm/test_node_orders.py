@@ -43,6 +43,10 @@ def node(state: str, reason: str = "", since: datetime | None = None, name: str 
         ("MIXED+CLOUD+DRAIN", str(OURS), (Undrain(ONE),), "is being undrained"),
         ("DOWN+CLOUD+POWERED_DOWN", "ResumeTimeout reached", (PowerUp(ONE),), "is being powered up"),
         ("IDLE+CLOUD+NOT_RESPONDING", "", (), "does not answer yet"),
+        ("MIXED+CLOUD+DRAIN+REBOOT_REQUESTED", "kernel", (), "reboots"),
+        ("DOWN+CLOUD+DRAIN+REBOOT_ISSUED", "kernel : reboot issued", (), "reboots"),
+        ("DOWN+CLOUD+REBOOT_ISSUED", "reboot requested : reboot issued", (), "reboots"),
+        ("DOWN+CLOUD+DRAIN+REBOOT_ISSUED", f"{OURS} : reboot issued", (Undrain(ONE),), "is being undrained"),
     ],
 )
 def test_up(state: str, reason: str, orders: tuple[object, ...], waits: str | None) -> None:
@@ -152,6 +156,9 @@ def test_many_nodes_are_ordered_together_and_no_job_can_start_between_two_orders
         ("IDLE+CLOUD+DRAIN", "soperator rolling update", True, (Drain(ONE, str(OURS)),), False),
         # The drain of a reboot goes with it, whatever its reason.
         ("IDLE+CLOUD+DRAIN+REBOOT_REQUESTED", "soperator rolling update", True, (), True),
+        ("IDLE+CLOUD+REBOOT_REQUESTED", "reboot requested", False, (Drain(ONE, str(OURS)),), False),
+        ("IDLE+CLOUD+DRAIN+REBOOT_REQUESTED", str(OURS), False, (), False),
+        ("DOWN+CLOUD+DRAIN+REBOOT_ISSUED", f"{OURS} : reboot issued", False, (), False),
         ("IDLE+CLOUD+DRAIN", "airflow:day: before the soperator rolling update", True, (), True),
     ],
 )
@@ -169,6 +176,11 @@ def test_undrained_by_force_only_if_it_is_somebody_elses() -> None:
     replaced = [node("IDLE+CLOUD+DRAIN", "[hardware_problem] airflow:night: NVLink")]
     assert undrained(replaced, owner="night").orders == (Undrain(ONE),)
     assert undrained(replaced, owner="day").lost
+
+
+def test_a_drain_of_a_reboot_is_waited_for() -> None:
+    assert undrained([node("IDLE+CLOUD+DRAIN+REBOOT_REQUESTED", "kernel")]).waiting == {"n-1": "reboots"}
+    assert undrained([node("IDLE+CLOUD+DRAIN", "kernel : reboot issued")]).lost
 
 
 @pytest.mark.parametrize("state", ["IDLE+CLOUD+DRAIN+REBOOT_REQUESTED", "IDLE+CLOUD+DRAIN"])

@@ -152,7 +152,7 @@ def test_one_node_that_others_have_drained_keeps_no_other_from_being_undrained()
     assert slurm.told == ["worker-0", "worker-1"]
 
 
-@pytest.mark.parametrize("reason", ["Kill task failed", "[hardware_problem] XID", "soperator rolling update"])
+@pytest.mark.parametrize("reason", ["Kill task failed", "[hardware_problem] XID", "soperator rolling update", "kernel"])
 def test_a_drain_that_ends_by_itself_is_warned_of(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     slurm: Any = Slurm(
         worker_0="IDLE+CLOUD+DRAIN: airflow:nights: lent",
