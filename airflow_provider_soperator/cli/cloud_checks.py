@@ -28,7 +28,7 @@ RIGHTS = {
     "leases": "leases.coordination.k8s.io get create patch",
     "pod-events": "pods get; events list; /nodes get; default/events list",
     "provisioning": f"slurmclusters.slurm.nebius.ai {_MAKES}; nodesets.slurm.nebius.ai {_MAKES}; pods list; "
-    "nodesetpowerstates.slurm.nebius.ai get list; services list; configmaps get; /namespaces get; "
+    "nodesetpowerstates.slurm.nebius.ai list; services list; configmaps get; /namespaces get; "
     "/deployments.apps list",
     "readiness": f"{_READS}; pods list",
     "replacement": "pods list; /nodes list",
