@@ -8,7 +8,8 @@ from pkgutil import resolve_name
 
 import pytest
 
-from tests.unit.operators.dags import dags_made
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline
+from tests.unit.operators.dags import dags_made, segments
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,6 +29,14 @@ def test_it_makes_a_dag(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for dag in made:
         dag.validate()
         assert dag.tasks
+
+
+@pytest.mark.parametrize("name", ["README.md:0", "pipelines.md:0"])
+def test_its_pipeline_is_submitted_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = dags_made(monkeypatch)
+    exec(compile(EXAMPLES[name], name, "exec"), {"__name__": "example"})
+    groups = [group for dag in made for group in dag.task_group.get_task_group_dict().values()]
+    assert [len(stages) for group in groups if isinstance(group, SbatchPipeline) for stages in segments(group)] == [3]
 
 
 def test_each_operator_has_a_page_with_one() -> None:
