@@ -53,6 +53,14 @@ def final_errors() -> Iterator[None]:
         raise AirflowFailException(str(error)) from error
 
 
+def in_one_process() -> bool:
+    """True under ``dag.test()`` and ``airflow tasks test``: nothing goes on with a task that this process leaves."""
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
+
+    return isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), InProcessSupervisorComms)
+
+
 class Waiting:
     """Runs a trigger to its event, in a loop that a signal handler can end in good order."""
 
@@ -114,7 +122,8 @@ class WaitingOperator(EndsAnywhere, StrictOperator):
 
     def wait_for(self, trigger: KillableTrigger, context: Context) -> Any:
         """Go on with ``execute_complete`` after the trigger's event, unless the triggerer ends the task."""
-        if self.deferrable:
+        # Airflow would run the trigger without its task, whose states a pipeline needs, and could not end its work.
+        if self.deferrable and not in_one_process():
             for name, value in self.endings(context["ti"]).items():
                 setattr(trigger, name, value)
             self.defer(trigger=trigger, method_name="execute_complete")

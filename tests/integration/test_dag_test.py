@@ -24,6 +24,7 @@ SOURCE = """
 from airflow.sdk import DAG, task
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.sensors.jobs import SlurmJobSensor
 
@@ -36,6 +37,10 @@ with DAG("debugged", schedule=None) as dag:
     sensor = SlurmJobSensor(task_id="sensor", job_id="{{ ti.xcom_pull('worker')['job_id'] }}", deferrable=True)
     worker >> sensor
     failing >> SbatchOperator(task_id="after", **common)
+    with SbatchPipeline("model", default_args={"deferrable": True}):
+        # The next job would wait for ever, if this task's states were not known.
+        borne = SbatchOperator(task_id="borne", command="exit 4", on_finish={4: "succeed"}, poll_interval=1)
+        borne >> SbatchOperator(task_id="next", **common)
     block = {
         "block": "capacityblockgroup-e00sandbox",
         "targets": [
@@ -135,10 +140,14 @@ def test_a_dag_is_debugged(debugger: Debugger, cluster: Cluster) -> None:
         "sensor": "success",
         "failing": "failed",
         "after": "upstream_failed",
+        "model.submit": "success",
+        "model.borne": "success",
+        "model.next": "success",
+        "model.cancel_rest": "success",
         "there": "success",
         "back": "success",
     }, log[-6000:]
-    assert log.count("I am ") == 3
+    assert log.count("I am ") == 4
     assert "failed on worker-" in log
     assert "with exit code 3" in log
     assert "The shift is done: training 1, inference 1" in log

@@ -12,12 +12,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, TaskDeferred
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
 
 from airflow_provider_soperator.operators.work import Waiting, WaitingOperator, WorkOperator
 from airflow_provider_soperator.triggers.base import KillableTrigger
 from airflow_provider_soperator.work.protocols import Work, WorkTimeout
 from tests.patience import PATIENCE
+from tests.unit.operators.task_runs import TaskRun
 
 
 class Endless(KillableTrigger):
@@ -85,6 +88,26 @@ def test_a_task_that_is_ended_in_an_airflow_worker_ends_its_work() -> None:
         task.wait_for(trigger, {"ti": None})  # type: ignore[typeddict-item]
     killer.join(PATIENCE)
     assert trigger.is_cancelled.is_set()
+
+
+def in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``dag.test()`` runs a task."""
+    comms: Any = InProcessSupervisorComms(supervisor=None)  # type: ignore[arg-type]
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms, raising=False)
+
+
+def test_no_task_is_deferred_where_there_is_no_triggerer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Done(Endless):
+        async def event(self) -> dict[str, Any]:
+            return {"run": self.task_instance.run_id}
+
+    task = Task(task_id="fit")
+    task.deferrable = True
+    context: Any = {"ti": TaskRun().begin()["ti"]}
+    with pytest.raises(TaskDeferred):
+        task.wait_for(Done(), context)
+    in_one_process(monkeypatch)
+    assert task.wait_for(Done(), context) == {"run": "scheduled__1"}
 
 
 def test_a_task_that_is_told_to_end_after_its_work_is_left_alone() -> None:
