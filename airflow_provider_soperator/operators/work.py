@@ -87,9 +87,18 @@ class Waiting:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._work.cancel)
 
+    def _interrupt(self) -> None:
+        assert self._loop is not None
+        # Another Ctrl-C ends the process, whatever is left: the cluster may be away.
+        self._loop.remove_signal_handler(signal.SIGINT)
+        self.kill()
+
     async def _run(self) -> dict[str, Any]:
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.ensure_future(self._trigger.event())
+        if in_one_process():
+            # In an Airflow worker, the task's process dies of Ctrl-C, and the next try goes on with the job.
+            self._loop.add_signal_handler(signal.SIGINT, self._interrupt)
         if self._is_killed:
             self._work.cancel()
         try:

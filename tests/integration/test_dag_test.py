@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from pathlib import Path
 
@@ -97,6 +99,9 @@ class Debugger:
         with self._python:
             self._python.kill()
 
+    def interrupt(self) -> None:
+        self._python.send_signal(signal.SIGINT)
+
     def run(self, name: str, source: str) -> tuple[dict[str, str], str]:
         """What the tasks of a DAG have ended with, and all that was printed."""
         file = self.dags / name
@@ -151,6 +156,26 @@ def test_a_dag_is_debugged(debugger: Debugger, cluster: Cluster) -> None:
     assert "failed on worker-" in log
     assert "with exit code 3" in log
     assert "The shift is done: training 1, inference 1" in log
+
+
+LONG = """
+from airflow.sdk import DAG
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+
+with DAG("interrupted", schedule=None) as dag:
+    SbatchOperator(task_id="long", command="sleep 3600", deferrable=True, poll_interval=1)
+"""
+
+
+def test_ctrl_c(debugger: Debugger, cluster: Cluster) -> None:
+    with ThreadPoolExecutor() as beside:
+        ends = beside.submit(debugger.run, "interrupted.py", LONG)
+        job = cluster.wait("its job", lambda: ends.done() or cluster.run("squeue", "-h", "-tR", "-o%i").strip())
+        debugger.interrupt()
+        ended, log = ends.result()
+    assert ended == {"long": "failed"}
+    assert f"the task was told to end, and job {job} was cancelled" in log
+    cluster.wait_job(str(job), "CANCELLED")
 
 
 def test_the_window_of_an_upgrade(debugger: Debugger, cluster: Cluster) -> None:

@@ -110,6 +110,37 @@ def test_no_task_is_deferred_where_there_is_no_triggerer(monkeypatch: pytest.Mon
     assert task.wait_for(Done(), context) == {"run": "scheduled__1"}
 
 
+class Interrupted(Endless):
+    """Ctrl-C is pressed while it waits."""
+
+    async def event(self) -> dict[str, Any]:
+        signal.raise_signal(signal.SIGINT)
+        return await super().event()
+
+
+def test_ctrl_c_ends_the_work_of_a_task_that_no_other_process_goes_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    trigger = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        Waiting(trigger).event()
+    assert not trigger.is_cancelled.is_set()
+    in_one_process(monkeypatch)
+    with pytest.raises(AirflowException, match="the task was told to end, and has ended"):
+        Waiting(trigger).event()
+    assert trigger.is_cancelled.is_set()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_another_ctrl_c_ends_the_wait_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away(Interrupted):
+        async def cancel(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(PATIENCE)
+
+    in_one_process(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        Waiting(Away()).event()
+
+
 def test_a_task_that_is_told_to_end_after_its_work_is_left_alone() -> None:
     class Over(Endless):
         async def event(self) -> dict[str, Any]:
