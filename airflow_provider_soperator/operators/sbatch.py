@@ -25,6 +25,7 @@ from airflow_provider_soperator.values import (
     SCRIPTS,
     check_interval,
     has_template,
+    is_template,
     needs_a_worker,
     no_file,
     path_pairs,
@@ -123,7 +124,7 @@ class SbatchOperator(WaitingOperator):
         if isinstance(sbatch_args, str):
             raise ValueError(f"sbatch_args must be a list of words, got {sbatch_args!r}")
         if sbatch_args:
-            job["extra_args"] = list(sbatch_args)
+            job["extra_args"] = sbatch_args if is_template(sbatch_args) else list(sbatch_args)
         if isinstance(job.get("array"), range):
             job["array"] = list(job["array"])
         self.script = script_text(script)

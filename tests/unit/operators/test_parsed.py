@@ -332,6 +332,7 @@ def test_so_is_the_result_of_another_task() -> None:
         nodes = task(lambda: 1, task_id="one")()
         SbatchOperator(task_id="a", command="true", nodes=nodes)
         SbatchOperator(task_id="b", command=["echo", nodes])
+        SbatchOperator(task_id="words", command="true", sbatch_args=nodes)
         SbatchOperator.partial(task_id="c").expand(command=["a", "b"])
     dag.resolve_template_files()
 
