@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule, XComArg
+from airflow.sdk.definitions.decorators import condition
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_provider_soperator.pipelines.graph import EARLY, KINDS, NO_PAST, Link, PipelineError, Stage, is_slurm_job
@@ -120,6 +121,13 @@ class StageReader:
                 f"{task.task_id} has {' and '.join(past)}, but its job is submitted ahead, and does not wait for the "
                 f"DAG run before: leave that out, or say False in default_args of the pipeline {self._group_id} "
                 f"(max_active_runs=1 of the DAG keeps its runs apart); or make the pipeline a TaskGroup"
+            )
+        hook = getattr(task, "_pre_execute_hook", None) or option(task, "pre_execute")
+        if getattr(hook, "__module__", "") == condition.__name__:
+            raise PipelineError(
+                f"{task.task_id} has a condition (@task.run_if or @task.skip_if), but its job is submitted ahead, and "
+                f"runs whatever that says: give the condition to a task of Airflow's before it, or make the pipeline "
+                f"{self._group_id} a TaskGroup"
             )
         if option(task, "clusters") or "clusters" in mapped_over(task):
             raise PipelineError(

@@ -285,6 +285,14 @@ def test_stages_that_wait_for_the_run_before(name: str) -> None:
         SbatchOperator.partial(task_id="a").expand(command=["true"])
 
 
+@pytest.mark.parametrize("call", [lambda made: made(1), lambda made: made.expand(x=[1])])
+@pytest.mark.parametrize("decorate", [task.run_if, task.skip_if])
+def test_stages_with_a_condition(decorate: Any, call: Any) -> None:
+    stage = decorate(lambda context: False)(task.sbatch(task_id="b")(lambda x: x))
+    with refused("p.b has a condition", "@task.run_if", "its job is submitted ahead"), SbatchPipeline("p"):
+        job("a") >> call(stage)
+
+
 @pytest.mark.parametrize("name", ["start_date", "end_date"])
 def test_stages_with_dates_of_their_own(name: str) -> None:
     dates = {name: datetime(2027, 1, 1, tzinfo=timezone.utc)}
