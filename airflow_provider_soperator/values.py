@@ -414,7 +414,7 @@ _LEFT_ALONE = re.compile(r"\{%-?\s*raw\b.*?\bendraw\s*-?%\}|\{\{.*?\}\}", re.DOT
 _COMMENT = "${# begins a comment of Jinja: write {% raw %} before and {% endraw %} after what is no template"
 
 
-def shell_for_jinja(texts: Mapping[str, object], env: Callable[[], Any]) -> list[str]:
+def shell_for_jinja(said: Mapping[str, object], env: Callable[[], Any]) -> list[str]:
     """The problems of templates in which Jinja takes the length of a shell variable for the beginning of a comment."""
-    found = [name for name, text in texts.items() if isinstance(text, str) and "${#" in _LEFT_ALONE.sub("", text)]
+    found = [name for name, of in said.items() if any("${#" in _LEFT_ALONE.sub("", text) for text in texts_in(of))]
     return [f"{name}: {_COMMENT}" for name in found if env().comment_start_string == "{#"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import json
 import re
 import sys
@@ -16,6 +17,8 @@ from pathlib import Path
 from pprint import pformat
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+
 from airflow_provider_soperator.cli.rehearsal import Unknown, bags, cause_of, in_order, rehearsed, the_dag
 from airflow_provider_soperator.cli.terminal import command, show, tell, told
 from airflow_provider_soperator.errors import name_remedy
@@ -25,8 +28,8 @@ from airflow_provider_soperator.pipelines.chains.reading import script_of, task_
 from airflow_provider_soperator.pipelines.stages import option
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
-from airflow_provider_soperator.slurm.job import BatchJob, literal_problems
-from airflow_provider_soperator.slurm.job_description import INTERNAL
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import INTERNAL, InvalidJob
 from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowRights, WhoAmI
 from airflow_provider_soperator.values import COMMENT, has_template, is_template, path_pairs
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 #: The payload of a function's call, which says nothing to people.
 _PAYLOAD = re.compile(r"(<<'END'\n)(.*?)(?=^END$)", re.DOTALL | re.MULTILINE)
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _has_job(task: Any) -> bool:
@@ -155,6 +159,8 @@ def lint(args: Namespace) -> None:
     if args.conn_id:
         known = asyncio.run(_names(args.conn_id))
         rows += [row for dag, it in there for row in _rows(dag, it, _strange(it, known))]
+    # Of a mapped task both may tell of the files.
+    rows = [*dict.fromkeys(rows)]
     for_cluster = f", {len(there)} of them against {args.conn_id}" if args.conn_id else ""
     tell(f"{len(tasks) + len(on_nodes)} tasks with jobs checked{for_cluster}: {len(rows)} problems")
     if rows or args.output != "table":
@@ -188,25 +194,49 @@ def _files(dag: DAG, task: Any) -> Iterator[str]:
 
 def _literals(_: DAG, task: Any) -> Iterator[str]:
     """What no template hides of a mapped task, whose instances Airflow makes only in a run."""
-    over = getattr(getattr(task, "expand_input", None), "value", None)
-    if over is None:
+    if not isinstance(task, MappedOperator):
         return
-    names = {field.name for field in dataclasses.fields(BatchJob)} - {"extra_args", *INTERNAL} | {"sbatch_args"}
-    each = list(over) if isinstance(over, (list, tuple)) else []
-    if isinstance(over, Mapping):
-        each = [{name: one} for name, of in over.items() if isinstance(of, (list, tuple)) for one in of]
-    each = [one for one in each if isinstance(one, Mapping)]
-    # Of what another task names anything may be mapped.
-    mapped = {*over} if isinstance(over, Mapping) else {name for one in each for name in one} if each else names
-    shared = {name: option(task, name) for name in names}
+    is_ours = task.operator_class.__module__.startswith(f"{__name__.partition('.')[0]}.")
+    names = _templates(task)
     found: dict[str, None] = {}
-    for one in [{}, *each]:
-        said = {name: value for name, value in {**shared, **one}.items() if name in names}
-        # The text of a function's job, or of a file, is not known here.
-        hidden = {"script", *(mapped - {*one}), *(name for name, value in said.items() if has_template(value))}
-        job = {name.replace("sbatch_args", "extra_args"): value for name, value in said.items() if name not in hidden}
-        found |= dict.fromkeys(literal_problems(job, hidden))
+    for given in _instances(task):
+        known = {name: one for name, one in given.items() if name in names or not has_template(one)}
+        try:
+            task.unmap(known).resolve_template_files()
+        except InvalidJob as error:
+            found |= dict.fromkeys(problem.removeprefix(f"{task.task_id}: ") for problem in error.problems)
+        except Exception as error:
+            # A class of the user's may need what only a run knows.
+            if is_ours or not has_template(given):
+                found[told(error)] = None
     yield from found
+
+
+def _templates(task: Any) -> set[str]:
+    """The parameters that may be templates."""
+    fields = {field.name for field in dataclasses.fields(BatchJob)}
+    return (fields | {"sbatch_args", *task.template_fields}) - {"extra_args", "job", *INTERNAL}
+
+
+def _instances(task: Any) -> Iterator[dict[str, Any]]:
+    """The parameters in which the instances of a mapped task differ: each value once."""
+    over = task._get_specified_expand_input().value
+    if function := getattr(task, "python_callable", None):
+        arguments = inspect.signature(function).parameters.values()
+        needed = {one.name for one in arguments if one.default is one.empty and one.kind not in _ANY_NUMBER}
+        yield {"op_kwargs": dict.fromkeys(needed - {*task.partial_kwargs["op_kwargs"]})}
+    elif is_template(over):
+        # Anything may be mapped.
+        partly = {*task.partial_kwargs} if task._disallow_kwargs_override else set()
+        yield dict.fromkeys(_templates(task) - partly, over)
+    elif isinstance(over, Mapping):
+        sized = {name: of.items() if isinstance(of, Mapping) else of for name, of in over.items()}
+        lists = {name: [of] if is_template(of) else [*of] for name, of in sized.items()}
+        if all(lists.values()):
+            first = {name: of[0] for name, of in lists.items()}
+            yield from ({**first, name: one} for name, of in lists.items() for one in of)
+    else:
+        yield from (dict(one) for one in over if isinstance(one, Mapping))
 
 
 def _rejected(task: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.job import literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.values import has_template, path_text
+from airflow_provider_soperator.values import check_arguments, has_template, path_text
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -251,6 +251,8 @@ def sbatch_task(
     :param srun_args: further options for ``srun``
     :param on_finish: as for ``SbatchOperator``
     """
+    # Of a mapped task Airflow would not ask before the run.
+    check_arguments(_SbatchDecoratedOperator, kwargs.get("task_id", "(...)"), kwargs, SbatchOperator.remedy_for)
     return task_decorator_factory(
         python_callable=python_callable,
         multiple_outputs=multiple_outputs,

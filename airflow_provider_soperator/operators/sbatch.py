@@ -199,7 +199,7 @@ class SbatchOperator(WaitingOperator):
             if script.endswith(SCRIPTS):
                 why = self._why_not_read(script)
             found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
-        found += shell_for_jinja({"script": self.script, "command": said.get("command")}, self.get_template_env)
+        found += shell_for_jinja(said, self.get_template_env)
         if found:
             raise InvalidJob([f"{self.task_id}: {problem}" for problem in found])
         if self.result and hidden.isdisjoint(("array", "extra_args")):  # they would win over the script's lines

@@ -125,11 +125,22 @@ with DAG("upload", schedule=None):
         [{{"command": "a", "gpus": "{{{{ params.gpus }}}}"}}, {{"remote_script": "/b", "args": ["c"]}}]
     )
     SbatchOperator.partial(task_id="of_others").expand_kwargs(task(lambda: [], task_id="others")())
-    task.sbatch(gpus=1)(lambda name, env: name).partial(env=1).expand(name=[1, 2])
+    task.sbatch(gpus=1, task_id="function")(lambda name, env, **more: name).partial(env=1).expand(name=[1, 2])
+    SbatchOperator.partial(task_id="none", upload={{"run.sh": "bin/"}}).expand(command=[])
+    SbatchOperator.partial(task_id="of_results").expand(
+        command=files, poll_interval=files, sbatch_args=files, on_finish=files, upload=files, result=files
+    )
+
+    class Sized(SbatchOperator):
+        def __init__(self, *, size, **options):
+            super().__init__(command=f"a {{int(size)}}", **options)
+
+    Sized.partial(task_id="sized").expand(size=[1, 2])
+    Sized.partial(task_id="sized_by_results").expand(size=files)
 """)
-    (folder / "run.sh").touch()
+    (folder / "run.sh").write_text("#!/bin/sh\n")
     clean = called(capsys, "lint", str(folder))
-    assert (clean.out, clean.err, clean.status) == ("", "16 tasks with jobs checked: 0 problems\n", 0)
+    assert (clean.out, clean.err, clean.status) == ("", "20 tasks with jobs checked: 0 problems\n", 0)
     assert called(capsys, "lint", str(folder), "--json").rows == []
 
 
@@ -149,7 +160,33 @@ with DAG("upload", schedule=None):
         ),
         ("SbatchOperator.partial(task_id='a', command='a').expand(time_limit=['1h', 'soon'])", "a: time_limit: 'soon'"),
         ("SbatchOperator.partial(task_id='a', command='a').expand_kwargs([{'mem': 'much'}])", "a: mem: 'much' is not"),
-        ("task.sbatch(mem='much')(lambda x: x).expand(x=[1])", "<lambda>: mem: 'much' is not"),
+        (
+            "SbatchOperator.partial(task_id='a', script='none.sh').expand(args=[['1']])",
+            "a: script='none.sh': there is no",
+        ),
+        ("SbatchOperator.partial(task_id='a').expand(script=['none.sh'])", "a: script='none.sh': there is no"),
+        ("SbatchOperator.partial(task_id='a').expand(command=['echo ${#A}'])", "a: command: ${# begins a comment of"),
+        (
+            "SbatchOperator.partial(task_id='a', on_finish={'OOM': 'retry'})"
+            ".expand_kwargs(task(lambda: 1, task_id='b')())",
+            "a: on_finish: jobs do not end as 'OOM'",
+        ),
+        (
+            "SbatchOperator.partial(task_id='a', poll_interval='1s').expand(command=task(lambda: 1, task_id='b')())",
+            "a: poll_interval must be",
+        ),
+        ("SbatchOperator.partial(task_id='a', mem='1G').expand(array_limit=[2], command=['a'])", "a: array_limit: "),
+        ("SbatchOperator.partial(task_id='a', command='a').expand(download_on=['never'])", "a: download_on must be"),
+        ("task.sbatch(mem='much', task_id='f')(lambda x: x).expand(x=[1])", "f: mem: 'much' is not"),
+        ("task.sbatch(ranks='many', task_id='f')(lambda x, ti: x).expand(x=[1])", "f: ranks: 'many' is not"),
+        (
+            "task.sbatch(python='~/py', task_id='f')(lambda x: x).expand_kwargs(task(lambda: 1, task_id='b')())",
+            "f: python: '~/py' is for",
+        ),
+        (
+            "task.sbatch(gpu_per_node=8)(lambda x: x).expand(x=[1])",
+            "5: @task.sbatch (...) has no parameter 'gpu_per_node'",
+        ),
         ("SbatchOperator(task_id='a', comand='a')", "line 5: SbatchOperator a has no parameter 'comand': did you mean"),
         ("SbatchOperator(task_id='a', command='a', on_finish={'PREEMTED': 'retry'})", "jobs do not end as 'PREEMTED'"),
         ("1 / 0", "line 5: division by zero"),

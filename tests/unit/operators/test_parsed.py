@@ -195,6 +195,8 @@ ARRAY_LINE = "#!/bin/sh\n#SBATCH --array=0-3\n"
         ),
         ({"command": None, "script": "/root/run"}, "for a path on the cluster use remote_script"),
         ({"command": "echo ${#A[@]}"}, "fit: command: ${# begins a comment of Jinja: write {% raw %}"),
+        ({"command": ["sh", "-c", "echo ${#A[@]} {{ ds }} ${B%#}"]}, "fit: command: ${# begins a comment of Jinja"),
+        ({"env": {"A": "${#B}"}}, "fit: env: ${# begins a comment of Jinja"),
         # Jinja would render this one, without what is between.
         ({"command": None, "script": "#!/bin/bash\necho ${#A} {{ ds }} ${B%#}\n"}, "fit: script: ${# begins a comment"),
     ],
