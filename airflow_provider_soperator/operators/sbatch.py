@@ -22,10 +22,10 @@ from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import check_result, status_of
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, submitted_since
 from airflow_provider_soperator.values import (
+    COMMENT,
     SCRIPTS,
     check_interval,
     has_template,
-    is_template,
     needs_a_worker,
     no_file,
     path_pairs,
@@ -89,12 +89,7 @@ class SbatchOperator(WaitingOperator):
 
     template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "download", "result")
     template_ext: Sequence[str] = SCRIPTS
-    template_fields_renderers = {  # noqa: RUF012 - as Airflow has it
-        "script": "bash",
-        "job": "json",
-        "upload": "json",
-        "download": "json",
-    }
+    template_fields_renderers = {"script": "bash", **dict.fromkeys(("job", "upload", "download"), "json")}  # noqa: RUF012
     operator_extra_links = property(known_links)
     #: A stage wherever it stands in a pipeline.
     is_slurm_job: ClassVar[bool] = True
@@ -124,7 +119,7 @@ class SbatchOperator(WaitingOperator):
         if isinstance(sbatch_args, str):
             raise ValueError(f"sbatch_args must be a list of words, got {sbatch_args!r}")
         if sbatch_args:
-            job["extra_args"] = sbatch_args if is_template(sbatch_args) else list(sbatch_args)
+            job["extra_args"] = sbatch_args if has_template(sbatch_args) else list(sbatch_args)
         if isinstance(job.get("array"), range):
             job["array"] = list(job["array"])
         self.script = script_text(script)
@@ -171,6 +166,11 @@ class SbatchOperator(WaitingOperator):
             inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
         ]
     )
+
+    def render_template(self, *args: Any, **kwargs: Any) -> Any:
+        """To Jinja what ``no_file`` adds may be no comment: a DAG can choose other marks."""
+        rendered = super().render_template(*args, **kwargs)
+        return rendered.removesuffix(COMMENT) if type(rendered) is str else rendered
 
     def prepare_template(self) -> None:
         """By now the text of a file has taken the place of its name."""

@@ -346,6 +346,21 @@ def test_the_file_of_a_script_is_read(tmp_path: Path) -> None:
         parsed(folder=tmp_path, script="prepare.sbatch", mem_per_gpu="1G")
 
 
+@pytest.mark.parametrize("comments", [{}, {"comment_start_string": "{##", "comment_end_string": "##}"}])
+def test_a_text_that_ends_like_the_name_of_a_script_is_none(comments: dict[str, str]) -> None:
+    with DAG("d", schedule=None, jinja_environment_kwargs=comments) as dag:
+        text: Any = SbatchOperator(task_id="text", script="#!/bin/sh\n{{ 'bash' }} /root/run.sh")
+        path: Any = SbatchOperator(
+            task_id="path", remote_script="/r/run.sh", args=["a.sh"], upload={"a.sh": "b.sh"}, result="file:c.sh"
+        )
+    dag.resolve_template_files()
+    for one in (text, path):
+        one.render_template_fields({})
+    assert text.script == "#!/bin/sh\nbash /root/run.sh"
+    assert path.job == {"remote_script": "/r/run.sh", "args": ["a.sh"]}
+    assert (path.upload, path.result) == ([["a.sh", "b.sh"]], "file:c.sh")
+
+
 @pytest.mark.parametrize("chain", [lambda a, b: a >> afterany >> b, lambda a, b: [a] >> afterany >> b])
 def test_an_edge_without_parentheses(chain: Any) -> None:
     with refused("afterany has no parentheses: write a >> afterany() >> b"), SbatchPipeline("p"):
