@@ -108,6 +108,8 @@ class Replacement:
     _since: datetime | None = None
     #: The time since which Soperator is expected to act.
     _its_turn: datetime | None = None
+    #: The time since which a Pod on the old machine is expected to run.
+    _its_pods: datetime | None = None
 
     @property
     def is_begun(self) -> bool:
@@ -200,7 +202,13 @@ class Replacement:
             return NodeStep((self._drain(node),), waits="is being drained")
         if node.is_busy:
             return NodeStep(waits="has jobs")
-        if not self._is_overdue(now):
+        if snapshot.is_there:
+            is_overdue = self._is_overdue(now)
+        else:
+            # Soperator's turn begins with the Pod. One that comes and goes has its time once.
+            self._its_turn, self._its_pods = None, self._its_pods or now
+            is_overdue = now - self._its_pods >= self.options.response_timeout
+        if not is_overdue:
             return NodeStep(waits=f"is drained, waiting for {'Soperator' if snapshot.is_there else 'its Pod'}")
         if not node.is_up:
             state = "; ".join((str(node.state), *snapshot.problems))
