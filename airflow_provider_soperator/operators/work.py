@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -96,7 +97,8 @@ class Waiting:
     async def _run(self) -> dict[str, Any]:
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.ensure_future(self._trigger.event())
-        if in_one_process():
+        # A notebook runs dag.test() in a thread, which gets no signals.
+        if in_one_process() and threading.current_thread() is threading.main_thread():
             # In an Airflow worker, the task's process dies of Ctrl-C, and the next try goes on with the job.
             self._loop.add_signal_handler(signal.SIGINT, self._interrupt)
         if self._is_killed:

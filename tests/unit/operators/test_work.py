@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -128,6 +129,16 @@ def test_ctrl_c_ends_the_work_of_a_task_that_no_other_process_goes_on_with(monke
         Waiting(trigger).event()
     assert trigger.is_cancelled.is_set()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_in_a_thread_of_a_notebook_a_task_waits_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Done(Endless):
+        async def event(self) -> dict[str, Any]:
+            return {"status": "success"}
+
+    in_one_process(monkeypatch)
+    with ThreadPoolExecutor() as threads:
+        assert threads.submit(Waiting(Done()).event).result() == {"status": "success"}
 
 
 def test_another_ctrl_c_ends_the_wait_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
