@@ -166,6 +166,9 @@ def _body(job: JobDescription) -> Iterator[str]:
     if isinstance(job.args, str):
         yield f"args: must be a list of words, got {job.args!r}"
         return
+    if isinstance(job.extra_args, str):
+        yield f"extra_args: must be a list of words, got {job.extra_args!r}"
+        return
     words = [job.command] if isinstance(job.command, str) else list(job.command or ())
     # A DAG file is not type-checked.
     if odd := [word for word in (*words, *job.args) if not isinstance(word, str)]:

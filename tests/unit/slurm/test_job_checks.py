@@ -58,6 +58,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"command": None, "remote_script": "/x", "args": ["a", ":"]}, "args: sbatch drops"),
     ({"command": None, "remote_script": "/x", "args": ["a\0"]}, "args: 'a\\x00' has a NUL character"),
     ({"command": None, "remote_script": "/x", "args": "a b"}, "args: must be a list of words, got 'a b'"),
+    ({"extra_args": "--bbf=/x"}, "extra_args: must be a list of words, got '--bbf=/x'"),
     ({"args": ["a"]}, "args: put them into command"),
     ({"name": "a\nb"}, "name: 'a\\nb' has the control character '\\n'"),
     ({"output": "a\0b"}, "output: 'a\\x00b' has the control character"),
