@@ -95,7 +95,18 @@ class StageReader:
                     self._alone.add(name)
                     break
                 stages[name] = stage
+        for name in stages:
+            self._refuse_condition(self._tasks[name])
         return stages
+
+    def _refuse_condition(self, task: Task) -> None:
+        hook = getattr(task, "_pre_execute_hook", None) or option(task, "pre_execute")
+        if getattr(hook, "__module__", "") == condition.__name__:
+            raise PipelineError(
+                f"{task.task_id} has a condition (@task.run_if or @task.skip_if), but its job is submitted ahead, and "
+                f"runs whatever that says: give the condition to a task of Airflow's before it, or make the pipeline "
+                f"{self._group_id} a TaskGroup"
+            )
 
     def _stage(self, name: str) -> Stage | None:
         """The stage of a task; None if only Airflow can start its job."""
@@ -121,13 +132,6 @@ class StageReader:
                 f"{task.task_id} has {' and '.join(past)}, but its job is submitted ahead, and does not wait for the "
                 f"DAG run before: leave that out, or say False in default_args of the pipeline {self._group_id} "
                 f"(max_active_runs=1 of the DAG keeps its runs apart); or make the pipeline a TaskGroup"
-            )
-        hook = getattr(task, "_pre_execute_hook", None) or option(task, "pre_execute")
-        if getattr(hook, "__module__", "") == condition.__name__:
-            raise PipelineError(
-                f"{task.task_id} has a condition (@task.run_if or @task.skip_if), but its job is submitted ahead, and "
-                f"runs whatever that says: give the condition to a task of Airflow's before it, or make the pipeline "
-                f"{self._group_id} a TaskGroup"
             )
         if option(task, "clusters") or "clusters" in mapped_over(task):
             raise PipelineError(

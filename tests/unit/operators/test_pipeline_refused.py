@@ -291,6 +291,9 @@ def test_stages_with_a_condition(decorate: Any, call: Any) -> None:
     stage = decorate(lambda context: False)(task.sbatch(task_id="b")(lambda x: x))
     with refused("p.b has a condition", "@task.run_if", "its job is submitted ahead"), SbatchPipeline("p"):
         job("a") >> call(stage)
+    # Airflow starts it, and asks before.
+    with taken(), SbatchPipeline("p"):
+        job("a", retries=1) >> afterany() >> call(stage)
 
 
 @pytest.mark.parametrize("name", ["start_date", "end_date"])
