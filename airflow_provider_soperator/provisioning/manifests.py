@@ -66,7 +66,7 @@ def partitions_of(cluster: Object) -> frozenset[str]:
     if said.get("configType") == "structured":
         return frozenset(one["name"] for one in said.get("partitions") or ())
     if said.get("configType") == "custom":
-        return frozenset(re.findall(r"PartitionName=(\S+)", "\n".join(said.get("rawConfig") or ())))
+        return frozenset(re.findall(r"PartitionName=(?!DEFAULT\b)(\S+)", "\n".join(said.get("rawConfig") or ())))
     return frozenset(one.name for one in _PARTITIONS)
 
 

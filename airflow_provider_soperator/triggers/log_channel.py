@@ -18,7 +18,7 @@ _LIMIT = 120.0
 
 
 async def written() -> None:
-    """Wait until the lines of this moment are in the logs of their tasks.
+    """Wait until all lines are read, so that those of this moment are in the logs of their tasks.
 
     Airflow closes a task's log with its trigger, and what comes later is in the triggerer's own. It reads 4 KiB of all
     that is written in each of its rounds, in which it also stores events: when some tasks fail at once, the cause of a
