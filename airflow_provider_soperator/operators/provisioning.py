@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
     from airflow_provider_soperator.slurm.job_records import Job
-    from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
     from airflow_provider_soperator.work.clusters import ClusterStart
+
+T = TypeVar("T")
 
 #: In ``allow_destroy``: the data in the jail, and running jobs.
 JAIL, JOBS = "jail", "jobs"
@@ -207,6 +208,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
     """
 
     template_fields: Sequence[str] = ("spec", "allow_destroy", "plan_only", "approved_plan", "nebius_conn_id")
+    _may_change = True
     ui_color = "#fde8c8"
 
     def __init__(
@@ -251,7 +253,6 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         if why:
             self.log.warning("Not waiting for the cluster: %s", why)
             return result
-        self._has_changed = bool(result["plan"]["changes"])
         context["ti"].xcom_push("made", result)
         return self.carry_out(self.work(context), context)
 
@@ -272,45 +273,47 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
         from airflow_provider_soperator.provisioning.objects import ended_by_recipe, refuse_ended_nodes
+        from airflow_provider_soperator.work.clusters import is_known, seen_by
 
         maintenance = self.spec.get("maintenance")
 
-        def begins() -> bool:
-            return not is_on(self.plan_only) and not provisioner.is_begun_by(owner)
+        is_begun = provisioner.is_begun_by(owner)
+        begins = not is_on(self.plan_only) and not is_begun
+        # What an earlier try has begun may still be under way, by Flux.
+        self._may_change = is_begun or bool(planned.changes)
 
         if JAIL in planned.changes and JAIL not in self.allow_destroy:
             raise SpecMistake(
                 f"rejected, nothing was changed: maintenance={maintenance!r} deletes all that users have "
                 'put into the jail; use "downscale", or set allow_destroy=["jail"] after a backup'
             )
-        if JAIL in planned.changes and begins():
+        if JAIL in planned.changes and begins:
             source = self.source
             conn_id = self.connections.kubernetes if isinstance(source, Recipe) else source.kubernetes_conn_id
             refuse_without_backup(conn_id, self._place[1], self.max_backup_age, str(maintenance))
         spec = ClusterSpec.read(self.spec)
         ends_jobs = planned.exists and (spec.is_taken_down or provisioner.kept_partitions is not None)
-        if ends_jobs and planned.changes and self.connections.slurm and JOBS not in self.allow_destroy and begins():
+        if ends_jobs and planned.changes and self.connections.slurm and JOBS not in self.allow_destroy and begins:
             refuse_ended_jobs(self._jobs(), spec, provisioner.kept_partitions)
-        must_be_new = self.if_exists == "fail" and not provisioner.is_begun_by(owner)
-        if must_be_new and (planned.exists or self._seen()):
+        must_be_new = self.if_exists == "fail" and not is_begun
+        if must_be_new and (planned.exists or self._of_kubernetes(is_known)):
             behind = f"behind {self.connections.kubernetes}, while Terraform's state knows none: set "
             where = planned.summary if planned.exists else f"{behind}Recipe(backend=…) to its state"
             raise SpecMistake(
                 f"there is a cluster {self.spec['name']} already ({where}), and if_exists is 'fail': choose another "
                 "name, or set if_exists='update'"
             )
-        if planned.exists and planned.changes and not provisioner.is_begun_by(owner) and (seen := self._seen()):
+        if planned.exists and planned.changes and not is_begun and (seen := self._of_kubernetes(seen_by)):
             refuse_ended_nodes(ended_by_recipe(seen, spec), self.allow_destroy)
         provisioner.guard(self.allow_destroy)
 
-    def _seen(self) -> ClusterSnapshot | None:
-        """A recipe's cluster as Kubernetes has it, if it is there, and can be asked."""
+    def _of_kubernetes(self, ask: Callable[..., Coroutine[Any, Any, T]]) -> T | None:
+        """What Kubernetes tells of a recipe's cluster."""
         from airflow_provider_soperator.client.sync import LOOP
-        from airflow_provider_soperator.work.clusters import seen_by
 
         conn_id, (name, namespace) = self.connections.kubernetes, self._place
-        is_known = conn_id is not None and isinstance(self.source, Recipe)
-        return LOOP.run(seen_by(str(conn_id), namespace, name)) if is_known else None
+        is_asked = conn_id is not None and isinstance(self.source, Recipe)
+        return LOOP.run(ask(str(conn_id), namespace, name, self.log)) if is_asked else None
 
     def _check_connections(self) -> None:
         """Raise, while nothing has been done yet, if a connection is missing, or cannot be written."""
@@ -353,7 +356,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             kubernetes_conn_id=self.connections.kubernetes,
             namespace=namespace,
             cluster=cluster,
-            wanted=Wanted(spec.operator_version, counts, gpus, self._has_changed or len(tries) > 1),
+            wanted=Wanted(spec.operator_version, counts, gpus, self._may_change),
             slurm_conn_id=self.connections.slurm,
             smoke_job=job if self.smoke_job else None,
             keys={

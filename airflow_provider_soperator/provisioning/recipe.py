@@ -126,7 +126,8 @@ class RecipeProvisioner(Provisioner):
         # With a target goes all that depends on it: in the recipe, file systems depend on the check of the variables.
         needed = {name for one in kept for name in there.needs.get(one, ())}
         going = [one for one in found if one.address not in kept]
-        targets = [one.address for one in going if not (one.holds_nothing and one.in_recipe in needed)]
+        stay = [one for one in going if one.holds_nothing and one.address_in_recipe in needed]
+        targets = [one.address for one in going if one not in stay]
         end = self._workspace.plan(values, destroy=True, targets=targets) if targets else TerraformPlan(())
         data = [one.address for one in end.changes if one.is_loss and one.address in kept]
         if data:

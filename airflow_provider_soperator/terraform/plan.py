@@ -83,10 +83,10 @@ class ResourceChange:
         return f"{self.address}{DEPOSED}{self.deposed})" if self.deposed else self.address
 
     @property
-    def in_recipe(self) -> str:
+    def address_in_recipe(self) -> str:
         """Its address without indexes, which is that of all its instances.
 
-        >>> ResourceChange('module.m["a.b"].terraform_data.it[0]', "delete").in_recipe
+        >>> ResourceChange('module.m["a.b"].terraform_data.it[0]', "delete").address_in_recipe
         'module.m.terraform_data.it'
         """
         return _INDEX.sub("", self.address)

@@ -16,6 +16,7 @@ from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
@@ -25,6 +26,7 @@ from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.soperator import readiness
 from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
 from airflow_provider_soperator.soperator.readiness import Readiness, Wanted
+from airflow_provider_soperator.transports.transport_errors import is_missing
 from airflow_provider_soperator.work.polling import is_final
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed, WorkRefused
 
@@ -74,13 +76,26 @@ async def look(
     return seen, readiness.of_all(seen, now, nodesets=nodesets, slurm=slurm, wanted=wanted)
 
 
-async def seen_by(kubernetes_conn_id: str, namespace: str, cluster: str) -> ClusterSnapshot | None:
-    """A cluster as Kubernetes has it; None if it is not there, or cannot be asked."""
+async def is_known(kubernetes_conn_id: str, namespace: str, cluster: str, _: Logger) -> bool:
+    """True if there is such a cluster; False also if Kubernetes cannot be asked."""
     # A new one does not answer yet, and may have no connection.
     with suppress(ClusterError, ConnectionMistake):
         async with SoperatorClusterHook(kubernetes_conn_id, namespace).soperator(cluster) as soperator:
+            return bool(await soperator.cluster())
+    return False
+
+
+async def seen_by(kubernetes_conn_id: str, namespace: str, cluster: str, log: Logger) -> ClusterSnapshot | None:
+    """A cluster as Kubernetes has it; None, with a warning, if it is not there, or cannot be asked at all."""
+    try:
+        async with SoperatorClusterHook(kubernetes_conn_id, namespace).soperator(cluster) as soperator:
             return await soperator.look()
-    return None
+    except (ClusterError, ConnectionMistake) as error:
+        # One that was never finished does not answer, and may have no connection.
+        if getattr(error, "retryable", False) and not is_missing(error):
+            raise
+        log.warning("Not checked which nodes are on, as Kubernetes cannot be asked: %s", error)
+        return None
 
 
 @dataclass(kw_only=True)

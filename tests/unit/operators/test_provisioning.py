@@ -23,7 +23,7 @@ from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan
 from airflow_provider_soperator.provisioning.spec import Connections, KubernetesObjects, Recipe
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.terraform.failures import TERRAFORM_FAILED, UNAUTHENTICATED
-from airflow_provider_soperator.transports.transport_errors import ConnectFailed, Unreachable
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused, Unreachable
 from tests.unit.provisioning.clusters import cluster, workers
 from tests.unit.provisioning.kubernetes import Namespace
 
@@ -92,7 +92,9 @@ def test_a_consent_that_has_not_come_is_none(given: Any) -> None:
     task.approved_plan = given
     planned = ProvisioningPlan("1 to create", {"a": "create"})
     # It has nothing with which a plan is applied.
-    provisioner: Any = SimpleNamespace(plan=lambda: planned, guard=lambda allowed: None)
+    provisioner: Any = SimpleNamespace(
+        plan=lambda: planned, guard=lambda allowed: None, is_begun_by=lambda owner: False
+    )
     context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}
     with pytest.raises(SpecMistake, match="must be the result of a task with plan_only=True"):
         task._carry_out(context, provisioner, "owner")
@@ -240,7 +242,9 @@ def test_a_cluster_that_the_state_does_not_know_is_seen_by_kubernetes(monkeypatc
     assert carry_out(None, exists=False, **{**options, "connections": Connections(kubernetes="none_yet")})[1].done == 1
 
 
-def test_a_static_node_set_that_a_recipe_makes_ephemeral_is_seen_by_kubernetes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_static_node_set_that_a_recipe_makes_ephemeral_is_seen_by_kubernetes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     there = Namespace()
     monkeypatch.setattr(SoperatorClusterHook, "objects", lambda self, max_age: there.open())
     there.put("SlurmCluster", "soperator", {})
@@ -257,6 +261,21 @@ def test_a_static_node_set_that_a_recipe_makes_ephemeral_is_seen_by_kubernetes(m
     assert done() == done(ephemeral=True, initial=4) == 1
     for allowed in {"allow_destroy": ["NodeSet/worker"]}, {"begun_by": "owner"}:
         assert carry_out(None, spec=cluster(nodesets=(workers(ephemeral=True),)), **options, **allowed)[1].done == 1
+
+    # One that was never finished, or may not be looked at, can be gone on with; one that is away for a moment is
+    # looked at by another try.
+    def refuses(error: Exception) -> Any:
+        def fail(self: Any, max_age: float) -> Any:
+            raise error
+
+        return fail
+
+    monkeypatch.setattr(SoperatorClusterHook, "objects", refuses(ConnectFailed("the account has no right to list")))
+    assert done(ephemeral=True) == 1
+    assert "Not checked which nodes are on, as Kubernetes cannot be asked: the account" in capsys.readouterr().out
+    monkeypatch.setattr(SoperatorClusterHook, "objects", refuses(ConnectRefused("could not list nodesets")))
+    with pytest.raises(ConnectRefused):
+        done(ephemeral=True)
 
 
 def test_the_place_of_a_cluster_is_that_of_its_way() -> None:
@@ -319,15 +338,16 @@ def test_what_no_plan_of_this_task_changes_does_not_come(monkeypatch: pytest.Mon
     monkeypatch.setattr(BaseHook, "get_connection", lambda conn_id: None)
     monkeypatch.setattr(ProvisionClusterOperator, "carry_out", lambda self, work, context: work.wanted.is_changed)
 
-    def is_changed(number: int) -> Any:
+    def is_changed(run: str, number: int) -> Any:
         known = Connections(kubernetes="kubernetes_default")
         task = ProvisionClusterOperator(
             task_id="make", spec=cluster(), source=KubernetesObjects(), connections=known, retries=1
         )
-        names = {"dag_id": "care", "run_id": "run", "task_id": "make", "map_index": -1}
+        names = {"dag_id": "care", "run_id": run, "task_id": "make", "map_index": -1}
         ti = SimpleNamespace(**names, try_number=number, max_tries=1, xcom_push=lambda key, value: None)
         context: Any = {"ti": ti, "dag_run": SimpleNamespace(start_date=begun)}
         return task.execute(context)
 
-    # The try before may have changed it, minutes ago.
-    assert [is_changed(1), is_changed(2), is_changed(1)] == [True, True, False]
+    # The try before may have changed it, minutes ago; it may have been cleared since.
+    assert [is_changed("first", 1), is_changed("first", 2), is_changed("first", 1)] == [True, True, True]
+    assert not is_changed("second", 1)
