@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -111,6 +111,14 @@ def test_no_task_is_deferred_where_there_is_no_triggerer(monkeypatch: pytest.Mon
     assert task.wait_for(Done(), context) == {"run": "scheduled__1"}
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """Ctrl-C is heeded as in a terminal: a process that was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Interrupted(Endless):
     """Ctrl-C is pressed while it waits."""
 
@@ -119,6 +127,7 @@ class Interrupted(Endless):
         return await super().event()
 
 
+@pytest.mark.usefixtures("terminal")
 def test_ctrl_c_ends_the_work_of_a_task_that_no_other_process_goes_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     trigger = Interrupted()
     with pytest.raises(KeyboardInterrupt):
@@ -141,6 +150,7 @@ def test_in_a_thread_of_a_notebook_a_task_waits_as_well(monkeypatch: pytest.Monk
         assert threads.submit(Waiting(Done()).event).result() == {"status": "success"}
 
 
+@pytest.mark.usefixtures("terminal")
 def test_another_ctrl_c_ends_the_wait_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
     class Away(Interrupted):
         async def cancel(self) -> None:
