@@ -17,7 +17,6 @@ from airflow_provider_soperator.operators.backup import refuse_without_backup
 from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake, check_part
 from airflow_provider_soperator.provisioning.object_limits import check_objects
-from airflow_provider_soperator.provisioning.provisioner import refuse_ended_jobs, refuse_jobs
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.values import check_durations, is_on, listed
@@ -208,8 +207,9 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
     """
 
     template_fields: Sequence[str] = ("spec", "allow_destroy", "plan_only", "approved_plan", "nebius_conn_id")
-    _may_change = True
     ui_color = "#fde8c8"
+    #: False once it is known that there is nothing to change.
+    _may_change = True
 
     def __init__(
         self,
@@ -273,10 +273,10 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
         from airflow_provider_soperator.provisioning.objects import ended_by_recipe, refuse_ended_nodes
+        from airflow_provider_soperator.provisioning.provisioner import refuse_ended_jobs
         from airflow_provider_soperator.work.clusters import is_known, seen_by
 
         maintenance = self.spec.get("maintenance")
-
         is_begun = provisioner.is_begun_by(owner)
         begins = not is_on(self.plan_only) and not is_begun
         # What an earlier try has begun may still be under way, by Flux.
@@ -303,7 +303,8 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 f"there is a cluster {self.spec['name']} already ({where}), and if_exists is 'fail': choose another "
                 "name, or set if_exists='update'"
             )
-        if planned.exists and planned.changes and not is_begun and (seen := self._of_kubernetes(seen_by)):
+        may_end = planned.exists and planned.changes and any(one.ephemeral for one in spec.nodesets)
+        if may_end and not is_begun and (seen := self._of_kubernetes(seen_by)):
             refuse_ended_nodes(ended_by_recipe(seen, spec), self.allow_destroy)
         provisioner.guard(self.allow_destroy)
 
@@ -415,6 +416,8 @@ class DestroyClusterOperator(_ProvisioningOperator):
                 return self._carry_out(context, provisioner, f"destroy {task_name(context['ti'])}", **how)
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
+        from airflow_provider_soperator.provisioning.provisioner import refuse_jobs
+
         # An earlier try may have taken the login nodes away already.
         if planned.changes and not (is_on(self.plan_only) or is_on(self.end_jobs) or provisioner.is_begun_by(owner)):
             refuse_jobs(self._jobs(), "jobs in the queue", "set end_jobs=True")

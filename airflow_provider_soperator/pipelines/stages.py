@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule, XComArg
-from airflow.sdk.definitions.decorators import condition
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_provider_soperator.pipelines.graph import EARLY, KINDS, NO_PAST, Link, PipelineError, Stage, is_slurm_job
@@ -100,7 +99,12 @@ class StageReader:
         return stages
 
     def _refuse_condition(self, task: Task) -> None:
-        hook = getattr(task, "_pre_execute_hook", None) or option(task, "pre_execute")
+        hook = option(task, "pre_execute") if isinstance(task, MappedOperator) else task._pre_execute_hook
+        if hook is None:
+            return
+        # It loads all decorators of Airflow, which few DAG files need.
+        from airflow.sdk.definitions.decorators import condition
+
         if getattr(hook, "__module__", "") == condition.__name__:
             raise PipelineError(
                 f"{task.task_id} has a condition (@task.run_if or @task.skip_if), but its job is submitted ahead, and "
