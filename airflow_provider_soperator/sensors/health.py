@@ -91,7 +91,8 @@ class NodeHealthSensor(WatchSensor):
 class ActiveCheckSensor(WatchSensor):
     """Wait for the newest run of an active check.
 
-        ActiveCheckSensor(task_id="is_fit", check="gpu-checks", since="{{ data_interval_start }}")
+        a_day_ago = "{{ dag_run.run_after - macros.timedelta(days=1) }}"
+        ActiveCheckSensor(task_id="is_fit", check="gpu-checks", since=a_day_ago)
 
     Returns the ``check``, its ``job``, ``state`` and ``failed_jobs``.
 
