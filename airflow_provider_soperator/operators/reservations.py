@@ -36,9 +36,9 @@ class CreateReservationOperator(StrictOperator):
 
         CreateReservationOperator(
             task_id="reserve",
-            name="night-{{ ds }}",
+            name="night",
             nodes="worker-[0-3]",
-            start="{{ data_interval_end }}",
+            start="{{ dag_run.run_after + macros.timedelta(hours=12) }}",
             duration=timedelta(hours=8),
             users=["root"],
         )
@@ -195,7 +195,7 @@ class CreateReservationOperator(StrictOperator):
 class DeleteReservationOperator(StrictOperator):
     """Delete a reservation; one that is gone is a success. While jobs run in it or wait for it, the task fails.
 
-        DeleteReservationOperator(task_id="release", name="night-{{ ds }}", trigger_rule="all_done")
+        DeleteReservationOperator(task_id="release", name="night", trigger_rule="all_done")
 
     Returns True if it was there.
 
