@@ -1,6 +1,7 @@
 """Every night, once the queue has been empty for a while, tidy up the file system that all nodes share.
 
-A sensor watches the jobs of all users, and holds no Airflow worker while it waits.
+A sensor watches the jobs of all users, and holds no Airflow worker while it waits. Folders in ``folder`` that have not
+changed for ``keep_days`` are deleted, so the DAG is paused at first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from airflow_provider_soperator.sensors.jobs import SlurmQueueSensor
     catchup=False,
     # The next night's run waits until this one has ended.
     max_active_runs=1,
+    is_paused_upon_creation=True,
     params={"folder": "train_pipeline", "keep_days": 14},
     default_args={"slurm_conn_id": "soperator_default", "deferrable": True},
     doc_md=__doc__,

@@ -11,6 +11,7 @@ from tests.airflow.stack import Run, Stack
 @pytest.fixture(scope="module")
 def runs(stack: Stack) -> dict[str, Run]:
     dags = [stack.add_file(DAGS / f"{name}.py") for name in ("estimate_pi", "sweep", "tidy_up", "tune")]
+    stack.call("PATCH", "/dags/tidy_up", json={"is_paused": False})
     return {dag.dag_id: dag.trigger() for dag in dags}
 
 
