@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_soperator.client.poller import statuses
+from airflow_provider_soperator.client.poller import Waiter, WatchList
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -40,6 +40,8 @@ class FinishedJobs:
         #: Ends before this have been reported; later ones if they are in ``_told``.
         self._horizon = _step(since - CLOCKS - _OVERLAP)
         self._told: dict[int, datetime] = {}
+        #: Arrays and heterogeneous jobs of which not all parts are known to have ended, as while accounting is away.
+        self._open: WatchList[Waiter] = WatchList()
         self._asked: datetime | None = None
         self._remembered: timedelta | None = None
         #: Why jobs may have been missed; empty if none can have been.
@@ -64,15 +66,20 @@ class FinishedJobs:
             # The queue is more exact than accounting.
             jobs = {**(yield from self._past()), **jobs}
         over, ending = self._sorted(jobs.values(), now)
-        news = [status for status in (yield from _whole(over)) if status.is_over]
-        ends = {status.id.job: max(_end(status.parts), _end(over[status.id.job])) for status in news}
+        news = yield from self._whole(over)
+        ends = {status.id.job: max(_end(status.parts), _end(over.get(status.id.job, ()))) for status in news}
+        seen = {one: _end(filter(_has_ended, one.told.parts)) for one in self._open if one.told}
         if self._asked is None:
             # In the first round only: later it would depend on which clock is right.
             news = [status for status in news if ends[status.id.job] >= self._since]
+            ends |= {one.job.job: end for one, end in seen.items() if end < self._since}
         self._asked = now
         # Slurm's clock may be behind. After a long epilog, the end is long past when it is reported.
-        newest = min(now, _end(job for job in jobs.values() if job.state.is_finished))
-        self._horizon = max(self._horizon, _step(max(newest - FURTHEST, min([newest - _OVERLAP, *ending]))))
+        newest = min(now, _end(filter(_has_ended, jobs.values())))
+        earliest = min([newest - _OVERLAP, *ending, *seen.values()])
+        self._horizon = max(self._horizon, _step(max(newest - FURTHEST, earliest)))
+        for one in [one for one, end in seen.items() if end < self._horizon or one.job.job in ends]:
+            self._open.remove(one)
         self._told = {job: end for job, end in (self._told | ends).items() if end >= self._horizon}
         return news
 
@@ -118,13 +125,22 @@ class FinishedJobs:
                 over[number] = parts
         return over, ending
 
+    def _whole(self, over: Mapping[int, Sequence[Job]]) -> Steps[list[JobStatus]]:
+        """Jobs that are over as a whole; parts of others may have left the queue, or be in other partitions."""
+        told: list[JobStatus] = []
+        watched = {one.job.job for one in self._open}
+        for number, parts in over.items():
+            if parts[0].id == (job := JobId(number)):
+                told.append(JobStatus(id=job, parts=tuple(parts)))
+            elif number not in watched:
+                self._open.add(Waiter(job))
+        others = list(self._open)
+        yield from self._open.round()
+        return [*told, *(one.told for one in others if one.told and one.told.is_over)]
 
-def _whole(over: Mapping[int, Sequence[Job]]) -> Steps[list[JobStatus]]:
-    """Status of jobs with finished parts; other parts may have left the queue, or be in other partitions."""
-    plain = [JobStatus(id=JobId(job), parts=tuple(parts)) for job, parts in over.items() if parts[0].id == JobId(job)]
-    others = [JobId(job) for job, parts in over.items() if parts[0].id != JobId(job)]
-    found = yield from statuses(dict.fromkeys(others, ""))
-    return [*plain, *found.values()]
+
+def _has_ended(part: Job) -> bool:
+    return part.state.is_finished
 
 
 def _end(parts: Iterable[Job]) -> datetime:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pytest
+
 from airflow_provider_soperator.client.finished_jobs import FinishedJobs
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
+from airflow_provider_soperator.slurm.errors import AccountingUnreachable
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.commands import run_steps
@@ -64,3 +68,59 @@ def test_a_job_that_hangs_in_its_epilog_does_not_keep_all_later_ones_in_memory()
     memory = watcher.memory()
     assert NOW - timedelta(days=1, minutes=10) <= datetime.fromtimestamp(memory["horizon"], timezone.utc)
     assert len(memory["told"]) <= 26
+
+
+class Outage:
+    """A cluster in which an array ended an hour ago, while slurmdbd is away; the queue forgets the array."""
+
+    def __init__(self) -> None:
+        self.is_away, self.is_queued = True, True
+        self.end = NOW - timedelta(hours=1)
+        said: list[dict[str, Any]] = [
+            {"id": JobId(50, element=index), "state": JobState.parse("COMPLETED")} for index in (0, 1)
+        ]
+        self.in_queue = [Job(**one, ends=self.end) for one in said]
+        self.in_accounting = [AccountingJob(**one, ended=self.end) for one in said]
+
+    def tells(self, watcher: FinishedJobs) -> list[int]:
+        return [status.id.job for status in run_steps(watcher.round(), self._ask)]
+
+    def _ask(self, request: Request[Any]) -> Any:
+        if isinstance(request, ListJobs):
+            return self.in_queue if self.is_queued else ()
+        if isinstance(request, Accounting) and self.is_away:
+            raise AccountingUnreachable("unable to connect to database", "sacct")
+        return self.in_accounting if isinstance(request, Accounting) else ClusterConfig(version="")
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
+    # Accounting that does not answer is asked less often.
+    seconds = iter(range(0, 10**6, 1000))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(seconds)))
+    return Outage()
+
+
+def test_an_array_that_ends_while_accounting_is_away_is_reported_when_that_is_back(outage: Outage) -> None:
+    watcher, following = (FinishedJobs(QueueFilter(), outage.end) for _ in range(2))
+    assert reported(watcher) == []
+    assert outage.tells(watcher) == []
+    # Others are reported meanwhile.
+    outage.in_queue.append(Job(id=JobId(51), state=JobState.parse("COMPLETED"), ends=NOW))
+    assert outage.tells(watcher) == [51]
+    outage.is_queued = False
+    assert outage.tells(watcher) == []
+    following.remember(watcher.memory())
+    outage.is_away = False
+    assert [outage.tells(one) for one in (watcher, watcher, following, following)] == [[50], [], [50], []]
+
+
+def test_an_array_that_ended_before_the_start_is_not_reported_when_all_of_it_is_known(outage: Outage) -> None:
+    watcher = FinishedJobs(QueueFilter(), outage.end + timedelta(minutes=1))
+    outage.is_away = False
+    ended = outage.in_accounting[1]
+    outage.in_accounting[1] = replace(ended, state=JobState.parse("RUNNING"), ended=None)
+    del outage.in_queue[1]
+    assert outage.tells(watcher) == []
+    outage.in_accounting[1] = ended
+    assert [outage.tells(watcher), outage.tells(watcher)] == [[], []]
