@@ -131,8 +131,11 @@ def find_tasks(jobs: Sequence[Job], known: Mapping[JobId, JobTasks], new: Collec
     return found | {job: replace(before[job], has_ended=True) for job in others if job in before}
 
 
-def find_ended(jobs: Sequence[Job], until: datetime | None = None) -> dict[JobId, JobTasks]:
-    """The tasks of jobs, among the newest that have told of a job between the submission of these and a moment."""
+def find_ended(jobs: Sequence[Job], until: datetime | None = None, *, ever: bool = False) -> dict[JobId, JobTasks]:
+    """The tasks of jobs, among the newest that have told of a job between the submission of these and a moment.
+
+    Or ``ever`` before: a job that was requeued has a new time of submission.
+    """
     since = min((job.submitted for job in jobs if job.submitted), default=None)
     if since is None:
         return {}
@@ -140,7 +143,7 @@ def find_ended(jobs: Sequence[Job], until: datetime | None = None) -> dict[JobId
     from airflow.models.xcom import XComModel
 
     def newest(query: Any, at: Any) -> Any:
-        within = query.where(at >= since - CLOCKS, *([at <= until + CLOCKS] if until else []))
+        within = query.where(*([] if ever else [at >= since - CLOCKS]), *([at <= until + CLOCKS] if until else []))
         return within.order_by(at.desc()).limit(_MOST_SEARCHED)
 
     told = _instances().join(XComModel, _of_task(XComModel) & (XComModel.key == "job_id"))

@@ -130,8 +130,9 @@ def _ask(connection: str, day: datetime, now: datetime) -> UsedDay:
         jobs = slurm.ask(ListUsage(everyone=True, since=day, until=end))
     keyed = [job.as_job() for job in jobs if key_of(job.name)]
     tasks = find_ended(keyed, end)
-    # A task tells of its job once more when it goes on with it, as after a restart of the triggerer.
-    tasks |= find_ended([job for job in keyed if job.id not in tasks], None)
+    # A task tells of its job once more when it goes on with it, as after a restart of the triggerer, but not when Slurm
+    # requeues it.
+    tasks |= find_ended([job for job in keyed if job.id not in tasks], ever=True)
     # Accounting lags behind.
     is_final = now > end + timedelta(hours=1) and all(job.state.is_finished for job in jobs if job.started)
     return UsedDay(used=used_between(jobs, tasks, day, min(end, now)), is_final=is_final)

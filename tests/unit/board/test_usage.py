@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.board import usage
+from airflow_provider_soperator.board import tasks, usage
 from airflow_provider_soperator.board.tasks import JobTasks
 from airflow_provider_soperator.board.usage import UsageLook, Used, UsedDay, look_at_usage, used_between
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
@@ -186,7 +186,7 @@ class Accounting:
 def test_accounting_is_asked_for_a_day_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Accounting(job(1, SINCE, 1), job(2, SINCE, 30, "RUNNING"))
     monkeypatch.setattr(usage, "SlurmHook", lambda connection: slurm)
-    monkeypatch.setattr(usage, "find_ended", lambda jobs, until: {})
+    monkeypatch.setattr(usage, "find_ended", lambda jobs, until=None, ever=False: {})
     day = usage._ask("c", SINCE, NOW)
     assert slurm.asked == [(SINCE, SINCE + 24 * HOUR)]
     assert [(one.jobs, one.gpu_hours) for one in day.used] == [(2, 8 + 24 * 8)]
@@ -197,14 +197,20 @@ def test_accounting_is_asked_for_a_day_and_no_longer(monkeypatch: pytest.MonkeyP
     assert not usage._ask("c", NOW - HOUR, NOW).is_final
 
 
-def test_a_task_that_has_told_of_its_job_on_a_later_day_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    keyed = [replace(job(number, SINCE, 30, "RUNNING"), name=f"fit.af-aaaaaaaaaaa{number + 1}") for number in (1, 2)]
+def test_a_task_that_has_told_of_its_job_on_another_day_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyed = [
+        replace(job(number, SINCE, 30, "RUNNING", submitted=SINCE), name=f"fit.af-aaaaaaaaaaa{number + 1}")
+        for number in (1, 2, 3)
+    ]
     monkeypatch.setattr(usage, "SlurmHook", lambda connection: Accounting(*keyed))
-    told = {keyed[0].id: SINCE, keyed[1].id: SINCE + 25 * HOUR}
+    # The last was requeued since, and is submitted anew by that.
+    told = {keyed[0].id: SINCE, keyed[1].id: SINCE + 25 * HOUR, keyed[2].id: SINCE - 50 * HOUR}
 
-    def find(jobs: list[Any], until: datetime | None) -> dict[Any, JobTasks]:
+    def matched(jobs: list[Any], instances: Any, *more: Any) -> dict[Any, JobTasks]:
+        at = instances.compile().params
+        first, last = (at.get(f"timestamp_{number}") for number in (1, 2))
         fit = JobTasks(dag_id="train", run_id="r", task_id="fit")
-        return {one.id: fit for one in jobs if until is None or told[one.id] <= until}
+        return {one.id: fit for one in jobs if (first or NOW - 900 * HOUR) <= told[one.id] <= (last or NOW)}
 
-    monkeypatch.setattr(usage, "find_ended", find)
-    assert [(one.dag_id, one.jobs) for one in usage._ask("c", SINCE, NOW).used] == [("train", 2)]
+    monkeypatch.setattr(tasks, "_matched", matched)
+    assert [(one.dag_id, one.jobs) for one in usage._ask("c", SINCE, NOW).used] == [("train", 3)]
