@@ -40,7 +40,7 @@ class Used:
     failed_hours: float = 0.0
     core_seconds: float = 0.0
     cpu_seconds: float = 0.0
-    #: Seconds from when a job could have started, of those that have within the time; sorted in a row of a table.
+    #: Seconds from when a job could have started, of each run that has within the time; sorted in a row of a table.
     waits: tuple[float, ...] = ()
 
     @property
@@ -133,17 +133,22 @@ def _ask(connection: str, day: datetime, now: datetime) -> UsedDay:
     # A task tells of its job once more when it goes on with it, as after a restart of the triggerer, but not when Slurm
     # requeues it.
     tasks |= find_ended([job for job in keyed if job.id not in tasks], ever=True)
-    # Accounting lags behind.
-    is_final = now > end + timedelta(hours=1) and all(job.state.is_finished for job in jobs if job.started)
+    # Accounting lags behind. A run before a requeue is over, too, in a state that is no end.
+    is_final = now > end + timedelta(hours=1) and all(job.ended for job in jobs if job.started)
     return UsedDay(used=used_between(jobs, tasks, day, min(end, now)), is_final=is_final)
 
 
 def used_between(
     jobs: Iterable[AccountingJob], tasks: Mapping[JobId, JobTasks], since: datetime, until: datetime
 ) -> list[Used]:
-    """What jobs have used between two moments, of one that began before or ended later the part between, by task."""
+    """What jobs have used between two moments, of one that began before or ended later the part between, by task.
+
+    The runs of a requeued job are one job, which has failed if the last one has.
+    """
     groups: dict[tuple[str, str, str], list[Used]] = {}
-    for job in jobs:
+    runs = sorted(jobs, key=lambda job: job.started or until)
+    firsts, lasts = {job.id: job for job in reversed(runs)}, {job.id: job for job in runs}
+    for job in runs:
         if not job.started or job.started >= until:
             continue
         seconds = job.elapsed.total_seconds() if job.elapsed else 0.0
@@ -151,18 +156,18 @@ def used_between(
         share = min(1.0, max(0.0, within.total_seconds()) / seconds) if seconds else 0.0
         usage = usage_of(job)
         # Until a job has ended, accounting has none of the CPU time of the step that runs.
-        is_measured = job.state.is_finished and usage.cpu_seconds is not None
+        is_measured = job.ended is not None and usage.cpu_seconds is not None
         hours = share * (usage.gpu_seconds or 0.0) / 3600
         ready, is_new = job.eligible or job.submitted, job.started >= since
-        its = tasks.get(job.id)
+        its, is_first, end = tasks.get(job.id), firsts[job.id] is job, lasts[job.id].state
         one = Used(
             user=job.user,
             dag_id=its.dag_id if its else "",
             name=its.task_id if its else "",
-            jobs=int(is_new),
-            earlier=int(not is_new),
+            jobs=int(is_first and is_new),
+            earlier=int(is_first and not is_new),
             gpu_hours=hours,
-            failed_hours=hours if job.state.is_finished and not job.state.succeeded else 0.0,
+            failed_hours=hours if end.is_finished and not end.succeeded else 0.0,
             core_seconds=share * usage.core_seconds if is_measured else 0.0,
             cpu_seconds=share * (usage.cpu_seconds or 0.0) if is_measured else 0.0,
             waits=(max(0.0, (job.started - ready).total_seconds()),) if ready and is_new else (),

@@ -65,6 +65,32 @@ def test_the_cpu_time_of_a_job_that_runs_is_not_known_yet() -> None:
     assert (used.jobs, used.gpu_hours, used.cpu) == (2, 40, 0.5)
 
 
+def test_the_runs_of_a_requeued_job_are_one_job_which_ends_as_the_last_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = AccountingStep(id=JobId(1), cpu_time=HOUR)
+    runs = [
+        job(1, SINCE + 6 * HOUR, 2),
+        job(1, SINCE, 2, "REQUEUED", steps=(step,)),
+        job(1, SINCE + 3 * HOUR, 2, "NODE_FAIL"),
+    ]
+    slurm = Accounting(*runs)
+    monkeypatch.setattr(usage, "SlurmHook", lambda connection: slurm)
+
+    def seen(since: datetime = SINCE) -> list[tuple[int, int, float, float, float | None]]:
+        return [
+            (one.jobs, one.earlier, one.gpu_hours, one.failed_hours, one.cpu)
+            for one in usage._ask("c", since, NOW).used
+        ]
+
+    assert usage._ask("c", SINCE, NOW).is_final
+    assert seen() == [(1, 0, 48, 0, 0.25)]
+    assert seen(SINCE + HOUR) == [(0, 1, 40, 0, 0.25)]
+    # It waits again, or was cancelled then.
+    slurm.jobs = (*runs[1:], job(1, None, 0, "PENDING"))
+    assert seen() == [(1, 0, 32, 0, 0.25)]
+    slurm.jobs = (*runs[1:], job(1, None, 0, "CANCELLED"))
+    assert seen() == [(1, 0, 32, 32, 0.25)]
+
+
 def used(user: str, hours: float, dag: str = "", *, failed: bool = False, waited: float = 0.0) -> Used:
     return Used(
         user=user,
