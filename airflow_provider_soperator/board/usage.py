@@ -135,11 +135,11 @@ def _ask(connection: str, day: datetime, now: datetime) -> UsedDay:
     tasks |= find_ended([job for job in keyed if job.id not in tasks], ever=True)
     # Accounting lags behind. A run before a requeue is over, too, in a state that is no end.
     is_final = now > end + timedelta(hours=1) and all(job.ended for job in jobs if job.started)
-    return UsedDay(used=used_between(jobs, tasks, day, min(end, now)), is_final=is_final)
+    return UsedDay(used=used_between(jobs, tasks, day, min(end, now), now), is_final=is_final)
 
 
 def used_between(
-    jobs: Iterable[AccountingJob], tasks: Mapping[JobId, JobTasks], since: datetime, until: datetime
+    jobs: Iterable[AccountingJob], tasks: Mapping[JobId, JobTasks], since: datetime, until: datetime, now: datetime
 ) -> list[Used]:
     """What jobs have used between two moments, of one that began before or ended later the part between, by task.
 
@@ -151,9 +151,10 @@ def used_between(
     for job in runs:
         if not job.started or job.started >= until:
             continue
-        seconds = job.elapsed.total_seconds() if job.elapsed else 0.0
         within = min(job.ended or until, until) - max(job.started, since)
-        share = min(1.0, max(0.0, within.total_seconds()) / seconds) if seconds else 0.0
+        # When it was suspended is not known: its hours are spread evenly.
+        lasted = ((job.ended or now) - job.started).total_seconds()
+        share = min(1.0, max(0.0, within.total_seconds()) / lasted) if lasted > 0 else 0.0
         usage = usage_of(job)
         # Until a job has ended, accounting has none of the CPU time of the step that runs.
         is_measured = job.ended is not None and usage.cpu_seconds is not None

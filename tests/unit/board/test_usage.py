@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -37,21 +38,31 @@ def test_of_a_job_that_began_before_the_days_their_part_counts() -> None:
         job(3, NOW - 2 * HOUR, 2, "RUNNING"),
         job(4, None, 0, "PENDING"),
     )
-    parts = [used_between([one], {}, SINCE, NOW) for one in (inside, across, running, pending)]
+    parts = [used_between([one], {}, SINCE, NOW, NOW) for one in (inside, across, running, pending)]
     found = [one for part in parts for one in part]
     assert [one.gpu_hours for one in found] == [8, 8, 16]
     # When it began is not of these days.
     assert [one.waits for one in found] == [(0,), (), (0,)]
     assert [(one.jobs, one.earlier) for one in found] == [(1, 0), (0, 1), (1, 0)]
     # All of one user and task are together.
-    [whole] = used_between([inside, across, running, pending], {}, SINCE, NOW)
+    [whole] = used_between([inside, across, running, pending], {}, SINCE, NOW, NOW)
     assert (whole.jobs, whole.earlier, whole.gpu_hours) == (2, 1, 32)
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "RUNNING"])
+def test_the_hours_of_a_job_that_was_suspended_over_midnight_are_of_its_days_together(state: str) -> None:
+    # Suspended for ten of fourteen hours.
+    one = job(1, SINCE + 20 * HOUR, 14, state, elapsed=4 * HOUR)
+    days = [SINCE + hours * HOUR for hours in (0, 24, 34)]
+    parts = [used_between([one], {}, *day, days[-1]) for day in pairwise(days)]
+    hours = [used.gpu_hours for part in parts for used in part]
+    assert hours == pytest.approx([4 / 14 * 32, 10 / 14 * 32])
 
 
 def test_what_waited_failed_or_computed_is_counted() -> None:
     step = AccountingStep(id=JobId(1), cpu_time=HOUR)
     one = job(1, NOW - 2 * HOUR, 1, "FAILED", eligible=NOW - 3 * HOUR, steps=(step,))
-    [used] = used_between([one], {}, SINCE, NOW)
+    [used] = used_between([one], {}, SINCE, NOW, NOW)
     assert (used.waits, used.failed, used.cpu_seconds, used.core_seconds) == ((3600,), 1, 3600, 7200)
 
 
@@ -61,7 +72,7 @@ def test_the_cpu_time_of_a_job_that_runs_is_not_known_yet() -> None:
 
     # What has ended of it counts with the whole.
     running = job(1, NOW - 4 * HOUR, 4, "RUNNING", steps=steps(0.5, 0))
-    [used] = used_between([job(2, NOW - 2 * HOUR, 1, steps=steps(1)), running], {}, SINCE, NOW)
+    [used] = used_between([job(2, NOW - 2 * HOUR, 1, steps=steps(1)), running], {}, SINCE, NOW, NOW)
     assert (used.jobs, used.gpu_hours, used.cpu) == (2, 40, 0.5)
 
 
@@ -210,7 +221,7 @@ class Accounting:
 
 
 def test_accounting_is_asked_for_a_day_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = Accounting(job(1, SINCE, 1), job(2, SINCE, 30, "RUNNING"))
+    slurm = Accounting(job(1, SINCE, 1), job(2, SINCE, 7 * 24, "RUNNING"))
     monkeypatch.setattr(usage, "SlurmHook", lambda connection: slurm)
     monkeypatch.setattr(usage, "find_ended", lambda jobs, until=None, ever=False: {})
     day = usage._ask("c", SINCE, NOW)
