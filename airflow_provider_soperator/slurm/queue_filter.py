@@ -63,9 +63,12 @@ class QueueFilter:
 
     def fits(self, job: Job, now: datetime) -> bool:
         """True if the conditions that squeue does not know are met, in any state."""
-        for wanted, has in ((self.account, job.account), (self.qos, job.qos), (self.reason, job.reason)):
+        for wanted, has in ((self.account, job.account), (self.qos, job.qos)):
             if wanted and wanted != has:
                 return False
+        # Some reasons go on with what they mean, and elements of an array in one entry have a reason each.
+        if self.reason and self.reason.replace(" ", "_") not in (job.reason, *job.reason.split(",")):
+            return False
         if self.name and not fnmatch.fnmatchcase(job.name, self.name):
             return False
         return self.waited is None or job.waited(now) >= self.waited

@@ -126,7 +126,7 @@ def snapshot(
     for state, job, load in queued:
         queue[_partition(job)][state] += load
         if state == PENDING:
-            reasons[job.reason or "None"] += load.jobs
+            reasons[job.reason.split(",")[0] or "None"] += load.jobs
     by_partition: defaultdict[str, Gpus] = defaultdict(Gpus)
     by_type: defaultdict[str, Gpus] = defaultdict(Gpus)
     total = Gpus()

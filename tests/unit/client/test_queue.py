@@ -80,6 +80,25 @@ def test_elements_of_which_some_are_held_are_held_as_a_whole() -> None:
     assert give(queue.release(BOB), [some])[1] == [ReleaseJobs(ids("5_[0-3]"))]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("ReqNodeNotAvail", "1"),
+        ("Resources", "2_[0-3]"),
+        ("Priority", "2_[0-3]"),
+        ("Nodes_required_for_job_are_DOWN", "3"),
+        ("Nodes required for job are DOWN, DRAINED or reserved", "3"),
+    ],
+)
+def test_jobs_are_found_by_one_of_their_reasons_without_what_follows_it(wanted: str, found: str) -> None:
+    jobs = [
+        job("1", reason="ReqNodeNotAvail,_UnavailableNodes:worker-6"),
+        job("2_[0-3]", reason="Priority,Resources"),
+        job("3", reason="Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved"),
+    ]
+    assert give(queue.hold(JobSelection(filter=QueueFilter(reason=wanted))), jobs)[1] == [HoldJobs(ids(found))]
+
+
 def test_what_starts_between_look_and_order_is_left() -> None:
     looks = [job("1"), job("2")], [held("1"), job("2", "RUNNING")]
     ordered, orders = give(queue.hold(BOB), *looks, refuse=JobFinished("Job has already finished"))

@@ -54,6 +54,11 @@ def test_elements_of_an_array_that_wait_are_jobs() -> None:
     assert stats.reasons == {"Resources": 4}
 
 
+def test_reasons_are_counted_without_the_nodes_that_they_mean() -> None:
+    waiting = [job(str(number), reason=f"ReqNodeNotAvail,_UnavailableNodes:worker-{number}") for number in (1, 2)]
+    assert snapshot(waiting, [], None, NOW).reasons == {"ReqNodeNotAvail": 2}
+
+
 def test_a_job_for_several_partitions_is_counted_once_and_empty_partitions_are_there() -> None:
     stats = snapshot([job(partition="main,spare")], [node("a", "IDLE", partitions=("main", "spare"))], None, NOW)
     assert {name: states["PENDING"].jobs for name, states in stats.queue.items()} == {"main": 1, "spare": 0}
