@@ -113,7 +113,7 @@ def month_of(
             at = max(0, (ready - start) // _MINUTE)
             limit = math.ceil(job.time_limit / _MINUTE) if isinstance(job.time_limit, timedelta) else _NO_LIMIT
             found.append(MonthJob(number, at, has, minutes, max(limit, minutes), dice.random() < may_requeue))
-            waits.append(max(0.0, (began - ready) / _MINUTE))
+            waits.append(_waited(job))
     if not found:
         why = ", ".join(f"{count} {why}" for why, count in out.items()) or "there is none"
         raise CapacityMistake(
@@ -127,6 +127,16 @@ def month_of(
 def _ran(job: AccountingJob) -> timedelta:
     """For how long it ran, with the runs before it was requeued."""
     return sum((run.elapsed or timedelta(0) for run in (*job.earlier_runs, job)), timedelta(0))
+
+
+def _waited(job: AccountingJob) -> float:
+    """For how many minutes it waited, also after it was requeued."""
+    waits = (
+        (run.started - ready) / _MINUTE
+        for run in (*job.earlier_runs, job)
+        if run.started and (ready := run.eligible or run.submitted)
+    )
+    return sum(max(0.0, wait) for wait in waits)
 
 
 def whole_jobs(runs: Iterable[AccountingJob]) -> list[AccountingJob]:
