@@ -52,4 +52,5 @@ def of_error(subject: str, error: Exception) -> Verdict:
     if isinstance(error, ConnectionMistake):
         said, _, remedy = said.partition(": ")
         remedy = remedy or "correct this field of the connection"
+    said = "\n".join((*getattr(error, "lines", ()), said))
     return Verdict(subject, said, remedy or "correct what the message names", "wrong")

@@ -22,6 +22,8 @@ if [ -z "$python" ]; then
     exec 9>>"$made.lock"
     flock 9
     if [ ! -e "$made/complete" ]; then
+        remedy="list packages that can be installed there in executor_packages, or set executor_python"
+        trap 'echo "the venv cannot be made: $remedy" >&2' ERR
         rm -rf "$made"
         version=${name%%-*}
         base=$(command -v "python$version" || command -v python3) ||
@@ -34,6 +36,7 @@ if [ -z "$python" ]; then
             "$python" -m pip install --quiet --disable-pip-version-check -r <(echo "$packages") >&2
         fi
         touch "$made/complete"
+        trap - ERR
     fi
 fi
 # What no scheduler has used for as long has no jobs any more.

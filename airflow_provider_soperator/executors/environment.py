@@ -23,6 +23,7 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.files import FileRequest, Piece, ReadPieces, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
@@ -35,6 +36,8 @@ RENEWED, CLEANED = 60.0, 86400.0
 LONGEST = 90
 #: Bytes of the end of a log.
 MOST_OF_LOG = 4 << 20
+#: Lines, and bytes, of why a venv cannot be made.
+_MOST_LINES, _MOST_TOLD = 30, 4 << 10
 #: Seconds in which the packages can be installed.
 _INSTALLATION = 3600.0
 
@@ -68,6 +71,13 @@ class PrepareFolder(FileRequest[ExecutorFolder]):
     def read(self, answer: CommandOutput) -> ExecutorFolder:
         root, python = self.check(answer).text.splitlines()[-2:]
         return ExecutorFolder(root, python)
+
+    def error(self, answer: CommandOutput) -> SlurmError:
+        # The last line says what to do, and those before it, of pip or uv, why.
+        *before, last = answer.stderr[-_MOST_TOLD:].strip().splitlines()[-_MOST_LINES:] or [b""]
+        error = super().error(replace(answer, stderr=last))
+        error.lines = tuple(line.decode(errors="replace") for line in before)
+        return error
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class JobKeeper:
             if jobs:
                 await self.connection.ask(UnpackFiles(folder.tasks, folder.archive(jobs)))
         except Exception as error:
-            self._over(tasks, _failed(f"The job could not be submitted: {error}"))
+            self._over(tasks, _failed(f"The job could not be submitted: {error}", getattr(error, "lines", ())))
             return
         for one in jobs:
             self._work(one, self._run(one))

@@ -16,6 +16,8 @@ class SlurmError(ClusterError):
 
     #: The faulty option of a job, if Slurm names it.
     option = ""
+    #: What was printed before the message, where that tells why.
+    lines: tuple[str, ...] = ()
 
     def __init__(self, said: str, command: str = "", remedy: str = "") -> None:
         self.said = said.strip() or "failed without a message"

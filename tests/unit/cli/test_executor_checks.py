@@ -15,7 +15,9 @@ import pytest
 from airflow.executors.executor_utils import ExecutorName
 
 from airflow_provider_soperator.cli import executor_checks
+from airflow_provider_soperator.cli.verdicts import of_error
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
+from airflow_provider_soperator.slurm.files import FileError
 
 
 class Away:
@@ -41,6 +43,12 @@ def test_a_cluster_that_is_away_is_told_at_once(monkeypatch: pytest.MonkeyPatch)
     [verdict] = asyncio.run(executor_checks.executor_checks(Namespace(partition="")))
     assert (verdict.state, asked) == ("wrong", ["nodes"])
     assert "slurmctld at controller-0 is down" in verdict.said
+
+
+def test_why_a_venv_cannot_be_made_is_told_before_what_to_do() -> None:
+    error = FileError("no venv: set executor_python")
+    error.lines = ("mysqlclient", "needs headers")
+    assert of_error("executor", error).said == "mysqlclient\nneeds headers\nno venv: set executor_python"
 
 
 def test_of_several_copies_of_a_package_the_one_that_python_imports_is_told(

@@ -74,6 +74,15 @@ def test_what_is_missing_is_told(home: Path, python: str, airflow: str, said: st
         run(PrepareFolder("executor", python, airflow=airflow), home)
 
 
+def test_why_an_environment_cannot_be_made_is_told_with_what_to_do(home: Path) -> None:
+    said = "seq -f 'Collecting %g' 99; echo 'mysqlclient: mysql_config: No such file or directory'"
+    (home / "tools/uv").write_text(UV.replace("|| exit 0", f"|| {{ ( {said} ) >&2; exit 1; }}"))
+    with pytest.raises(FileError, match=r"the venv cannot be made: .* executor_packages, or set \w+$") as caught:
+        run(PrepareFolder("executor", packages=("mysqlclient",)), home)
+    assert caught.value.lines[-1] == "mysqlclient: mysql_config: No such file or directory"
+    assert 20 < len(caught.value.lines) < 50
+
+
 def test_an_environment_is_made_once_for_its_content(home: Path) -> None:
     request = PrepareFolder("executor", packages=("apache-airflow==3.3.2", "numpy==2"))
     folder = run(request, home)

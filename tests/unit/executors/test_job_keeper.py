@@ -116,6 +116,7 @@ def test_what_is_rejected_is_told_of_its_task_alone(slurm: ClusterOfTasks, play_
 
 def test_a_cluster_without_airflow_fails_each_task_in_words(slurm: ClusterOfTasks, play_out: Any) -> None:
     slurm.preparation = FileError("/venv/bin/python has no Airflow: install it there")
+    slurm.preparation.lines = ("mysqlclient needs headers",)
 
     async def play() -> Keeper:
         keeper = Keeper(slurm)
@@ -128,6 +129,7 @@ def test_a_cluster_without_airflow_fails_each_task_in_words(slurm: ClusterOfTask
     keeper = play_out(play())
     assert keeper.ends() == {"a": [NewsKind.FAILED], "b": [NewsKind.FAILED]}
     assert "has no Airflow: install it there" in keeper.news[0].text
+    assert keeper.news[0].lines == ("mysqlclient needs headers",)
 
 
 @pytest.mark.parametrize(
