@@ -14,6 +14,7 @@ from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.slurm.job import literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.sbatch_arguments import on_one_node
 from airflow_provider_soperator.values import check_arguments, has_template, path_text
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
             own["requirements"] = self._requirements()
         container = {name: value for name, value in given(self.job).items() if name in call.CONTAINER}
         launch = call.Launch(**own, container=container)
-        self.job = {"ntasks": launch.ranks} | {name: self.job[name] for name in self.job if name not in call.CONTAINER}
+        own_job = {name: self.job[name] for name in self.job if name not in call.CONTAINER}
+        self.job = on_one_node({"ntasks": launch.ranks} | own_job)
         args, kwargs = call.plain([*self.op_args]), call.plain({**self._from_context(context), **self.op_kwargs})
         try:
             inspect.signature(self.python_callable).bind(*args, **kwargs)

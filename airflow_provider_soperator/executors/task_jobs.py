@@ -14,6 +14,7 @@ from typing import Any
 from airflow_provider_soperator.executors.runner import WITHDRAWN
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import INTERNAL, InvalidJob
+from airflow_provider_soperator.slurm.sbatch_arguments import on_one_node
 from airflow_provider_soperator.slurm.submission_keys import ELEMENTS, SubmissionKey, readable_name
 
 #: Fields that are the executor's own.
@@ -145,7 +146,7 @@ class ExecutorFolder:
         if fixed := sorted(_FIXED & said.keys()):
             raise InvalidJob([f"{', '.join(fixed)}: set by the executor: a task's job runs Airflow"])
         said["env"] = {**env, **(said.get("env") or {})}
-        job = job_of(said).replace(
+        job = job_of(on_one_node(said)).replace(
             script=f"#!{self.python}\n{runner()}",
             output=f"{self.root}/output/%j.out",
             # A second start of a task is refused by Airflow: it has retries of its own.

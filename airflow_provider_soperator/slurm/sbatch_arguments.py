@@ -28,6 +28,19 @@ from airflow_provider_soperator.slurm.job_ids import array_indices, array_text
 from airflow_provider_soperator.slurm.job_records import count_gpus
 
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
+#: By these a job says that it may be on several nodes.
+_SPREAD = ("nodes", "nodelist", "ntasks", "ntasks_per_node", "ntasks_per_gpu", "gpus_per_task")
+
+
+def on_one_node(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a job that is one process: Slurm would take its ``gpus`` from several nodes, and it sees one's.
+
+    >>> on_one_node({"gpus": 8}), on_one_node({"gpus": 8, "nodes": 2}), on_one_node({"gpus_per_node": 8})
+    ({'gpus': 8, 'nodes': 1}, {'gpus': 8, 'nodes': 2}, {'gpus_per_node': 8})
+    """
+    # An empty field of a form asks for nothing.
+    asked = {name for name, value in fields.items() if value not in (None, "", "None")}
+    return {**fields, "nodes": 1} if "gpus" in asked and asked.isdisjoint(_SPREAD) else {**fields}
 
 
 def body(job: JobDescription) -> str | None:

@@ -551,6 +551,14 @@ def test_an_empty_field_of_a_form_leaves_its_option_out(nothing: str | None) -> 
     assert task.job["ntasks"] is None
 
 
+@pytest.mark.parametrize(("options", "nodes"), [({}, 1), ({"ranks": 8}, None), ({"nodes": 2}, 2), ({"nodes": ""}, 1)])
+def test_the_gpus_of_one_process_are_on_its_node(options: dict[str, Any], nodes: Any) -> None:
+    with DAG("a_dag", schedule=None):
+        task = sbatch_task(gpus=8, **options)(add)(1).operator
+    task._pack({}, SubmissionKey("a" * 12))
+    assert task.job.get("nodes") == nodes
+
+
 def test_a_path_is_as_good_as_its_text() -> None:
     with DAG("a_dag", schedule=None):
         python = sbatch_task(python=Path("/opt/bin/python3"), requirements=["a"], venv_cache_path=Path("/opt/venvs"))
