@@ -136,6 +136,8 @@ class ExecutorConnection:
         self.made: ExecutorFolder | None = None
         self._read_at = self._made_at = 0.0
         self._reaching, self._making = asyncio.Lock(), asyncio.Lock()
+        #: The last failure to make that, and when it was.
+        self._failed: tuple[float, Exception] | None = None
 
     async def reach(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
         """The client, of the connection as it is now, and where files are."""
@@ -154,7 +156,7 @@ class ExecutorConnection:
                 client, self._read_at = await self._renewed(), now
                 if client is not self._client:
                     # It may be another user's, or lead to another cluster.
-                    self._client, self.folder, self.made = client, None, None
+                    self._client, self.folder, self.made, self._failed = client, None, None, None
             return self._client
 
     async def ask(self, request: Request[T]) -> T:
@@ -179,12 +181,20 @@ class ExecutorConnection:
     async def prepared(self) -> tuple[AsyncSlurmClient, ExecutorFolder]:
         """The client, and the folder with the Python of the tasks, which take a while if they are not there."""
         await self.reach()
+        asked_at = time.monotonic()
         async with self._making:
             while True:
                 client, now = await self._connected(), time.monotonic()
                 if self.made and now - self._made_at <= CLEANED:
                     return client, self.made
-                asked, made = await self.patiently(self._make)
+                if self._failed and self._failed[0] > asked_at:
+                    # What has waited while pip failed, some minutes, does not wait for the same once more.
+                    raise self._failed[1]
+                try:
+                    asked, made = await self.patiently(self._make)
+                except Exception as error:
+                    self._failed = time.monotonic(), error
+                    raise
                 if asked is self._client:
                     self.made, self._made_at = made, now
 

@@ -132,6 +132,25 @@ def test_a_cluster_without_airflow_fails_each_task_in_words(slurm: ClusterOfTask
     assert keeper.news[0].lines == ("mysqlclient needs headers",)
 
 
+def test_tasks_that_wait_for_a_venv_which_cannot_be_made_fail_with_it(slurm: ClusterOfTasks, play_out: Any) -> None:
+    slurm.preparation, slurm.seconds[PrepareFolder] = FileError("the venv cannot be made"), 300
+
+    async def play() -> Keeper:
+        keeper = Keeper(slurm)
+        submissions = []
+        for leg in ("a", "b", "c"):
+            submissions.append(asyncio.ensure_future(keeper.keeper.submit([task(leg)])))
+            await asyncio.sleep(10)
+        await asyncio.gather(*submissions)
+        assert slurm.count(PrepareFolder) == 1
+        # It may have been mended by now.
+        await keeper.keeper.submit([task("d")])
+        return keeper
+
+    assert play_out(play()).ends() == {leg: [NewsKind.FAILED] for leg in ("a", "b", "c", "d")}
+    assert slurm.count(PrepareFolder) == 2
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "said"),
     [
