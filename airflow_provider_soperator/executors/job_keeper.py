@@ -47,7 +47,7 @@ _READ, _MOST = 200, 64 << 10
 _MEANING = {
     runner.GONE: "the file of its workload was gone: it was removed, or executor_token_days were over",
     runner.UNREACHED: "its node did not reach Airflow's API server: see its address for nodes, and how busy it is",
-    runner.REFUSED: "Airflow refused its token: executor_token_days were over, or the clocks or secrets differ",
+    runner.REFUSED: "Airflow refused its token: executor_token_days were over, or clocks or jwt_secret differ",
     runner.UNFIT: "its Python has no Airflow: correct executor_python",
 }
 _AGAIN = "retries of its task run it again"

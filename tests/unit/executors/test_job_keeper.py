@@ -156,7 +156,7 @@ def test_tasks_that_wait_for_a_venv_which_cannot_be_made_fail_with_it(slurm: Clu
     [
         (runner.NOT_WANTED, NewsKind.NOT_WANTED, ""),
         (runner.UNREACHED, NewsKind.FAILED, "did not reach Airflow's API server"),
-        (runner.REFUSED, NewsKind.FAILED, "refused its token"),
+        (runner.REFUSED, NewsKind.FAILED, "its token: executor_token_days were over, or clocks or jwt_secret differ"),
         (1, NewsKind.FAILED, "failed with"),
     ],
 )
