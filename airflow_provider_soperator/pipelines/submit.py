@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.mappedoperator import MappedOperator
+from airflow.sdk.definitions.param import process_params
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -340,8 +341,12 @@ class RenderedStages:
         ti = _StageInstance(self._ti, planned.stage, planned.index, self._inside)
         ti.task = task
         # What the stage's own task would have.
+        there, submit = self._context, f"__{self._ti.task_id}__"
         own = {"ti": ti, "task_instance": ti, "task": task, "map_index": planned.index}
-        context = cast("Context", {**self._context, **own})
+        own |= {"inlets": task.inlets, "outlets": task.outlets}
+        own["params"] = process_params(self._dag, task, there["dag_run"].conf, suppress_exception=False)
+        own["task_instance_key_str"] = there["task_instance_key_str"].replace(submit, f"__{planned.stage}__")
+        context = cast("Context", {**there, **own})
         task.render_template_fields(context)
         # A mapped task has put its instance in its place.
         job: BatchJob = cast("Any", context["task"]).prepare(context, key, uploads=self._uploads)

@@ -57,9 +57,10 @@ class TaskRun:
             xcom_push=self.xcoms.__setitem__,
             xcom_pull=lambda **_: self.pulled,
         )
-        run = SimpleNamespace(start_date=self.start_date, clear_number=self.clear_number)
+        run = SimpleNamespace(start_date=self.start_date, clear_number=self.clear_number, conf={})
         task = SimpleNamespace(retries=self.retries, template_ext=(), start_from_trigger=start_from_trigger)
-        context = {"ti": ti, "task_instance": ti, "task": task, "dag_run": run}
+        key = f"{ti.dag_id}__{ti.task_id}__{ti.run_id}"
+        context = {"ti": ti, "task_instance": ti, "task": task, "dag_run": run, "task_instance_key_str": key}
         return context if self.airflow == "no state" else {**context, "task_state_store": self.store}
 
     def begin_in_the_triggerer(self) -> Any:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
+from airflow_provider_soperator.cli.rehearsal import rehearsed
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
-from airflow_provider_soperator.pipelines.plan import AHEAD, TRY
+from airflow_provider_soperator.pipelines.plan import AHEAD, TRY, PlannedJob
+from airflow_provider_soperator.pipelines.submit import RenderedStages
 from airflow_provider_soperator.slurm.errors import LimitExceeded, SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -128,6 +130,15 @@ def test_the_lines_of_a_script_on_the_cluster_hold_beside_what_is_set_ahead(monk
     waits = dependency_of(second)
     assert (waits.is_singleton, waits.keys) == (True, (key_of(str(first.name)),))
     assert asked_for(second).comment == "theirs"
+
+
+def test_the_templates_of_a_stage_find_what_its_own_task_has() -> None:
+    template = "{{ params.rate }} {{ params.seed }} {{ outlets[0].uri }} {{ task_instance_key_str }} {{ map_index }}"
+    with DAG("d", schedule=None, params={"rate": 1, "seed": 2}) as dag, SbatchPipeline("p"):
+        job("a") >> job("fit", command=template, params={"rate": 3}, outlets=[Asset("s3://b/model")])
+    context = rehearsed(dag, dag.get_task("p.submit"), {"seed": 4}, datetime(2026, 11, 23, tzinfo=timezone.utc))
+    ahead = RenderedStages(dag, ["p.a", "p.fit"], context, uploads=False).render(PlannedJob("p.fit"))
+    assert ahead.command == "3 4 s3://b/model d__p.fit__20261123 -1"
 
 
 @pytest.mark.parametrize("airflow", ["no state", "3.3", "3.4"])
