@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 from airflow_provider_soperator.errors import LastingError
 from airflow_provider_soperator.functions import remote
-from airflow_provider_soperator.functions.source_form import NoSourceForm, cached, modules_of, read_by, source_form
+from airflow_provider_soperator.functions.source_form import NoSourceForm, modules_of, read_by, remade, source_form
 from airflow_provider_soperator.slurm import job_description, option_values
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.values import listed
@@ -277,7 +277,7 @@ def _pickler(packed: io.BytesIO, function: Callable[..., Any]) -> Any:
         dispatch_table: ClassVar = ChainMap({CodeType: named}, cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, value: Any) -> Any:
-            if (made := cached(value, here)) is not NotImplemented:
+            if (made := remade(value, here)) is not NotImplemented:
                 return made
             if isinstance(value, cached_property):
                 # Before Python 3.12 it has a lock.

@@ -71,8 +71,25 @@ def modules_of(function: Any) -> frozenset[str]:
     return frozenset(own | {name for name in [*sys.modules] if name.startswith("unusual_prefix_")})
 
 
-def cached(value: Any, here: Container[str]) -> Any:
-    """How a function of these modules with a cache is made again: it would be looked up there by its name."""
+#: Objects of which each process has its own, by module and name: the environment, and generators with their state.
+_OF_THE_PROCESS = (
+    ("os", "environ"),
+    ("os", "environb"),
+    ("random", "_inst"),
+    ("numpy.random.mtrand", "_rand"),
+    ("sys", "stdout"),
+    ("sys", "stderr"),
+)
+
+
+def remade(value: Any, here: Container[str]) -> Any:
+    """How to get there what has a process of its own, and a function of these modules with a cache.
+
+    The one would go with this process's secrets, the other would be looked up there by its name.
+    """
+    for module, name in _OF_THE_PROCESS:
+        if value is getattr(sys.modules.get(module), name, None):
+            return getattr, (sys.modules[module], name)
     if not isinstance(value, _lru_cache_wrapper) or value.__module__ not in here:
         return NotImplemented
     return _Cache(*value.cache_parameters().values()), (value.__wrapped__,)
@@ -125,7 +142,7 @@ class _Values(pickle.Pickler):
         return self.functions.index(value)
 
     def reducer_override(self, value: Any) -> Any:
-        return cached(value, self._here)
+        return remade(value, self._here)
 
     def _importable(self, value: Any) -> bool:
         if value.__module__ in self._here:

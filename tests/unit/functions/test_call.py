@@ -334,6 +334,9 @@ import pickle
 import typing
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from os import environ
+from random import random
+from sys import stderr
 
 import cloudpickle
 import dill
@@ -366,6 +369,10 @@ def copied():
 
 def values():
     return Settings(Size.SMALL), Rates(0.1)
+
+def of_the_process():
+    import sys
+    return dict(environ), random(), stderr is sys.stderr
 
 def sent_on():
     return cloudpickle.dumps(double), cloudpickle.dumps(Settings), dill.dumps(double, recurse=True)
@@ -407,6 +414,19 @@ def test_objects_of_a_dag_files_classes_can_be_pickled_and_come_back(dag_file: A
     assert returned(dag_file.copied, tmp_path).size.name == "SMALL"
     settings, rates = returned(dag_file.values, tmp_path)
     assert (settings.size.value, rates.first) == (1, 0.1)
+
+
+@pytest.mark.parametrize("python", ["monkeypatch", "other_python"])
+def test_the_environment_and_the_random_numbers_are_those_of_the_job(
+    dag_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str, request: pytest.FixtureRequest
+) -> None:
+    """Also where the DAG file has imported them by their names."""
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "of the Airflow worker")
+    request.getfixturevalue(python)
+    (there, one, is_own), (_, two, _) = (returned(dag_file.of_the_process, tmp_path) for _ in range(2))
+    assert "AIRFLOW__CORE__FERNET_KEY" not in there
+    assert one != two
+    assert is_own
 
 
 def test_what_cannot_import_a_dag_file_gets_its_functions_and_classes_by_value(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import json
+import random
+import sys
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -159,6 +162,18 @@ def test_a_function_keeps_its_cache() -> None:
 
     assert there(called) == (832040, 28, {"maxsize": 50, "typed": False})
     assert fibonacci.cache_info().misses == 0
+
+
+def test_the_random_numbers_of_numpy_are_those_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpys: Any = ModuleType("numpy.random.mtrand")
+    numpys._rand = random.Random()
+    monkeypatch.setitem(sys.modules, numpys.__name__, numpys)
+    rand = numpys._rand.random
+
+    def called() -> Any:
+        return rand.__self__ is numpys._rand
+
+    assert there(called)
 
 
 def test_a_function_keeps_its_attributes() -> None:
