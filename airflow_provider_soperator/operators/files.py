@@ -100,8 +100,12 @@ class JobFiles:
                     copied = client.download(path, self._here / target, tag=self._tag(target))
                     self._log.info("Downloaded %s to %s: %s", path, target, copied)
 
-    def download_what_is_there(self, files: Pairs, working: str) -> None:
-        """The same after a job that has failed, which is what the task is to fail with."""
+    def bring_back(self, files: Pairs, status: JobStatus) -> None:
+        """Download all of them, or what is there of a job that has failed: its end is what counts for the task."""
+        working = next((part.workdir for part in status.parts if part.workdir), "")
+        if status.succeeded:
+            self.download(files, working)
+            return
         for pair in pairs(files):
             try:
                 self.download([pair], working)

@@ -277,15 +277,14 @@ class SbatchOperator(WaitingOperator):
         from airflow_provider_soperator.work.sbatch import REPORT
 
         status = status_of(report := result_of(event))
-        folder = next((part.workdir for part in status.parts if part.workdir), "")
         try:
             settle(status, self.on_finish, event.get("last_lines", ()))
         except Exception:
-            if self.download and self.download_on == "always" and folder:
-                self._files(context).download_what_is_there(self.download, folder)
+            if self.download and self.download_on == "always":
+                self._files(context).bring_back(self.download, status)
             raise
         if self.download:
-            self._files(context).download(self.download, folder)
+            self._files(context).bring_back(self.download, status)
         if self.result is None:
             return report
         context["ti"].xcom_push(REPORT, report)

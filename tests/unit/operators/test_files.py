@@ -17,7 +17,7 @@ from airflow_provider_soperator.client.file_copies import Copied, LocalFileError
 from airflow_provider_soperator.operators import files
 from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.slurm.files import FileError, JobFolder, Match, WorkingFolder
+from airflow_provider_soperator.slurm.files import FileError, JobFolder, Match, WorkingFolder, absolute
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -73,7 +73,7 @@ class Cluster:
         return Copied(1, 1, 1)
 
     def download(self, path: str, local: Path, *, tag: str) -> Copied:
-        self.downloaded.append((path, local))
+        self.downloaded.append((absolute(path), local))
         return Copied(1, 1, 1)
 
 
@@ -193,3 +193,24 @@ def test_files_come_from_where_the_job_ran_also_if_an_element_was_cancelled_befo
     operator.on_finish = {"CANCELLED": "succeed"}
     operator._settled(task(), succeeded(report_of(JobStatus(id=JobId(7), parts=(never, ran)))))
     assert asked == ["/data"]
+
+
+def test_a_job_whose_failure_is_a_success_brings_what_is_there(
+    operator: SbatchOperator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    monkeypatch.setattr(files, "SlurmHook", lambda _: cluster)
+    operator.download = {"plots/*.png": "plots", "metrics.json": "metrics.json"}
+    operator.on_finish = {"FAILED": "succeed", "LOST": "succeed"}
+    # Where a lost one has run is not known.
+    lost = JobStatus(id=JobId(7), parts=(), lost="no accounting")
+    failed, done = (
+        JobStatus(id=JobId(7), parts=(Job(id=JobId(7), state=JobState.parse(state), workdir="/data"),))
+        for state in ("FAILED", "COMPLETED")
+    )
+    for status in (lost, failed):
+        operator._settled(task(), succeeded(report_of(status)))
+    assert cluster.downloaded == [("/data/metrics.json", tmp_path / "metrics.json")]
+    # The next try would go on with this job.
+    with pytest.raises(FileError, match="nothing on the cluster is called /data/plots/"):
+        operator._settled(task(), succeeded(report_of(done)))
