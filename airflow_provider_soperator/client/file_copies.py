@@ -207,8 +207,8 @@ def _changed(entries: Sequence[Entry], others: Mapping[str, Entry]) -> list[Entr
 
 
 def _is_same(entry: Entry, other: Entry | None) -> bool:
-    # The top folder may be a home: it keeps its own mode.
-    return entry == other or (other is not None and not entry.path and entry.kind == other.kind == "folder")
+    # A folder keeps its own mode: it may be a home, or that of another user.
+    return entry == other or (other is not None and entry.kind == other.kind == "folder")
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
@@ -329,7 +329,7 @@ def staging_on_disk(target: Path, tag: str) -> Iterator[Path]:
 
 
 def place_on_disk(new: Path, target: Path, entries: Sequence[Entry]) -> None:
-    """Move new content into place; an existing folder keeps its mode and its other files. A folder replaces a link."""
+    """Move new content into place; existing folders keep their modes and other files. A folder replaces a link."""
     if not target.is_dir():
         os.replace(new, target)
         return
@@ -340,5 +340,6 @@ def place_on_disk(new: Path, target: Path, entries: Sequence[Entry]) -> None:
             continue
         if place.is_symlink():
             place.unlink()
-        place.mkdir(exist_ok=True)
-        place.chmod(entry.mode)
+        with suppress(FileExistsError):
+            place.mkdir()
+            place.chmod(entry.mode)

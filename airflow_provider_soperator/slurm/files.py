@@ -350,13 +350,10 @@ class WritePiece(FileOrder):
 
 
 # In an existing folder, links to the new files replace the old ones: no file is ever incomplete, and processes in the
-# folder are not disturbed. The folder keeps its mode, which its owner has chosen.
+# folder are not disturbed. Folders that exist keep their modes, which their owners have chosen; new ones get theirs.
 _PLACE = """\
 set -e
-merge() {
-    chmod --reference="$2" -- "$1/new"
-    cp -rdlfT --preserve=mode -- "$1/new" "$2/"
-}
+merge() { (umask 0; cp -rdlfT -- "$1/new" "$2/"); }
 # Otherwise it was moved before the connection broke.
 if [ -e "$1/new" ]; then
     if [ -d "$2" ]; then

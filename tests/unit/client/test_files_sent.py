@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.client import file_copies
-from airflow_provider_soperator.slurm.files import PlaceFiles, ReadPieces, StageFiles, UnpackFiles, WritePiece
+from airflow_provider_soperator.slurm.files import (
+    ListFiles,
+    PlaceFiles,
+    ReadPieces,
+    StageFiles,
+    UnpackFiles,
+    WritePiece,
+)
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from tests.patience import PATIENCE
@@ -71,3 +79,27 @@ def test_requests_whose_answers_were_lost_are_made_again(folder: Path, tmp_path:
     assert content(tmp_path / "back") == content(folder)
     assert {StageFiles, UnpackFiles, WritePiece, PlaceFiles, ReadPieces} <= repeated
     assert {path.name for path in tmp_path.iterdir()} == {"project", "there", "back"}
+
+
+def test_folders_that_exist_keep_their_modes_and_new_ones_get_theirs(folder: Path, tmp_path: Path) -> None:
+    """Those of a team are one user's, who alone may change the mode, and others write into them."""
+    (folder / "new").mkdir()
+    (folder / "new").chmod(0o775)
+    tops = tmp_path / "there", tmp_path / "back"
+    for top in tops:
+        (top / "src").mkdir(parents=True)
+        (top / "src").chmod(0o777)
+    asked = list[type[Request[Any]]]()
+
+    def note(request: Request[Any]) -> Any:
+        asked.append(type(request))
+        return ask(request)
+
+    for _ in range(2):
+        asked.clear()
+        run_steps(file_copies.send(folder, str(tops[0]), "tag"), note)
+        run_steps(file_copies.bring(str(tops[0]), tops[1], "tag"), note)
+        for top in tops:
+            assert [stat.S_IMODE((top / name).stat().st_mode) for name in ("src", "new")] == [0o777, 0o775]
+    # That they differ in nothing else is no reason to send them again.
+    assert set(asked) == {ListFiles}
