@@ -170,7 +170,9 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
 
     def _from_context(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """The variables of Airflow's context that the function has parameters for."""
-        parameters = list(inspect.signature(self.python_callable).parameters.values())[len(self.op_args) :]
+        signature = inspect.signature(self.python_callable)
+        taken = signature.bind_partial(*self.op_args).arguments
+        parameters = [one for name, one in signature.parameters.items() if name not in taken]
         names = {one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
         asked = {name: context[name] for name in names & context.keys() - self.op_kwargs.keys()}
         for name, value in asked.items():

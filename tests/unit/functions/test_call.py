@@ -607,6 +607,14 @@ def test_the_times_of_the_last_success_are_given_as_values() -> None:
     assert [type(given[name]) for name in times] == [datetime, type(None)]
 
 
+def test_a_function_of_any_number_of_arguments_has_variables_as_well() -> None:
+    def called(first: int, *others: int, ds: str, run_id: str | None = None) -> None: ...
+
+    with DAG("d", schedule=None):
+        task = sbatch_task(called)(1, 2, 3, run_id="mine").operator
+    assert task._from_context({"ds": "2026-11-21", "run_id": "a", "first": 4, "others": 5}) == {"ds": "2026-11-21"}
+
+
 def test_variables_that_a_run_has_not_are_noticed_before_there_is_a_job() -> None:
     def called(first: int, ds: str, *, try_number: int) -> None: ...
 
