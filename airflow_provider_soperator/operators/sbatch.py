@@ -72,7 +72,7 @@ class SbatchOperator(WaitingOperator):
     :param upload: files and folders to copy to the cluster before the job, ``{local: remote}``; local paths are
         relative to the DAG's file, remote ones to the job's working directory
     :param download: files and folders to copy back after the job, ``{remote: local}``
-    :param download_on: ``"success"``; or ``"always"``, to copy also what exists after a failure
+    :param download_on: ``"success"``; or ``"always"``, to copy also what exists after a failure of the job
     :param result: return what the job has computed, and not its report, which is the XCom ``job`` then: ``"json"``, the
         last line of its output as JSON; ``"last_line"``; or ``"file:PATH"``, a file, as JSON if its name ends in
         ``.json``. Of an array a list
