@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
-from os.path import realpath
+from os.path import abspath, realpath
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -86,7 +86,8 @@ class JobFiles:
                 self._send(client, local, self._target(working, local, remote))
 
     def _target(self, working: PurePosixPath, local: str, remote: str) -> str:
-        return _path(working, remote, (self._here / local).name)
+        # One that ends in ``..`` has a name as well.
+        return _path(working, remote, Path(abspath(self._here / local)).name)
 
     def _send(self, client: SlurmClient, local: str, target: str) -> None:
         copied = client.upload(self._here / local, target, tag=self._tag(target))
@@ -132,8 +133,9 @@ class JobFiles:
 
 
 def pairs(files: Pairs) -> list[Sequence[str]]:
-    """Pairs of source and target."""
-    return list(files.items()) if isinstance(files, Mapping) else list(files)
+    """Pairs of source and target, without those that an empty field of a form leaves without a source."""
+    said = files.items() if isinstance(files, Mapping) else files
+    return [pair for pair in said if pair[0] not in (None, "", "None")]
 
 
 def _within(target: str, name: str) -> str:

@@ -119,6 +119,22 @@ def test_files_go_where_the_lines_of_a_script_on_the_cluster_say_and_the_script_
     assert cluster.uploaded == ["/home/ann/jobs", "/shared/run/data/in.csv", "/shared/run/data/a$B~.txt"]
 
 
+def test_a_folder_above_goes_under_its_name_and_a_path_of_nothing_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a name the one would be put among the job's files; the other would be the whole folder of the DAG."""
+    cluster = Cluster()
+    monkeypatch.setattr(files, "SlurmHook", lambda _: cluster)
+    here = tmp_path / "repo" / "dags" / "train"
+    job_files = JobFiles("east", here, "owner", logging.getLogger(__name__))
+    brought = [["..", "a/"], ["../../", "b/"], [".", "c/"], ["", "d/"], ["None", "e/"], ["../src", ""]]
+    job_files.upload(brought, BatchJob(command="true"))
+    names = ["a/dags", "b/repo", "c/train", ""]
+    assert cluster.uploaded == [str(PurePosixPath("/home/ann", name)) for name in names]
+    job_files.download({"": "got", "None": "got"}, "/data")
+    assert not cluster.downloaded
+
+
 class Begun(Exception):
     """The job would be submitted now."""
 
