@@ -52,7 +52,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         *,
         python: str | None = None,
         venv: str | None = None,
-        requirements: Sequence[str] | str = (),
+        requirements: Sequence[str] | str | None = None,
         venv_cache_path: str | None = None,
         ranks: int | None = None,
         srun_args: Sequence[str] = (),
@@ -72,7 +72,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         super().__init__(on_finish={remote.UNFIT: "fail", **(on_finish or {})}, result=None, **kwargs)
         self.python = path_text(python)
         self.venv = path_text(venv)
-        self.requirements = path_text(requirements)
+        self.requirements = path_text(requirements or ())
         self.venv_cache_path = path_text(venv_cache_path)
         self.ranks = ranks
         self.srun_args = srun_args

@@ -559,6 +559,13 @@ def test_requirements_are_a_list_or_a_file(tmp_path: Path) -> None:
         sent("numpy")
 
 
+@pytest.mark.parametrize("nothing", [None, "", []])
+def test_no_requirements_may_be_said_in_any_way(nothing: Any) -> None:
+    with DAG("a_dag", schedule=None, default_args={"requirements": ["torch"]}) as dag:
+        sbatch_task(requirements=nothing, venv="/opt/venv")(add)(1)
+    dag.resolve_template_files()
+
+
 @pytest.mark.parametrize("nothing", ["", "None", None])
 def test_an_empty_field_of_a_form_leaves_its_option_out(nothing: str | None) -> None:
     with DAG("a_dag", schedule=None):
