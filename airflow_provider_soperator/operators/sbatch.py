@@ -305,9 +305,10 @@ class SbatchOperator(WaitingOperator):
         replaced, keys = keys_of(context, self.retries or 0)
         if self._member:
             replaced, keys = self._member.keys(replaced, keys)
+        self.job = self._changed(context, keys[:-1])
         self._make(context, keys[-1])
         asked = self._asked()
-        job = job_for(context["ti"], asked.pop("script"), self._changed(context, keys[:-1]))
+        job = job_for(context["ti"], asked.pop("script"), self.job)
         check_result(self.result, job)
         since = submitted_since(context["dag_run"].start_date)
         return SbatchTrigger(
@@ -329,7 +330,7 @@ class SbatchOperator(WaitingOperator):
         from airflow_provider_soperator.slurm.requests.commands import run_steps
         from airflow_provider_soperator.work.sbatch import job_for
 
-        fields, job = self.job, job_for(context["ti"], self.script, self.job)
+        fields, job = self.job, job_for(context["ti"], None, self._said())
         with SlurmHook(self.slurm_conn_id).client() as shared:
             slurm = shared.patient(self.log)
             job = slurm.with_lines(job)
@@ -348,7 +349,7 @@ class SbatchOperator(WaitingOperator):
         return fields
 
     def _make(self, context: Context, key: SubmissionKey) -> None:
-        """Make the script of the job, where that is for the one with this key alone."""
+        """Make the script of the job, where that is for the one with this key alone, as it has been changed."""
 
     def _files(self, context: Context) -> JobFiles:
         from pathlib import Path

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.decorators.sbatch import sbatch_task
 from airflow_provider_soperator.hooks import slurm as hooks
 from airflow_provider_soperator.operators.sbatch import SbatchOperator, retry, settle
 from airflow_provider_soperator.slurm.cluster_records import Node
@@ -34,6 +36,10 @@ def task_instance(tries: int) -> Any:
     return SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=tries, max_tries=3)
 
 
+def context_of(tries: int) -> Any:
+    return {"ti": task_instance(tries), "dag_run": SimpleNamespace(start_date=None)}
+
+
 KEYS = [key_of_try(task_instance(4), None, number) for number in range(1, 5)]
 
 
@@ -42,11 +48,13 @@ def named(key: SubmissionKey) -> str:
 
 
 @pytest.fixture
-def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The job of a try that follows others, on a cluster that knows these."""
+def connect(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes all connections lead to a cluster."""
 
-    def made(slurm: Slurm, tries: int, policy: Policy = POLICY, **fields: Any) -> dict[str, Any]:
+    def to(slurm: Slurm) -> None:
         class Hook:
+            reaches_files = True
+
             def __init__(self, conn_id: str) -> None: ...
 
             @contextmanager
@@ -61,10 +69,19 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
                 yield of(AsyncSlurmClient(slurm))
 
         monkeypatch.setattr(hooks, "SlurmHook", Hook)
+
+    return to
+
+
+@pytest.fixture
+def changed(connect: Any) -> Any:
+    """The job of a try that follows others, on a cluster that knows these."""
+
+    def made(slurm: Slurm, tries: int, policy: Policy = POLICY, **fields: Any) -> dict[str, Any]:
+        connect(slurm)
         body = {} if "remote_script" in fields else {"command": "true"}
         task = SbatchOperator(task_id="t", on_finish=policy, **body, **fields)
-        context: Any = {"ti": task_instance(tries), "dag_run": SimpleNamespace(start_date=None)}
-        found = task._changed(context, KEYS[: tries - 1]).items()
+        found = task._changed(context_of(tries), KEYS[: tries - 1]).items()
         return {name: value for name, value in found if name not in ("command", "remote_script")}
 
     return made
@@ -79,8 +96,7 @@ def test_what_it_has_waited_for_an_answer_is_of_its_time(monkeypatch: pytest.Mon
     # The cluster was back after half an hour.
     monkeypatch.setattr(signal, "getitimer", lambda _: (1800.0, 0.0))
     task = SbatchOperator(task_id="t", command="true", execution_timeout=timedelta(hours=1))
-    context: Any = {"ti": task_instance(1), "dag_run": SimpleNamespace(start_date=None)}
-    assert task._trigger(context).deadline == 1000 + 1800
+    assert task._trigger(context_of(1)).deadline == 1000 + 1800
 
 
 def test_the_first_try_asks_nothing(changed: Any) -> None:
@@ -168,6 +184,19 @@ def test_where_slurm_does_not_say_which_node_was_lost_none_is_left_out(
     slurm = Slurm(queued("7", "NODE_FAIL", name=named(KEYS[0]), nodelist="worker-[0-15]"), accounting=[])
     assert changed(slurm, 2) == {}
     assert "Slurm does not say which node of job 7 has failed: none is left out" in capsys.readouterr().out
+
+
+def test_the_container_of_a_function_changes_where_the_function_is_started(connect: Any) -> None:
+    connect(Slurm(*oom(KEYS[0]), accounting=[]))
+    policy: Policy = {"OUT_OF_MEMORY": retry(container_image="large", mem="x2", ntasks=2)}
+    container = {"container_image": "small", "container_workdir": "/work"}
+    with DAG("d", schedule=None):
+        task = sbatch_task(lambda: 1, task_id="t", retries=3, on_finish=policy, mem="8G", **container)().operator
+    trigger = task._trigger(context_of(2))
+    # Outside of it the batch script runs, which starts the function.
+    assert (trigger.job["mem"], trigger.job["ntasks"]) == (16384, 2)
+    assert not container.keys() & trigger.job.keys()
+    assert "--container-image=large --container-workdir=/work" in trigger.job["script"].splitlines()[-1]
 
 
 def test_such_an_end_is_tried_again() -> None:
