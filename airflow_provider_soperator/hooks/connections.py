@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_soperator.errors import AirflowAway, ConnectionMistake, nearest
+from airflow_provider_soperator.slurm.notations import parts_of_key
 from airflow_provider_soperator.values import asked_again
 
 if TYPE_CHECKING:
@@ -134,22 +134,10 @@ def _host_key(said: str) -> str:
         kind, rest = found.groups(default="")
         for blank in re.finditer(r"\s|$", rest):
             # Each + that a URI has as it is has become a blank.
-            if _is_whole(key := rest[: blank.start()].replace(" ", "+")):
+            # Of a cut one, paramiko makes up the missing parts. The first one is the type.
+            if len(parts_of_key(key := rest[: blank.start()].replace(" ", "+"))) > 1:
                 return f"{kind} {key}".strip()
     raise ConnectionMistake("missing key data")
-
-
-def _is_whole(key: str) -> bool:
-    """True if a public key has all of its parts, before each of which is its length: paramiko fills up a cut one."""
-    try:
-        data = base64.b64decode(key, validate=True)
-    except ValueError:
-        return False
-    at, parts = 0, 0
-    while at < len(data):
-        at, parts = at + 4 + int.from_bytes(data[at : at + 4], "big"), parts + 1
-    # The first one is its type.
-    return at == len(data) and parts > 1
 
 
 def lines_of_key(said: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
 import types
@@ -15,6 +13,7 @@ from operator import or_
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from airflow_provider_soperator.errors import name_remedy
+from airflow_provider_soperator.slurm.notations import parts_of_key
 from airflow_provider_soperator.values import is_template, listed
 
 T = TypeVar("T")
@@ -222,21 +221,9 @@ def check_key(key: str) -> None:
     shown = key if len(key) < 40 else f"{key[:40]}…"
     if len(words) < 2 or words[0] not in _KEY_TYPES:
         raise SpecMistake(f"{shown!r} is not a public key, which begins with ssh-ed25519, ssh-rsa or the like")
-    if not _is_whole(*words[:2]):
+    parts = parts_of_key(words[1])
+    if len(parts) < 2 or parts[0] != words[0].encode():
         raise SpecMistake(f"the public key {shown!r} is damaged: copy it again, as one line")
-
-
-def _is_whole(kind: str, text: str) -> bool:
-    """True if the data consists of length-prefixed fields only, the first of which is the type."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except binascii.Error:
-        return False
-    parts, at = [], 0
-    while at + 4 <= len(data):
-        start, at = at + 4, at + 4 + int.from_bytes(data[at : at + 4], "big")
-        parts.append(data[start:at])
-    return at == len(data) and len(parts) > 1 and parts[0] == kind.encode()
 
 
 @dataclass(frozen=True)

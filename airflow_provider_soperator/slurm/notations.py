@@ -1,7 +1,8 @@
-"""Slurm's notations of durations, times and exit codes, in the output and arguments of its commands."""
+"""Slurm's notations of durations, times and exit codes in what its commands print and take, and ssh's of keys."""
 
 from __future__ import annotations
 
+import base64
 import re
 import signal
 from dataclasses import dataclass
@@ -142,6 +143,24 @@ def number_or_none(text: str) -> int | None:
 
 def listed(text: str) -> tuple[str, ...]:
     return tuple(filter(None, clean(text).split(",")))
+
+
+def parts_of_key(text: str) -> list[bytes]:
+    """The parts of a public key, the first of which is its type; none if it is cut or damaged.
+
+    >>> parts_of_key("AAAAB3NzaC1yc2EAAAABeA=="), parts_of_key("AAAAB3NzaC1yc2EAAAAB")
+    ([b'ssh-rsa', b'x'], [])
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        return []
+    parts, at = [], 0
+    while at < len(data):
+        # Before each of them is its length.
+        start, at = at + 4, at + 4 + int.from_bytes(data[at : at + 4], "big")
+        parts.append(data[start:at])
+    return parts if at == len(data) else []
 
 
 _EXIT_PAIR = re.compile(r"([0-9]+)(?::([0-9]+))?")

@@ -23,6 +23,7 @@ from tests.unit.provisioning.clusters import cluster, public_key, workers
         ({"login_keys": ("-----BEGIN OPENSSH PRIVATE KEY-----",)}, "login_keys contains a private key"),
         ({"login_keys": ("me@example",)}, "'me@example' is not a public key"),
         ({"login_keys": (public_key()[:40],)}, "is damaged: copy it again"),
+        ({"login_keys": (f"{public_key()[:40]}é",)}, "is damaged: copy it again"),
         ({"login_keys": (public_key().replace("ssh-ed25519 ", "ssh-rsa "),)}, "is damaged: copy it again"),
         ({"nodesets": ()}, "at least one node set"),
         ({"nodesets": (workers(), workers())}, "node sets must be unique, got worker twice"),
