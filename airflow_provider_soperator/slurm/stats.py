@@ -16,6 +16,7 @@ from airflow_provider_soperator.slurm.job_records import Job, resource
 from airflow_provider_soperator.slurm.node_conditions import WORDS
 from airflow_provider_soperator.slurm.notations import duration_in_words
 from airflow_provider_soperator.slurm.states import JobBase, JobFlag, NodeFlag
+from airflow_provider_soperator.values import storable
 
 #: The states of jobs in the statistics; jobs that have ended are not counted.
 PENDING, CONFIGURING, RUNNING, SUSPENDED, COMPLETING = JOB_STATES = (
@@ -110,7 +111,8 @@ class SlurmStats:
     shares: Sequence[Share] | None
 
     def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = _plain(asdict(self))
+        # JSON has no infinity, the level of users without usage.
+        plain: dict[str, Any] = storable(asdict(self) | {"at": self.at.isoformat()})
         return plain
 
 
@@ -223,17 +225,6 @@ def _users(queued: Iterable[tuple[str, Job, JobLoad]]) -> list[UserLoad]:
 def _most_used(shares: Iterable[Share]) -> list[Share]:
     users = (share for share in shares if share.user)
     return sorted(users, key=lambda share: (-share.usage, share.fair_share or 0.0, share.user, share.account))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    # JSON has no infinity, the level of users without usage.
-    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 #: A gauge: its name, value and tags.
