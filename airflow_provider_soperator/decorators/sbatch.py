@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Context
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -18,8 +19,6 @@ from airflow_provider_soperator.slurm.sbatch_arguments import on_one_node
 from airflow_provider_soperator.values import check_arguments, has_template, path_text
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.slurm.job_failures import Policy
     from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
     from airflow_provider_soperator.work.protocols import End

@@ -6,13 +6,12 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 
 #: What is done without an answer: the shift as planned, nothing, or nothing and the task fails.

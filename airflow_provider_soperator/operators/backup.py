@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Context
+
 from airflow_provider_soperator.operators.work import WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.values import NAMESPACE, check_durations
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.work.backups import JailBackup
 
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import Asset, AssetAlias, conf
+from airflow.sdk import Asset, AssetAlias, Context, conf
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
@@ -22,8 +22,6 @@ from airflow_provider_soperator.values import check_durations, check_interval, i
 from airflow_provider_soperator.work.protocols import count, emit
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, Rollback, ShiftOrder, Timeouts
     from airflow_provider_soperator.capacity.overrides import Override
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule

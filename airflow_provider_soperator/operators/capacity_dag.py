@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher, Param
+from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher, Context, Param
 from airflow.sdk.exceptions import AirflowFailException, DownstreamTasksSkipped
 
 from airflow_provider_soperator.board.offers import action_tag
@@ -23,8 +23,6 @@ from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenc
 from airflow_provider_soperator.values import check_choice, check_durations
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.capacity.demand import Demand
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import Asset, AssetAlias, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.health.figures import PATTERNS, check_patterns
@@ -26,8 +26,6 @@ from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is
 from airflow_provider_soperator.work.protocols import emit
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.work.checks import CheckRun
     from airflow_provider_soperator.work.nodesets import NodeSetResize
 

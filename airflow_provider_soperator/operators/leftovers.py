@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Context
+
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.board.picture import Picture
     from airflow_provider_soperator.client.sync import SlurmClient
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow.sdk import Context
+
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
 from airflow_provider_soperator.operators.work import WorkOperator, begun_before
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, check_nodes_or_count, names_of
@@ -23,8 +25,6 @@ from airflow_provider_soperator.values import (
 )
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.work.machines import MachineReplacement
     from airflow_provider_soperator.work.nodes import NodeChange
 

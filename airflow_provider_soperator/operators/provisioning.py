@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from airflow.sdk import BaseHook
+from airflow.sdk import BaseHook, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.errors import ClusterError, ConnectionMistake
@@ -22,8 +22,6 @@ from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.values import check_durations, is_on, listed
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
     from airflow_provider_soperator.slurm.job_records import Job
     from airflow_provider_soperator.work.clusters import ClusterStart

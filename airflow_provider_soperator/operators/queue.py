@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Context
+
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.job_ids import ids_in
@@ -16,7 +18,6 @@ from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.values import whole_number
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
     from typing_extensions import Self
 
     from airflow_provider_soperator.client.queue import JobSelection, OrderedJobs

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
@@ -22,8 +23,6 @@ from airflow_provider_soperator.slurm.requests.nodes import HANDOVER_FLAGS
 from airflow_provider_soperator.values import check_durations, comma_separated, moment_of
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.client.sync import SlurmClient
     from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow.sdk import BaseOperator, XComArg, conf
+from airflow.sdk import BaseOperator, Context, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.links import known_links
@@ -35,8 +35,6 @@ from airflow_provider_soperator.values import (
 from airflow_provider_soperator.work.protocols import End, result_of
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.operators.files import JobFiles
     from airflow_provider_soperator.pipelines.member import Member
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from airflow.sdk import Context
 
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.work.protocols import emit
-
-if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
 
 
 class SlurmStatsOperator(StrictOperator):

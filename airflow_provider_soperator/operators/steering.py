@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.errors import CapacityMistake
@@ -13,8 +14,6 @@ from airflow_provider_soperator.operators.work import StrictOperator, task_name
 from airflow_provider_soperator.values import check_choice
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.capacity.steering import SteeringCommand
 
 #: What a shift can be told while it runs.

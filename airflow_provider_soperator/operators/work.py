@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, conf
+from airflow.sdk import BaseOperator, Context, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.errors import LastingError
@@ -21,8 +21,6 @@ from airflow_provider_soperator.values import check_arguments, check_durations, 
 from airflow_provider_soperator.work.protocols import End, EndsAnywhere, Work, result_of
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.triggers.base import KillableTrigger
 
 #: Seconds for which Airflow's own alarm is put off, so that it strikes only if all else has failed.

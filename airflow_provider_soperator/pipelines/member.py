@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.sdk import TriggerRule
+from airflow.sdk import Context, TriggerRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.errors import ClusterError
@@ -18,9 +18,6 @@ from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests.submission import dependency_of
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, read_keys
-
-if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
 
 
 class Member:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import DAG, BaseOperator, Context
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.definitions.param import process_params
 from airflow.sdk.exceptions import (
@@ -49,11 +50,6 @@ from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_
 from airflow_provider_soperator.values import is_on, listed
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from airflow.sdk import DAG
-    from airflow.sdk.definitions.context import Context
-
     from airflow_provider_soperator.client.sync import SlurmClient
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.values import check_arguments
@@ -19,9 +19,6 @@ from airflow_provider_soperator.work.protocols import (
     exception_of,
     result_of,
 )
-
-if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
 
 
 class WatchSensor(EndsAnywhere, BaseSensorOperator):

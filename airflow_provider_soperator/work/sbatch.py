@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow.sdk import Context
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
@@ -37,9 +38,6 @@ from airflow_provider_soperator.slurm.submission_keys import (
     read_keys,
     readable_name,
 )
-
-if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
 
 #: The states of the instances of some tasks of the run, by task and map index.
 StatesOf = Callable[[Sequence[str]], Awaitable[dict[str, dict[int, str | None]]]]
