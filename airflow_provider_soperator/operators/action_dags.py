@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, BaseOperator, Param
 
 from airflow_provider_soperator.board.offers import action_tag
 from airflow_provider_soperator.operators.cluster import RunActiveCheckOperator
@@ -17,9 +17,6 @@ from airflow_provider_soperator.operators.nodes import (
     UndrainNodesOperator,
 )
 from airflow_provider_soperator.operators.queue import CancelJobsOperator
-
-if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
 
 
 class _Action(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.provisioning.fields import Preset, given, is_since, preset_of
 from airflow_provider_soperator.provisioning.object_limits import (
@@ -17,13 +17,11 @@ from airflow_provider_soperator.provisioning.object_limits import (
     static_for,
 )
 from airflow_provider_soperator.provisioning.parts import RACK, NodeSet, PartitionSpec
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation
 from airflow_provider_soperator.soperator.clusters import CLUSTER_ANNOTATION
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER, Resource
 from airflow_provider_soperator.soperator.workloads import MANAGER
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation
 
 #: vCPUs, and the share of memory, that are left to Kubernetes and to containers beside slurmd.
 _KEPT_CPUS, _KEPT_MEMORY = 2, 0.25

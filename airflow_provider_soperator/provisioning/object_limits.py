@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.provisioning.fields import SpecMistake, is_since, preset_of
 from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, ServiceNodes
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation
 from airflow_provider_soperator.values import is_template
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation
 
 #: The ConfigMap of Soperator's charts.
 SCRIPTS = "slurm-scripts"

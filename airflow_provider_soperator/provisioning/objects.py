@@ -7,8 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, given, is_since
 from airflow_provider_soperator.provisioning.manifests import (
     Manifest,
@@ -19,6 +20,7 @@ from airflow_provider_soperator.provisioning.manifests import (
 )
 from airflow_provider_soperator.provisioning.object_limits import scripts_of
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects
 from airflow_provider_soperator.slurm.hostlist import fold
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.clusters import ClusterSeen, ClusterSnapshot, NodeSetSeen, cluster_of
@@ -27,10 +29,6 @@ from airflow_provider_soperator.soperator.kinds import NODE_SET, SERVICE, SLURM_
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.soperator.workloads import MANAGER
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.logger import Logger
-    from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects
 
 #: Annotation with the task that has applied the cluster last, and what was wanted.
 _BEGUN_BY = "airflow-provider-soperator/begun-by"

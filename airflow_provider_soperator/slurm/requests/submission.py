@@ -31,18 +31,16 @@ from enum import Enum
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.slurm import dependencies, errors, job_description, packs, sbatch_arguments
+from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import JobDescription
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Command, CommandOutput, Order, Request
 from airflow_provider_soperator.slurm.requests.jobs import GONE
 from airflow_provider_soperator.slurm.submission_keys import MARK, SubmissionKey, key_of, strip_key
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.slurm.job import BatchJob
 
 #: Jobs in one request: rate limits and reports of progress ask for no more.
 MOST = 500
