@@ -22,7 +22,7 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.figures import Kept, kept_figures
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
-from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook, connect
+from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -151,10 +151,8 @@ class ShiftClients:
     def nebius(self, conn_id: str) -> AbstractAsyncContextManager[SDK]:
         return NebiusHook(conn_id).async_client()
 
-    @asynccontextmanager
-    async def kubernetes(self, conn_id: str) -> AsyncIterator[ApiClient]:
-        async with await connect(conn_id) as client:
-            yield client
+    def kubernetes(self, conn_id: str) -> AbstractAsyncContextManager[ApiClient]:
+        return SoperatorClusterHook(conn_id).async_client()
 
     @asynccontextmanager
     async def leases(self, conn_id: str) -> AsyncIterator[Objects | None]:

@@ -121,8 +121,7 @@ class CapacityDifferenceTrigger(EventTrigger):
         wish = schedule.at(now)
         order = ShiftOrder.read(json.loads(self.order))
         world = await reconciliation.look(order, client, self.log)
-        asked = world, wish.allocation, schedule.limit
-        demanded = await self._demanded(*asked, order.targets, client, now) if self.demand else None
+        demanded = await self._demanded(world, wish, schedule, order, client, now) if self.demand else None
         goal = reconciliation.goal_in(world, wish.allocation, schedule.limit, demanded)
         if report := note_window(self._window, world, wish, goal, now):
             emit(gauges(report), dag_id=self.dag_id)
@@ -147,21 +146,15 @@ class CapacityDifferenceTrigger(EventTrigger):
         return [{"wished": goal, "has": has, "name": wish.name}]
 
     async def _demanded(
-        self,
-        world: Any,
-        wished: Mapping[str, Units],
-        limit: int | None,
-        targets: Sequence[Any],
-        client: Any,
-        now: datetime,
+        self, world: Any, wish: Any, schedule: Any, order: Any, client: Any, now: datetime
     ) -> dict[str, int] | None:
         """The units by demand, which are kept for runs and for people; None if it only observes."""
         from airflow_provider_soperator.capacity.demand import Demand, decide, keep_decision
 
         demand = Demand.read(json.loads(self.demand))
-        needs = await demand.measure(world, wished, client, now, targets)
-        bought, most = {name: seen.bought for name, seen in world.holdings.items()}, world.most(limit)
-        decision = decide(demand, needs, wished, world.allowed, world.gpus, most, self._demand, now, bought)
+        needs = await demand.measure(world, wish.allocation, client, now, order.targets)
+        bought, most = {name: seen.bought for name, seen in world.holdings.items()}, world.most(schedule.limit)
+        decision = decide(demand, needs, wish.allocation, world.allowed, world.gpus, most, self._demand, now, bought)
         if decision.is_new:
             self.log.info("%s %s", "Observed only: demand would have" if demand.observe else "Demand has", decision)
         await call(keep_decision, self.demanded, decision, demand.observe, now)
