@@ -14,14 +14,7 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.plan import ahead_keys
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.submission_keys import (
-    CLOCKS,
-    Keys,
-    SubmissionKey,
-    key_of,
-    key_of_try,
-    region_of,
-)
+from airflow_provider_soperator.slurm.submission_keys import CLOCKS, Keys, SubmissionKey, key_of, key_of_try, region_of
 
 #: States in which a task may have a job in the queue.
 _ALIVE = ("running", "deferred", "queued", "scheduled", "up_for_retry", "up_for_reschedule", "restarting")

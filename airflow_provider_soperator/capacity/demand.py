@@ -73,12 +73,7 @@ class Demand(Plain):
         refuse_unknown_targets(self.targets, names, "demand is of the unknown target")
 
     async def measure(
-        self,
-        world: World,
-        wished: Mapping[str, Units],
-        clients: Clients,
-        now: datetime,
-        targets: Sequence[Target] = (),
+        self, world: World, wished: Mapping[str, Units], clients: Clients, now: datetime, targets: Sequence[Target] = ()
     ) -> dict[str, Need]:
         """The need of each target with a load, as of now. A load that gives no answer has an unknown need."""
         most = {name: bounds_of(units)[1] for name, units in wished.items()}

@@ -53,9 +53,7 @@ _HEAD, _SCRIPT_AGE = 64 << 10, 1.0
 _OF_WATCHERS = RetryPolicy(tries=2, within=5.0)
 
 
-def _method(
-    steps: Callable[P, Steps[T]],
-) -> Callable[Concatenate[AsyncSlurmClient, P], Coroutine[Any, Any, T]]:
+def _method(steps: Callable[P, Steps[T]]) -> Callable[Concatenate[AsyncSlurmClient, P], Coroutine[Any, Any, T]]:
     @wraps(steps)
     async def method(self: AsyncSlurmClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await run_steps_async(steps(*args, **kwargs), self.ask)
@@ -164,12 +162,7 @@ class AsyncSlurmClient:
         return job
 
     async def submit(
-        self,
-        job: BatchJob,
-        key: SubmissionKey,
-        *,
-        since: datetime | None = None,
-        gather: bool = False,
+        self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, gather: bool = False
     ) -> Submitted:
         """Submit a job exactly once; jobs submitted at the same time share a request.
 

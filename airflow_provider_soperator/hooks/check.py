@@ -14,14 +14,7 @@ from airflow_provider_soperator.errors import CapacityError, ConnectionMistake
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, ControllerUnreachable, SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
-from airflow_provider_soperator.slurm.requests import (
-    Ping,
-    ReadClock,
-    Request,
-    ShowConfig,
-    ShowRights,
-    WhoAmI,
-)
+from airflow_provider_soperator.slurm.requests import Ping, ReadClock, Request, ShowConfig, ShowRights, WhoAmI
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.transports import Transport
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError

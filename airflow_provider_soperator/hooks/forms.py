@@ -161,10 +161,7 @@ _NEBIUS_FIELDS = (
     ),
     Field("lease_namespace", "Namespace for leases", "In that cluster; if empty: default."),
     Field(
-        "insecure",
-        "Without TLS",
-        "Sends everything, the token too, as plain text. Only for a sandbox.",
-        is_flag=True,
+        "insecure", "Without TLS", "Sends everything, the token too, as plain text. Only for a sandbox.", is_flag=True
     ),
 )
 

@@ -13,12 +13,7 @@ from airflow_provider_soperator.operators.work import StrictOperator, final_erro
 from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes_or_count, names_of
 from airflow_provider_soperator.slurm.node_conditions import refuse_unknown
-from airflow_provider_soperator.slurm.requests import (
-    CreateReservation,
-    DeleteReservation,
-    ListNodes,
-    ListReservations,
-)
+from airflow_provider_soperator.slurm.requests import CreateReservation, DeleteReservation, ListNodes, ListReservations
 from airflow_provider_soperator.slurm.requests.nodes import HANDOVER_FLAGS
 from airflow_provider_soperator.values import check_durations, comma_separated, moment_of
 

@@ -28,12 +28,7 @@ class SlurmStatsOperator(StrictOperator):
     ui_color = "#d9f2e6"
 
     def __init__(
-        self,
-        *,
-        top: int | str = 10,
-        metrics: bool = True,
-        slurm_conn_id: str = "soperator_default",
-        **kwargs: Any,
+        self, *, top: int | str = 10, metrics: bool = True, slurm_conn_id: str = "soperator_default", **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.top = top

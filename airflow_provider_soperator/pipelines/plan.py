@@ -63,10 +63,7 @@ class Plan:
 
 
 def plan(
-    graph: Graph,
-    segment: Segment,
-    states: Callable[[str], States],
-    job_of: Callable[[str, int], str | None],
+    graph: Graph, segment: Segment, states: Callable[[str], States], job_of: Callable[[str, int], str | None]
 ) -> Plan:
     """Plan which jobs of a segment to submit.
 

@@ -289,10 +289,7 @@ def _nodeset(
                 "customVolumeMounts": _mounts(scripts_of(spec, installation), before),
             },
         },
-        "munge": {
-            "image": {"repository": f"{installation.registry}/munge", "tag": tag},
-            "resources": first(_MUNGE),
-        },
+        "munge": {"image": {"repository": f"{installation.registry}/munge", "tag": tag}, "resources": first(_MUNGE)},
     }
     annotations = None if is_since(version, 5, 0) else {CLUSTER_ANNOTATION: spec.name}
     return {"metadata": given(name=name, annotations=annotations), "spec": given(**body)}

@@ -30,12 +30,7 @@ class SlurmJobSensor(WatchSensor):
     ui_color = "#d9f2e6"
 
     def __init__(
-        self,
-        *,
-        job_id: str,
-        target_states: Sequence[str] = (),
-        slurm_conn_id: str = "soperator_default",
-        **kwargs: Any,
+        self, *, job_id: str, target_states: Sequence[str] = (), slurm_conn_id: str = "soperator_default", **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.target_states = tuple(listed(target_states))

@@ -33,10 +33,7 @@ class WatchSensor(EndsAnywhere, BaseSensorOperator):
     ui_color = "#fde8c8"
 
     def __init__(
-        self,
-        *,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        **kwargs: Any,
+        self, *, deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False), **kwargs: Any
     ) -> None:
         check_arguments(type(self), kwargs.get("task_id"), kwargs)
         super().__init__(**kwargs)

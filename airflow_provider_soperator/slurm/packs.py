@@ -104,13 +104,7 @@ def packable_of(job: BatchJob) -> Packable | None:
     if any(letters & {"A", "x"} and letters.isdisjoint(OF_EACH_ELEMENT) for letters in used):
         return None
     fixed = {name: value for name, value in full.env.items() if full.export is not None or _OF_SUBMISSION.match(name)}
-    changes = {
-        **dict.fromkeys(_BODIES),
-        "args": (),
-        "env": fixed,
-        "name": None,
-        **files,
-    }
+    changes = {**dict.fromkeys(_BODIES), "args": (), "env": fixed, "name": None, **files}
     env = {name: value for name, value in full.env.items() if name not in fixed}
     interpreter, _, _ = text.partition("\n")
     kind = json.dumps([interpreter, fields_of(full) | changes], sort_keys=True)

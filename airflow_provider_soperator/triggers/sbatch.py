@@ -24,13 +24,7 @@ from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.job_reports import (
-    check_result,
-    gauges,
-    read_result,
-    report_of,
-    status_of,
-)
+from airflow_provider_soperator.slurm.job_reports import check_result, gauges, read_result, report_of, status_of
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of_try, submitted_since
 from airflow_provider_soperator.transports.transport_errors import NotSupported

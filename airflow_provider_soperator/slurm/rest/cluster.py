@@ -8,13 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from airflow_provider_soperator.slurm import errors, hostlist, notations, requests
-from airflow_provider_soperator.slurm.cluster_records import (
-    ClusterConfig,
-    Controller,
-    Node,
-    Partition,
-    Reservation,
-)
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Controller, Node, Partition, Reservation
 from airflow_provider_soperator.slurm.files import FileRequest, JobFolder
 from airflow_provider_soperator.slurm.requests.cluster import read_config
 from airflow_provider_soperator.slurm.requests.nodes import fold_names
