@@ -97,9 +97,11 @@ class Member:
             untold = ahead_keys(self._ti, run, self._task.task_id, self._index)
             return ([*replaced, *untold], own) if replaced or self._is_cut_off() else ([], [*untold, *own])
         ahead = SubmissionKey(job.key)
-        is_newest = any(one.cleared == (run.clear_number or 0) and job in one.of(one.jobs) for one in self._ahead)
-        if is_newest or job.tries >= len(replaced):
+        if any(one.cleared == (run.clear_number or 0) and job in one.of(one.jobs) for one in self._ahead):
             return replaced, [ahead, *own[1:]]
+        if job.tries >= len(replaced):
+            # It may have been cancelled before something was cleared without the task that submits.
+            return replaced, [ahead, *own]
         # The task has had it, and was cleared since without the task that submits.
         return [*replaced, ahead], own
 

@@ -371,12 +371,12 @@ class Run(DagRun):
         self.stack.call("PATCH", path, json={"chosen_options": [said]})
         return asked
 
-    def clear(self, task_id: str, *, with_downstream: bool = False) -> None:
+    def clear(self, task_id: str, *, with_downstream: bool = False, only_failed: bool = False) -> None:
         body = {
             "dry_run": False,
             "dag_run_id": self.run_id,
             "task_ids": [task_id],
-            "only_failed": False,
+            "only_failed": only_failed,
             "reset_dag_runs": True,
             "include_downstream": with_downstream,
         }

@@ -26,6 +26,7 @@ def chain(name, a="true", b="true", c="true", **options):
 chain("retried", once)
 chain("cleared")
 chain("alone", default_args={"deferrable": False})
+chain("failed_first", once.replace("failed-once", "failed-first"))
 chain("marked_failed", HELD)
 chain("marked_success", HELD)
 chain("marked_early", HELD, c=HELD)
@@ -200,10 +201,23 @@ def a_stage_is_cleared_alone(pipelines: Pipelines) -> None:
     pipeline.wait_jobs({"a": ["COMPLETED"], "b": ["COMPLETED"] * 2, "c": ["COMPLETED"]})
 
 
+def what_has_failed_is_cleared(pipelines: Pipelines) -> None:
+    """Nothing else, so `submit` does not run again: the jobs that it submitted are cancelled by now."""
+    pipeline = pipelines["failed_first"]
+    pipeline.wait_ends()
+    assert pipeline.states() == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
+    pipeline.run.clear("failed_first.a", with_downstream=True, only_failed=True)
+    pipeline.run.wait("failed_first.c", "success")
+    assert pipeline.states() == dict.fromkeys("abc", "success")
+    new = ["CANCELLED", "COMPLETED"]
+    pipeline.wait_jobs({"a": ["FAILED", "COMPLETED"], "b": new, "c": new})
+
+
 def stages_are_cleared(pipelines: Pipelines) -> None:
     """One after the other: Airflow counts the clears of a run, and a job is that of its clear."""
     a_stage_and_what_follows_it_is_cleared(pipelines)
     a_stage_is_cleared_alone(pipelines)
+    what_has_failed_is_cleared(pipelines)
 
 
 def the_same_in_a_worker(pipelines: Pipelines) -> None:

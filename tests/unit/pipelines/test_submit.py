@@ -239,7 +239,7 @@ def test_a_stage_that_was_submitted_again_keeps_that_job_whatever_else_is_cleare
     # Another task, alone.
     stage.clear_number += 1
     begun = pipeline.begin(stage)
-    assert begun.keys == [ahead]
+    assert begun.keys[:-1] == [ahead]
     assert ahead not in begun.replaced
     stage.clear_number += 1
     retried = pipeline.begin(stage)
@@ -249,6 +249,18 @@ def test_a_stage_that_was_submitted_again_keeps_that_job_whatever_else_is_cleare
     cleared = pipeline.begin(stage)
     assert ahead not in cleared.keys
     assert {ahead, retried.keys[-1]} <= set(cleared.replaced)
+
+
+def test_a_stage_that_has_not_run_has_a_new_job_if_only_what_failed_is_cleared(pipeline: Pipeline) -> None:
+    """What it follows failed, and its own job was cancelled: `submit` had succeeded, and is not cleared."""
+    submitting, stage = TaskRun("p.submit"), TaskRun("p.a", retries=0)
+    stage.start_date = submitting.start_date
+    pipeline.submit(submitting)
+    stage.pulled = [submitting.xcoms[AHEAD]]
+    stage.clear()
+    begun = pipeline.begin(stage)
+    assert begun.keys[:-1] == [ahead_of(submitting)]
+    assert not begun.replaced
 
 
 @pytest.mark.parametrize("state", ["scheduled", "queued"])
