@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from airflow.sdk import Context, TriggerRule
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.errors import ClusterError
-from airflow_provider_soperator.pipelines.graph import EARLY, Link, is_ended, is_met, states_of
+from airflow_provider_soperator.pipelines.graph import EARLY, Link, Stage, is_ended, is_met, states_of
 from airflow_provider_soperator.pipelines.group import PipelineGroup
 from airflow_provider_soperator.pipelines.plan import AHEAD, HAS_JOB, TRY, Ahead, AheadJob, ahead_keys
 from airflow_provider_soperator.pipelines.submit import job_of_task, waiting
@@ -18,6 +19,9 @@ from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests.submission import dependency_of
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, read_keys
+
+#: Seconds between two looks at tasks whose jobs are not there yet.
+_LOOK = 10.0
 
 
 class Member:
@@ -49,6 +53,15 @@ class Member:
         stage = self._pipeline.graph.stages.get(self._task.task_id)
         if stage is None or stage.kinds.isdisjoint(EARLY) or self.is_ahead([key.text for key in keys]):
             return job
+        said = ""
+        while isinstance(terms := self._terms(stage), str):
+            if terms != said:
+                self._task.log.info("%s: waiting for it", said := terms)
+            time.sleep(_LOOK)
+        return waiting(job, terms)
+
+    def _terms(self, stage: Stage) -> list[Dependency] | str:
+        """What the stage's job is to follow; a text if there is no job yet for it to follow."""
         states = states_of(self._ti, [link.upstream for link in stage.links])
         terms = []
         for link in stage.links:
@@ -58,14 +71,16 @@ class Member:
                     _refuse_unmet(link, state)
                     continue
                 known = job_of_task(self._context, link.upstream, index) if state in HAS_JOB else None
-                if known is None and (other := self._ahead_of(link.upstream, index)):
+                other = self._ahead_of(link.upstream, index)
+                # After a clear that may be one that has ended.
+                if known is None and other and self._is_newest(other):
                     known = other.job
                 if known is None:
-                    raise AirflowException(f"{link.upstream}, which this is to follow ({link.kind}), has no job yet")
+                    return f"{link.upstream}, which this is to follow ({link.kind}), has no job yet"
                 ids.append(known)
             if ids:
                 terms.append(Dependency(link.kind, *ids, minutes=link.minutes))
-        return waiting(job, terms)
+        return terms
 
     def job(self) -> AheadJob | None:
         """The job that was submitted ahead for this task."""
@@ -97,13 +112,18 @@ class Member:
             untold = ahead_keys(self._ti, run, self._task.task_id, self._index)
             return ([*replaced, *untold], own) if replaced or self._is_cut_off() else ([], [*untold, *own])
         ahead = SubmissionKey(job.key)
-        if any(one.cleared == (run.clear_number or 0) and job in one.of(one.jobs) for one in self._ahead):
+        if self._is_newest(job):
             return replaced, [ahead, *own[1:]]
         if job.tries >= len(replaced):
             # It may have been cancelled before something was cleared without the task that submits.
             return replaced, [ahead, *own]
         # The task has had it, and was cleared since without the task that submits.
         return [*replaced, ahead], own
+
+    def _is_newest(self, job: AheadJob) -> bool:
+        """True if nothing of the run was cleared since the job was submitted ahead."""
+        cleared = self._context["dag_run"].clear_number or 0
+        return any(one.cleared == cleared and job in one.of(one.jobs) for one in self._ahead)
 
     def _is_cut_off(self) -> bool:
         """True if the task that submits was ended before it could tell of jobs, and so nobody knows what they wait for.

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG
@@ -120,16 +120,39 @@ def test_a_task_that_begins_early_and_submits_its_job_says_what_it_follows(
     monkeypatch.setattr(member, "states_of", lambda ti, names: {"p.sweep": {-1: state}})
     pulled = {AHEAD_KEY: [ahead.write()], "job_id": "12"}
     ti = SimpleNamespace(xcom_pull=lambda key, **_: pulled[key], map_index=-1)
-    fit, one = (
-        BatchJob(command="fit", dependency="singleton"),
-        Member(p, dag.get_task("p.fit"), cast("Any", {"ti": ti})),
-    )
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(clear_number=None)}
+    fit, one = BatchJob(command="fit", dependency="singleton"), Member(p, dag.get_task("p.fit"), context)
     # The first try goes on with what was submitted ahead.
     assert one.waiting(fit, [OURS]) == fit
     for keys in ([SubmissionKey("b" * 12)], [OURS, SubmissionKey("b" * 12)]):
         with pytest.raises(AirflowFailException) if waits is None else contextlib.nullcontext():
             found = one.waiting(fit, keys)
             assert dependency_text(found.dependency or "") == ",".join(filter(None, ["singleton", waits]))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_task_that_begins_early_waits_for_what_was_cleared_with_it_and_has_no_new_job_yet(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By "only failed": `submit` does not run again, and has told of a job that has ended."""
+    with taken() as dag, SbatchPipeline("p") as p:
+        job("sweep", array="0-3") >> aftercorr() >> job("fit", array="0-3")
+    ahead = Ahead(0, {"p.sweep": {-1: AheadJob("7", THEIRS.text)}, "p.fit": {-1: AheadJob("8", OURS.text)}})
+    pulled = {AHEAD_KEY: [ahead.write()], "job_id": None}
+    states = {-1: "queued"}
+    monkeypatch.setattr(member, "states_of", lambda ti, names: {"p.sweep": states})
+
+    def sleep(_: float) -> None:
+        if states[-1] == "running":
+            pulled["job_id"], states[-1] = "12", "success" if ends else "deferred"
+        else:
+            states[-1] = "running"
+
+    monkeypatch.setattr("time.sleep", sleep)
+    ti = SimpleNamespace(xcom_pull=lambda key, **_: pulled[key], map_index=-1)
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(clear_number=1)}
+    found = Member(p, dag.get_task("p.fit"), context).waiting(BatchJob(command="fit"), [OURS, SubmissionKey("b" * 12)])
+    assert dependency_text(found.dependency or "") == ("" if ends else "aftercorr:12")
 
 
 @pytest.fixture
