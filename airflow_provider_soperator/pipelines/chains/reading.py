@@ -143,10 +143,13 @@ def task_parameters(
             unnamed[stage.name] = "wrap" if stage.command is not None else "sbatch" if reads else file.name
         if "singleton" in str(own.dependency).lower():
             awaited.add(own.name or unnamed[stage.name])
-    for name, by_default in unnamed.items():
-        if by_default in awaited:
+    for stage in stages:
+        if (by_default := unnamed.get(stage.name)) in awaited:
+            if "remote_script" in found[stage.name]:
+                why = "jobs wait for each other by their names (singleton), and its script on the cluster may have one"
+                raise ShellChainError(stage.line, f"{why}: give sbatch --job-name")
             # sbatch's own: it waits for others of the name, or they for it.
-            found[name]["name"] = by_default
+            found[stage.name]["name"] = by_default
     return found
 
 

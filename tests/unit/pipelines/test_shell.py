@@ -35,7 +35,9 @@ def test_stages(tmp_path: Path) -> None:
 
 def test_a_job_that_waits_for_its_name_has_the_name_that_sbatch_gives_it(tmp_path: Path) -> None:
     (tmp_path / "own.sh").write_text("#!/bin/sh\n#SBATCH -J own\nhostname\n")
-    (tmp_path / "x.sh").write_text("#!/bin/sh\nhostname\n")
+    (tmp_path / "y").mkdir()
+    for script in ("x.sh", "y/x.sh"):
+        (tmp_path / script).write_text("#!/bin/sh\nhostname\n")
     calls = ("x.sh", "x.sh", "y/x.sh", "own.sh", "-J z x.sh", "--wrap hostname", "< x.sh", "<<< '#!/bin/sh'")
     found = task_parameters("".join(f"sbatch -d singleton {call}\n" for call in calls), tmp_path, {}, ())
     assert [one.get("name") for one in found.values()] == ["x.sh"] * 3 + [None, "z", "wrap", "sbatch", "sbatch"]
@@ -62,6 +64,23 @@ def test_jobs_that_others_wait_for_by_their_name_have_it_too(
     (tmp_path / "waits.sh").write_text("#!/bin/sh\n#SBATCH --dependency=singleton\nhostname\n")
     found = task_parameters("".join(f"sbatch {call}\n" for call in calls), tmp_path, {}, ())
     assert [one.get("name") for one in found.values()] == names
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("sbatch -d singleton there.sh", 1),
+        ("sbatch there.sh\nsbatch -d singleton -J there.sh --wrap hostname", 1),
+        ("sbatch -d singleton -J x --wrap hostname\nsbatch -d singleton there.sh", 2),
+    ],
+)
+def test_a_job_that_waits_for_a_name_that_only_the_cluster_knows_is_refused(
+    script: str, line: int, tmp_path: Path
+) -> None:
+    with pytest.raises(ShellChainError, match=rf"line {line}: .*singleton.*: give sbatch --job-name"):
+        task_parameters(f"{script}\n", tmp_path, {}, ())
+    named = script.replace(" there.sh", " -J there.sh there.sh")
+    assert "there.sh" in {one.get("name") for one in task_parameters(f"{named}\n", tmp_path, {}, ()).values()}
 
 
 def test_a_pipeline() -> None:
