@@ -178,6 +178,8 @@ class Call:
 
 #: Variables with names that do not describe the job, such as JOB1 or jid.
 _NO_NAME = re.compile(r"(?:(?:slurm|job|j|id|out|output|result|res|info)_?)+\d*")
+#: Those of the tasks that a pipeline adds.
+_TAKEN = ("submit", "submitted", "cancel_rest")
 
 
 def staged(calls: Sequence[Call]) -> tuple[Call, ...]:
@@ -205,7 +207,7 @@ def _names(calls: Sequence[Call]) -> list[str]:
         stem, _ = posixpath.splitext(posixpath.basename(call.script or ""))
         names += [stem, *map(str.lower, call.variables), "job"]
         name = next(clean for name in names if name and (clean := re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")))
-        found.append(distinct(name, found))
+        found.append(distinct(f"{name}_job" if name in _TAKEN else name, found))
     return found
 
 

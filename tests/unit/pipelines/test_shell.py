@@ -95,6 +95,14 @@ def test_a_pipeline() -> None:
     dag.resolve_template_files()
 
 
+def test_a_script_may_be_called_as_a_task_that_the_pipeline_adds() -> None:
+    script = "submit=$(sbatch --parsable a.sh)\nsbatch -d afterok:$submit submit.sh\nsbatch -J cancel_rest c.sh"
+    with DAG("of_shell", schedule=None) as dag:
+        SbatchPipeline.from_shell("model", script)
+    assert {"model.submit_job", "model.submit_job_2", "model.cancel_rest_job", "model.submit"} <= dag.task_dict.keys()
+    assert dag.get_task("model.submit_job_2").upstream_task_ids == {"model.submit_job"}
+
+
 def test_folders_count_from_where_the_script_would_run(tmp_path: Path) -> None:
     (tmp_path / "own.sh").write_text("#!/bin/sh\n#SBATCH --chdir=own\n")
     (tmp_path / "whole.sh").write_text("#!/bin/sh\n#SBATCH -D /scratch\n")
