@@ -111,16 +111,17 @@ class Call:
         """The variables that the job gets from the script, by --export."""
         said = self.fields.get("export")
         names = None if said is None else option_values.as_words(said)
-        inherited = {
-            name: value
-            for name, value in self.environment.items()
-            if names is None or name in names or "ALL" in map(str.upper, names)
-        }
-        if env := inherited | self.fields.get("env", {}):
+        if env := self.inherited(said) | self.fields.get("env", {}):
             self.fields["env"] = env
         if names is not None and (others := [name for name in names if name not in self.environment]) != names:
             # NONE with variables is a job's way to get these variables only.
             self.fields["export"] = ",".join(others) or "NONE"
+
+    def inherited(self, export: Any) -> dict[str, str]:
+        """The variables of the script that a job with this --export gets."""
+        names = ["ALL"] if export is None else option_values.as_words(export)
+        is_all = "ALL" in map(str.upper, names)
+        return {name: value for name, value in self.environment.items() if is_all or name in names}
 
     def _place(self) -> None:
         folder = posixpath.normpath(self.folder)

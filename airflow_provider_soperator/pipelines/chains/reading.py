@@ -154,7 +154,10 @@ def task_parameters(
 
 
 def _options(stage: Call, file: Path, text: str | None, start: str, *, by_name: bool) -> dict[str, Any]:
-    options = {name: _raw(value) for name, value in stage.fields.items() if value is not None}
+    fields = dict(stage.fields)
+    if text and "export" not in stage.said.fields:
+        fields["env"] = stage.inherited(asked_for(BatchJob(script=text)).export) or None
+    options = {name: _raw(value) for name, value in fields.items() if value is not None}
     if others := options.pop("extra_args", None):
         options["sbatch_args"] = others
     if stage.args:

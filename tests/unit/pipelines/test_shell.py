@@ -103,6 +103,25 @@ def test_a_script_may_be_called_as_a_task_that_the_pipeline_adds() -> None:
     assert dag.get_task("model.submit_job_2").upstream_task_ids == {"model.submit_job"}
 
 
+@pytest.mark.parametrize(
+    ("export", "env"),
+    [
+        ("NONE", None),
+        ("A,C=3", {"A": "1"}),
+        ("C=3", None),
+        ("ALL", {"A": "1", "B": "2"}),
+        ("all,C=3", {"A": "1", "B": "2"}),
+    ],
+)
+def test_a_script_that_says_which_variables_it_gets_has_no_others(
+    export: str, env: dict[str, str] | None, tmp_path: Path
+) -> None:
+    (tmp_path / "x.sh").write_text(f"#!/bin/sh\n#SBATCH --export={export}\nenv\n")
+    exports = "export A=1 B=2\n"
+    found = task_parameters(f"{exports}sbatch x.sh\nsbatch --export=ALL x.sh\n", tmp_path, {}, ())
+    assert [one.get("env") for one in found.values()] == [env, {"A": "1", "B": "2"}]
+
+
 def test_folders_count_from_where_the_script_would_run(tmp_path: Path) -> None:
     (tmp_path / "own.sh").write_text("#!/bin/sh\n#SBATCH --chdir=own\n")
     (tmp_path / "whole.sh").write_text("#!/bin/sh\n#SBATCH -D /scratch\n")
