@@ -135,7 +135,9 @@ def task_parameters(
     awaited: set[str] = set()
     for stage in stages:
         file = here / (stage.script or "")
-        text = _text_of(file) if file.is_file() else stage.stdin_script
+        # A whole path is one on the cluster, whatever is there on this machine.
+        is_here = not posixpath.isabs(stage.script or "") and file.is_file()
+        text = _text_of(file) if is_here else stage.stdin_script
         found[stage.name] = _options(stage, file, text, start, by_name=by_name)
         own = asked_for(BatchJob(script=text or None, name=stage.fields.get("name"), dependency=stage.dependency))
         if not own.name:
@@ -170,7 +172,7 @@ def _options(stage: Call, file: Path, text: str | None, start: str, *, by_name: 
         return {**options, "command": _raw(stage.command)}
     if text is None:
         return {**options, "remote_script": posixpath.join(start if "chdir" in options else "", _raw(stage.script))}
-    return {**options, "script": script_of(stage.script or "", text) if by_name and file.is_file() else _raw(text)}
+    return {**options, "script": script_of(stage.script or "", text) if by_name and stage.script else _raw(text)}
 
 
 def _folder(stage: Call, text: str | None, start: str) -> dict[str, Any]:

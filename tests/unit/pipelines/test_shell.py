@@ -122,6 +122,12 @@ def test_a_script_that_says_which_variables_it_gets_has_no_others(
     assert [one.get("env") for one in found.values()] == [env, {"A": "1", "B": "2"}]
 
 
+def test_a_whole_path_is_one_on_the_cluster_whatever_this_machine_has_there(tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text("#!/bin/sh\n")
+    found = task_parameters(f"sbatch {tmp_path}/x.sh\ncd {tmp_path}\nsbatch x.sh\n", tmp_path, {}, (), by_name=True)
+    assert [one["remote_script"] for one in found.values()] == [f"{tmp_path}/x.sh"] * 2
+
+
 def test_folders_count_from_where_the_script_would_run(tmp_path: Path) -> None:
     (tmp_path / "own.sh").write_text("#!/bin/sh\n#SBATCH --chdir=own\n")
     (tmp_path / "whole.sh").write_text("#!/bin/sh\n#SBATCH -D /scratch\n")
