@@ -159,6 +159,9 @@ class Call:
             return text
         if "?" in text:
             raise self._error("'?' in a dependency is not understood", "say what all must come before, with ','")
+        if ":" not in text:
+            # Ids alone are an older form.
+            text = re.sub(r"(?<![^,])(?=\d)", "afterany:", text)
         try:
             said = dependencies.dependency_terms(text)
         except ValueError as wrong:

@@ -368,7 +368,7 @@ class _Run:
         if path is None and standins.is_marked(stdin or ""):
             raise ShellChainError(line, self._marks.cause(stdin or ""))
         call = Call(line, words, environment, folder, stdin=None if path else stdin, stdin_path=path)
-        for job in set(re.findall(r":(\d+)", call.dependency or "")) - self._numbers:
+        for job in set(re.findall(r"(?:^|[:,])(\d+)", call.dependency or "")) - self._numbers:
             if not standins.is_stand_in(job) and standins.is_within(job, len(self.calls)):
                 raise self._error("an id is cut out by its width, and ids differ in width", "use sbatch --parsable")
         self.calls.append(call)

@@ -224,6 +224,11 @@ def test_other_bodies() -> None:
     assert one("sbatch /dev/stdin a b <<'EOF'\n#!/bin/sh\nEOF").args == ("a", "b")
 
 
+def test_ids_alone_are_of_jobs_that_end_in_any_way() -> None:
+    *_, last = read("A=$(sbatch --parsable a.sh)\nB=$(sbatch --parsable b.sh)\nsbatch -d $A,$B,7_1 c.sh")
+    assert last.fields == {"dependency": "afterany:a,afterany:b,afterany:7_1"}
+
+
 def test_exported_ids_are_no_variables_of_jobs() -> None:
     _, second = read("export J=$(sbatch --parsable a.sh)\nexport A=1\nsbatch -d afterok:$J b.sh")
     assert second.fields == {"env": {"A": "1"}, "dependency": "afterok:a"}
@@ -425,7 +430,7 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("J=$(sbatch a.sh); J=$(sbatch a.sh)\nsbatch -d after:${J: -7}+5 b.sh", 2, "an id is cut out by its width"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok:${J}_3 b.sh", 2, "something behind the id"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok::$J b.sh", 2, "'' is neither a job id"),
-        ("J=$(sbatch --parsable a.sh)\nsbatch -d $J b.sh", 2, "is not a type of dependency"),
+        ("J=$(sbatch a.sh)\nsbatch -d ${J: -6} b.sh", 2, "an id is cut out by its width"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterall:$J b.sh", 2, "'afterall' is not a type of dependency"),
         ("J=$(sbatch --parsable a.sh)\nsbatch b.sh --dependency=afterok:$J", 2, "an option stands after the script"),
         ("J=$(sbatch --parsable a.sh)\nsbatch b.sh -dafterok:$J", 2, "an option stands after the script"),
