@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: ``OPTION_REPORT_ERROR`` of the SDK: otherwise it retries a refused key in the background, and tells of no answer.
+_AUTH = {"token_renew_report_error": "1"}
 #: Seconds for a call with its retries, for one try, and for a call that fetches a token; number of retries.
 LIMITS: dict[str, Any] = {"timeout": 20.0, "per_retry_timeout": 8.0, "auth_timeout": 30.0, "retries": 2}
 #: The same for a call that a user waits for, with a form open.
 _QUICK: dict[str, Any] = {"timeout": 8.0, "per_retry_timeout": 8.0, "auth_timeout": 10.0, "retries": 0}
+LIMITS["auth_options"] = _QUICK["auth_options"] = _AUTH
 
 
 class NebiusError(TransportError):
@@ -96,12 +99,21 @@ def explain(error: Exception, verb: str, thing: str) -> NebiusError:
 
 _IS_IT_THERE = "check host and port of the Nebius connection, whether it speaks TLS, and firewalls"
 _RENEW = "put a new token into the Nebius connection (they live for 12 hours), or the key of a service account"
+_TOKEN = "an access token"
+#: Codes with which the exchange of a service account's key for a token says that this is not one, or no longer.
+_NO_KEY = {"UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND", "INVALID_ARGUMENT", "FAILED_PRECONDITION"}
 
 
 def _refusal(error: RequestError, verb: str, thing: str) -> NebiusError:
     status = error.status
     code, kinds = status.code.name, {said.WhichOneof("details") for said in status.service_errors}
     words = f"could not {verb} {thing} ({_words(status)})"
+    if thing == _TOKEN and code in _NO_KEY:
+        return NebiusUnauthenticated(
+            f"Nebius refused the key of the service account ({_words(status)})",
+            "check in Nebius that the service account and its public key exist and have not expired, and that the "
+            "Nebius connection has both ids",
+        )
     if code == "UNAUTHENTICATED":
         return NebiusUnauthenticated(f"Nebius refused the credentials ({_words(status)})", _RENEW)
     if code == "PERMISSION_DENIED":
@@ -167,8 +179,16 @@ async def answer(method: Callable[..., Request[Any, T]], asked: object, verb: st
 async def _sent(request: Request[Any, T], verb: str, thing: str) -> T:
     # Otherwise the SDK waits for a closed port to open, and reports an expired deadline.
     request.wait_for_ready = False
+    from nebius.aio.service_error import RequestError
+
     with explained(verb, thing):
-        return await request
+        try:
+            return await request
+        except RequestError as error:
+            if error.status is request.current_status():
+                raise
+            # It is not of the call, but of the exchange of a key for a token before it.
+            raise explain(error, "get", _TOKEN) from error
 
 
 async def listed(method: Callable[..., Request[Any, Any]], asked: Any, thing: str, of: str = "items") -> list[Any]:
@@ -195,6 +215,6 @@ async def whoami(sdk: SDK) -> str:
 
 async def access_token(sdk: SDK) -> str:
     """The token that the SDK itself uses."""
-    with explained("get", "an access token"):
-        token = await sdk.get_token(_QUICK["auth_timeout"])
+    with explained("get", _TOKEN):
+        token = await sdk.get_token(_QUICK["auth_timeout"], _AUTH)
         return str(token.token)

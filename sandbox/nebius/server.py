@@ -34,6 +34,7 @@ class Server:
         self._operations = Operations(fleet, self.state)
         self._groups = NodeGroups(fleet, catalogue, self.state, self._operations, abort_running=abort_running)
         gate = Gate(faults, token)
+        self.tokens = Tokens(gate)
         # A second server on the same port must fail, not share its calls.
         # The SDK asks more often than a server would take by itself whether its connection is alive.
         patience = ("grpc.http2.min_ping_interval_without_data_ms", 10_000)
@@ -52,7 +53,7 @@ class Server:
                     "nebius.capacity.v1.CapacityAllowanceService", CapacityAllowances(fleet, catalogue).methods(), gate
                 ),
                 service("nebius.compute.v1.InstanceService", Instances(fleet, catalogue).methods(), gate),
-                service("nebius.iam.v1.TokenExchangeService", Tokens(gate).methods(), gate),
+                service("nebius.iam.v1.TokenExchangeService", self.tokens.methods(), gate),
                 service("nebius.iam.v1.ProfileService", Profiles(catalogue).methods(), gate),
                 service("nebius.iam.v2.ProjectService", Projects(catalogue).methods(), gate),
                 Rest(gate),

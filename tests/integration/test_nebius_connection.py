@@ -13,11 +13,15 @@ import pytest
 from airflow.sdk.log import redact
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from grpc import StatusCode
+from nebius.aio.token.options import OPTION_REPORT_ERROR
 
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius import api
-from airflow_provider_soperator.nebius.api import NebiusMissing, NebiusUnauthenticated
+from airflow_provider_soperator.nebius.api import NebiusMissing, NebiusUnauthenticated, NebiusUnreachable
 from sandbox.cloud.faults import ApiFault
+from sandbox.nebius.errors import ApiError
+from sandbox.nebius.rpc import EXCHANGE
 from tests.integration.test_connection_check import listening
 from tests.sandbox.nebius_world import BLOCK, TOKEN, World, world
 
@@ -163,6 +167,34 @@ def test_a_token_that_is_wrong_or_has_expired(connect: Connect) -> None:
     said = fails(connect("an-old-token"))
     assert said.startswith("Nebius refused the credentials (the bearer token is not one")
     assert "(they live for 12 hours)" in said
+
+
+@pytest.mark.parametrize("code", [StatusCode.UNAUTHENTICATED, StatusCode.NOT_FOUND, StatusCode.PERMISSION_DENIED])
+def test_a_key_that_is_refused_is_told_of_at_once_as_such(
+    here: World, connect: Connect, document: dict[str, Any], code: StatusCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = f"public key {ACCOUNT['public_key_id']} has expired"
+    monkeypatch.setitem(here.server.tokens.refused, ACCOUNT["public_key_id"], ApiError(code, why))
+    hook = connect(private_key=document)
+    assert fails(hook).startswith(f"Nebius refused the key of the service account ({why}")
+    for call in (hook.async_token(), hook.block(BLOCK)):
+        with pytest.raises(NebiusUnauthenticated, match=why):
+            asyncio.run(call)
+
+
+def test_a_key_cannot_be_exchanged_for_a_while(here: World, connect: Connect, document: dict[str, Any]) -> None:
+    hook = connect(private_key=document)
+    here.faults.add(ApiFault("nebius", "error", EXCHANGE))
+    assert asyncio.run(hook.block(BLOCK)).limit == 32
+    here.faults.add(ApiFault("nebius", "error", EXCHANGE, count=None))
+    for call in (hook.async_token(), hook.block(BLOCK)):
+        with pytest.raises(NebiusUnreachable) as caught:
+            asyncio.run(call)
+        assert caught.value.retryable
+
+
+def test_the_option_is_still_that_of_the_sdk() -> None:
+    assert api.LIMITS["auth_options"] == api._QUICK["auth_options"] == {OPTION_REPORT_ERROR: "1"}
 
 
 def test_no_credentials_at_all(connect: Connect) -> None:
