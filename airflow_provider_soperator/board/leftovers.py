@@ -12,14 +12,15 @@ from typing import Any, Literal, NamedTuple
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.reservations import OUR_RESERVATIONS, is_lapsed
+from airflow_provider_soperator.hooks.cluster_clients import installation_id
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.files import RemoveFiles
 from airflow_provider_soperator.slurm.node_conditions import WORDS, DrainReason
 from airflow_provider_soperator.slurm.requests import DeleteReservation, Request, Undrain
 
-#: The DAG of a shift, or of a task that scales a target, at the end of what it says about itself.
-_DAG = re.compile(r"\(([\w.-]+)\)$")
+#: The DAG of a shift, or of a task that moves nodes, at the end of what it says about itself, and the Airflow's id.
+_DAG = re.compile(r"\(([\w.-]+)\)(?: of Airflow (\w+))?$")
 
 
 class OwnersNeed(NamedTuple):
@@ -45,12 +46,17 @@ class LeftOver:
     @property
     def dag_id(self) -> str:
         """The DAG that has left it, as far as it says so."""
+        return self._origin[0]
+
+    @property
+    def _origin(self) -> tuple[str, str]:
+        """The DAG that has left it, and the id of its Airflow; empty if that is not said."""
         if self.reservation and (record := ShiftRecord.read(self.reservation.comment)):
-            return record.task.partition("/")[0]
+            return record.task.partition("/")[0], record.airflow
         # The reason of a drain by hand may end with its user, as this one ends with the DAG.
         said = self.reservation.comment if self.reservation else self.why if self.owner.startswith("capacity/") else ""
         found = _DAG.search(said)
-        return found[1] if found else self.owner
+        return (found[1], found[2] or "") if found else (self.owner, "")
 
     @property
     def names(self) -> set[str]:
@@ -88,11 +94,14 @@ class LeftOver:
 
     def need(self, known: Mapping[str, bool]) -> OwnersNeed:
         """Its owner's need of it; ``known`` are the DAGs of this Airflow, and whether a run of each is under way."""
-        dag = self.dag_id
+        dag, airflow = self._origin
         if self.files:
             return OwnersNeed("no", "No job in the queue is of these calls.")
         if self.reservation and is_lapsed(self.reservation, datetime.now(timezone.utc)):
             return OwnersNeed("no", f"The shift of the DAG {dag} has not renewed its lease.")
+        if airflow and airflow != installation_id():
+            # This one may have a DAG of that name as well, as staging and production do.
+            return OwnersNeed("unknown", f"The DAG {dag} of another Airflow has left it, and may need it.")
         if dag not in known:
             # Of another Airflow, or under a name of its own.
             return OwnersNeed("unknown", f"This Airflow has no DAG {dag}: its owner may need it.")

@@ -69,8 +69,10 @@ class LeaveReservation:
     No job starts on them then, as on drained nodes; but other nodes can still take their place.
     """
 
-    def __init__(self, ask: Ask, name: str, user: str, among: Iterable[str]) -> None:
+    def __init__(self, ask: Ask, name: str, user: str, among: Iterable[str], airflow: str = "") -> None:
         self._ask, self._name, self._user = ask, name, user
+        #: Another Airflow may have a DAG of the same name.
+        self._of = f" of Airflow {airflow}" if airflow else ""
         #: Other nodes in the reservation belong to another target of the same shift, in the same Slurm.
         self._among = frozenset(among)
 
@@ -108,6 +110,7 @@ class LeaveReservation:
             found = None
         if found is None:
             end, users = max(start + _LONGEST, until or start), (self._user,)
+            why += self._of
             asked = CreateReservation(name=self._name, nodes=wanted, users=users, start=start, end=end, comment=why)
             try:
                 await self._ask(asked)

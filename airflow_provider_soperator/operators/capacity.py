@@ -82,6 +82,7 @@ class ScaleTargetOperator(WorkOperator):
         self.mode, self.block, self.nebius_conn_id = mode, block, nebius_conn_id
 
     def work(self, context: Context) -> TargetScaling:
+        from airflow_provider_soperator.hooks.cluster_clients import installation_id
         from airflow_provider_soperator.work.targets import TargetScaling
 
         return TargetScaling(
@@ -91,6 +92,7 @@ class ScaleTargetOperator(WorkOperator):
             block=self.block or None,
             nebius_conn_id=self.nebius_conn_id,
             key=task_name(context["ti"]),
+            airflow=installation_id(),
             **self.span(),
         )
 

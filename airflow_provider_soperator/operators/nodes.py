@@ -175,8 +175,12 @@ class PowerDownNodesOperator(_PowerNodesOperator):
 
     def order(self) -> dict[str, Any]:
         check_choice("mode", self.mode, ("idle", "asap", "force"))
-        stay_down = is_on(self.stay_down)
-        return {"action": "down", "mode": self.mode, "stay_down": stay_down, "reason": self.reason, **self._chosen()}
+        how = {"action": "down", "mode": self.mode, "reason": self.reason, **self._chosen()}
+        if not is_on(self.stay_down):
+            return how
+        from airflow_provider_soperator.hooks.cluster_clients import installation_id
+
+        return {**how, "stay_down": True, "airflow": installation_id()}
 
 
 class DrainNodesOperator(_MoveNodesOperator):

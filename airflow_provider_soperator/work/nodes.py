@@ -62,8 +62,9 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     #: Owner of the drains that are made and undone.
     owner: str
     reason: str = ""
-    #: The DAG of the task, which may share its owner with others.
+    #: The DAG of the task, which may share its owner with others, and the id of its Airflow.
     dag_id: str = ""
+    airflow: str = ""
     #: True to undo the drains of others as well.
     any_owner: bool = False
     wait_for_jobs: bool = False
@@ -172,7 +173,8 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
 
     def _reservation(self, client: AsyncSlurmClient, known: Iterable[str]) -> LeaveReservation:
         # A node that has left Slurm is none of another's.
-        return LeaveReservation(client.ask, self._reservation_name, self._user, {*known, *(self._reserved or ())})
+        among = {*known, *(self._reserved or ())}
+        return LeaveReservation(client.ask, self._reservation_name, self._user, among, self.airflow)
 
     async def _reserve(self, names: frozenset[str], client: AsyncSlurmClient, known: Iterable[str]) -> None:
         """Reserve exactly these nodes: their drain ends with the power down, and a job would power them up again."""

@@ -35,12 +35,15 @@ class TargetScaling(Work[Session]):
     nebius_conn_id: str
     #: The same for all tries of the task.
     key: str
+    #: The id of its Airflow.
+    airflow: str = ""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Session]:
         dag_id, _, task = self.key.partition("/")
         # What is left says at its end whose it is, as that of a shift does.
-        purpose = SessionContext(block=self.block or "", key=self.key, why=f"Airflow: {task} ({dag_id})")
+        why = f"Airflow: {task} ({dag_id})"
+        purpose = SessionContext(block=self.block or "", key=self.key, why=why, airflow=self.airflow)
         async with self.target.open(purpose, ShiftClients(), self._log) as session:
             yield session
 

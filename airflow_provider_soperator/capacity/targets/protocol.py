@@ -61,6 +61,8 @@ class SessionContext:
     key: str
     #: Shown at drained nodes and resized groups.
     why: str = ""
+    #: The id of its Airflow.
+    airflow: str = ""
     #: The end of the window that the capacity is moved for, if it is known.
     until: datetime | None = None
     #: The end of the window that pays for what is bought, if that is not ``until``.

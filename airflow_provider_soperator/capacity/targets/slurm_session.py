@@ -91,11 +91,11 @@ class SlurmNodesSession(Session):
         log: Logger,
     ) -> None:
         self._target, self._client, self._user, self._machines, self._log = target, client, user, machines, log
-        self._names = tuple(hostlist.expand(target.nodes))
+        self._context, self._names = context, tuple(hostlist.expand(target.nodes))
         # Named after the block, not the shift: a later shift undrains what this one has drained.
         self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', context.block)}", context.why)
-        self._reservation = LeaveReservation(client.ask, handover_name(context.block, context.key), user, self._names)
-        self._context = context
+        name = handover_name(context.block, context.key)
+        self._reservation = LeaveReservation(client.ask, name, user, self._names, context.airflow)
         self._notes: NodeNotes = context.memory.setdefault(target.name, NodeNotes())
         self._blocks: dict[str, str] | None = None
         self._problems: tuple[str, ...] = ()

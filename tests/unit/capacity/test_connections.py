@@ -31,6 +31,7 @@ from tests.unit.capacity.lease_places import Namespace
 ORDER = ShiftOrder(
     key="k",
     task="shifts/run/shift/-1",
+    airflow="3f2a9c01d7e4",
     block="capacityblockgroup-1",
     nebius_conn_id="nebius_default",
     targets=tuple(SlurmNodesTarget(name=name, nodes="worker-[0-7]", slurm_conn_id=name) for name in ("a", "b")),
@@ -76,6 +77,8 @@ def test_what_is_approved_for_one_target_is_not_for_another() -> None:
     limits = {name: vars(session)["_context"] for name, session in opened().sessions.items()}
     assert (limits["a"].may_take, limits["a"].may_end) == ({"worker-1"}, {"7"})
     assert limits["b"].may_take == limits["b"].may_end == frozenset()
+    # What a shift leaves says which Airflow it is of.
+    assert {one.airflow for one in limits.values()} == {ORDER.airflow}
 
 
 @pytest.mark.parametrize("place", [None, Namespace()])

@@ -48,6 +48,7 @@ from tests.unit.clock import StoppedClock
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
 
+WHOSE = {"why": "night (shifts)", "airflow": "3f2a9c01d7e4"}
 ASAP = PowerDownMode.ASAP
 OURS = "airflow:capacity/block-1: lent"
 IDLE, GOING = ("IDLE+CLOUD", ""), ("MIXED+CLOUD+POWER_DOWN+DRAIN", OURS)
@@ -80,7 +81,7 @@ class FixedNodes:
     def session(self, nodes: str, machines: int | None = None) -> SlurmNodesSession:
         """Some of them at work, on node groups with so many machines."""
         target = SlurmNodesTarget(name="training", nodes=nodes)
-        client, purpose = cast(AsyncSlurmClient, self), SessionContext(block="block-1", key="shift")
+        client, purpose = cast(AsyncSlurmClient, self), SessionContext(block="block-1", key="shift", **WHOSE)
         counted = None if machines is None else cast("GroupMachines", Counted(machines))
         return SlurmNodesSession(target, client, "root", counted, purpose, logging.getLogger(__name__))
 
@@ -135,6 +136,8 @@ def test_two_targets_in_one_slurm_reserve_their_nodes_together() -> None:
     [reservation] = nodes.reserved
     assert reservation.nodelist == "worker-0,worker-2"
     assert len(nodes.told) == 2, "nothing is done again"
+    made = nodes.told[0]
+    assert made.comment == "night (shifts) of Airflow 3f2a9c01d7e4"
 
 
 @pytest.mark.parametrize("held", [[IDLE], [GOING], [ANOTHERS], [GOING, ANOTHERS]], ids=str)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.board import picture
+from airflow_provider_soperator.board import leftovers, picture
 from airflow_provider_soperator.board.picture import OldFiles
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.cli import glance
@@ -37,9 +37,9 @@ def drained(name: str, reason: str) -> Node:
     return Node(name=name, state=NodeState.parse("IDLE+DRAIN"), reason=reason, reason_since=NOW)
 
 
-def lease(name: str, renewed: datetime, task: str) -> Reservation:
+def lease(name: str, renewed: datetime, task: str, airflow: str = "") -> Reservation:
     start = renewed + AHEAD
-    record, end = ShiftRecord(key="k", task=task), start + timedelta(minutes=5)
+    record, end = ShiftRecord(key="k", task=task, airflow=airflow), start + timedelta(minutes=5)
     return Reservation(name=name, nodelist="a", start=start, end=end, comment=record.write())
 
 
@@ -50,6 +50,7 @@ class Cluster:
         self.changed: list[Any] = []
         self.renewed = NOW - timedelta(hours=1)
         self.dags = {"idle_dag": False, "busy_dag": True}
+        self.reserved: tuple[Reservation, ...] = ()
         self.files: tuple[str, ...] = (f"{HOME}/aaaaaaaaaaaa.zip", f"{HOME}/bbbbbbbbbbbb.zip")
         self.nodes: tuple[Node, ...] = (
             drained("a", "airflow:idle_dag: tested"),
@@ -74,6 +75,7 @@ class Cluster:
                 Reservation(name="airflow-handover-1", nodelist="a", comment="night (idle_dag)"),
                 lease("airflow-shift-lapsed", self.renewed, "busy_dag/r/shift/-1"),
                 lease("airflow-shift-held", datetime.now(timezone.utc), "busy_dag/r/shift/-1"),
+                *self.reserved,
                 Reservation(name="by-hand", nodelist="a"),
             ),
             ListJobs: (Job(id=JobId(7), name="x.af-aaaaaaaaaaaa"),),
@@ -90,6 +92,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     for module in (glance, picture):
         monkeypatch.setattr(module, "SlurmHook", lambda connection: made)
     monkeypatch.setattr(picture, "find_tasks", lambda jobs, known, new: {})
+    monkeypatch.setattr(leftovers, "installation_id", lambda: "mine")
     monkeypatch.setattr(glance, "dags_at_work", lambda ids: {one: made.dags[one] for one in ids if one in made.dags})
     return made
 
@@ -124,6 +127,25 @@ def test_what_no_owner_may_need_is_released_and_drains_stay(
         DeleteReservation("airflow-shift-lapsed"),
         RemoveFiles((f"{HOME}/bbbbbbbbbbbb.zip",)),
     ]
+
+
+def test_what_another_airflow_has_left_is_not_released_for_a_dag_of_the_same_name(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = datetime.now(timezone.utc)
+    cluster.files, cluster.reserved = (
+        (),
+        (
+            lease("airflow-shift-theirs", now, "idle_dag/r/shift/-1", "theirs"),
+            lease("airflow-shift-mine", now, "idle_dag/r/shift/-1", "mine"),
+            Reservation(name="airflow-handover-2", nodelist="a", comment="night (idle_dag) of Airflow theirs"),
+            Reservation(name="airflow-power-down-1", nodelist="a", comment="(idle_dag) of Airflow theirs"),
+            Reservation(name="airflow-power-down-2", nodelist="a", comment="(idle_dag) of Airflow mine"),
+        ),
+    )
+    assert called(capsys, "leftovers", "--release", "--yes").status == 0
+    released = ["airflow-handover-1", "airflow-shift-lapsed", "airflow-shift-mine", "airflow-power-down-2"]
+    assert cluster.changed == [DeleteReservation(name) for name in released]
 
 
 def test_what_is_named_is_released_whoever_owns_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -319,3 +319,10 @@ def test_a_reservation_is_that_of_the_dag_that_has_made_it_whose_drains_another_
     asyncio.run(leaving(dag_id="evening").step(slurm))
     [left] = left_overs(Picture(connection="c", taken=START, reservations=tuple(slurm.reservations.known.values())))
     assert left.need({"nights": False, "evening": True}).at_work == "yes"
+
+
+def test_a_reservation_says_of_which_airflow_its_dag_is() -> None:
+    slurm = Cluster(2)
+    asyncio.run(leaving(airflow="3f2a9c01d7e4", reason="quiet").step(slurm))
+    [reservation] = slurm.reservations.known.values()
+    assert reservation.comment == "quiet (nights) of Airflow 3f2a9c01d7e4"
