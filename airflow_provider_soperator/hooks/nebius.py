@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, rea
 from airflow_provider_soperator.shared import SharedClients
 
 if TYPE_CHECKING:
-    from nebius.base.service_account.static import Reader
+    from nebius.base.service_account.service_account import Reader, ServiceAccount
     from nebius.sdk import SDK
 
 #: After an outage gRPC would wait for up to two minutes before it connects again.
@@ -199,25 +199,39 @@ def _credentials(settings: NebiusSettings) -> Any:
     if settings.token:
         return settings.token
     if settings.private_key:
-        return _service_account(settings, settings.private_key, "private_key")
+        return _reader(settings, lambda: settings.private_key, "private_key")
     if not settings.credentials_file:
         # The SDK would read the environment by itself.
         return None
-    try:
-        content = Path(settings.credentials_file).expanduser().read_text()
-    except OSError as error:
-        raise ConnectionMistake(f"credentials_file cannot be read on this machine: {error}") from error
-    if _is_json(content) or "-----BEGIN" in content:
-        return _service_account(settings, content, "credentials_file")
+
+    def content() -> str:
+        try:
+            return Path(settings.credentials_file).expanduser().read_text()
+        except OSError as error:
+            raise ConnectionMistake(f"credentials_file cannot be read on this machine: {error}") from error
+
+    if _is_json(now := content()) or "-----BEGIN" in now:
+        return _reader(settings, content, "credentials_file")
     from nebius.aio.token.file import Bearer
 
     return Bearer(settings.credentials_file)
 
 
-def _service_account(settings: NebiusSettings, said: str, field: str) -> Reader:
+def _reader(settings: NebiusSettings, said: Callable[[], str], field: str) -> Reader:
+    from nebius.base.service_account.service_account import Reader
+
+    class KeyReader(Reader):
+        """Reads the key for each token, as a file may have another one by then."""
+
+        def read(self) -> ServiceAccount:
+            return _service_account(settings, said(), field)
+
+    return KeyReader()
+
+
+def _service_account(settings: NebiusSettings, said: str, field: str) -> ServiceAccount:
     from nebius.base.service_account.credentials_file import ServiceAccountCredentials, SubjectCredentials
     from nebius.base.service_account.service_account import ServiceAccount
-    from nebius.base.service_account.static import Reader
 
     try:
         if _is_json(said):
@@ -225,7 +239,7 @@ def _service_account(settings: NebiusSettings, said: str, field: str) -> Reader:
         else:
             account, key_id = settings.account_id, settings.public_key_id
             credentials = SubjectCredentials("JWT", "RS256", lines_of_key(said), key_id, iss=account, sub=account)
-        return Reader(ServiceAccount(credentials.parse_private_key(), credentials.kid, credentials.sub))
+        return ServiceAccount(credentials.parse_private_key(), credentials.kid, credentials.sub)
     except Exception as error:
         # The message of the error may contain the key.
         kind = type(error).__name__

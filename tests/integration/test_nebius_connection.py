@@ -115,6 +115,29 @@ def test_files(here: World, connect: Connect, document: dict[str, Any], pem: str
     works(connect(credentials_file=str(file)), here, "sandbox")
 
 
+def test_a_new_key_in_a_file_is_taken_up_while_tasks_share_a_client(
+    here: World, connect: Connect, document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A triggerer that watches a block keeps its client for as long as it lives."""
+    file = tmp_path / "credentials"
+    file.write_text(json.dumps(document))
+    hook = connect(credentials_file=str(file))
+    monkeypatch.setitem(
+        here.server.tokens.refused, ACCOUNT["public_key_id"], ApiError(StatusCode.UNAUTHENTICATED, "expired")
+    )
+
+    async def scenario() -> None:
+        async with hook.async_client() as kept:
+            with pytest.raises(NebiusUnauthenticated, match="expired"):
+                await hook.block(BLOCK)
+            file.write_text(json.dumps(document).replace(ACCOUNT["public_key_id"], "publickey-e00new"))
+            assert (await hook.block(BLOCK)).limit == 32
+            async with hook.async_client() as same:
+                assert same is kept
+
+    asyncio.run(scenario())
+
+
 def test_secrets_are_masked_wherever_they_turn_up(connect: Connect, document: dict[str, Any]) -> None:
     token, key = "a-token-that-nobody-may-see", made_key()
     # What comes before it is that of any key, and may be a secret of another test.
