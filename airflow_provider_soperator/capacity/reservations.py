@@ -143,7 +143,8 @@ class ReservationLease(LeaseStore):
     def __init__(self, ask: Ask, block: str, key: str, nodes: tuple[str, ...], user: str) -> None:
         self._ask = ask
         self._prefix = f"{_LEASE}{_short(block, 8)}-"
-        self._mine = self._prefix + _short(key, 12)
+        # Ends as the name of the shift's handover does, which has to go where no comment tells the key.
+        self._mine = self._prefix + handover_name(block, key).removeprefix(_HANDOVER)
         self._nodes, self._user = nodes, user
 
     async def read(self) -> StoredLease | None:
@@ -166,6 +167,9 @@ class ReservationLease(LeaseStore):
         if former is None or written is None or not await self._is_beside(name, former):
             return None
         for one in former:
+            if one.record is None and not one.is_mine:
+                shift, _, _ = _name(one).removeprefix(self._prefix).partition("-")
+                await self._ask(DeleteReservation(_HANDOVER + shift))
             await self._ask(DeleteReservation(_name(one)))
         return written if not former or await self._is_beside(name, []) else None
 

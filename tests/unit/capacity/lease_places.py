@@ -95,12 +95,12 @@ class SlurmPlace:
     def __init__(self) -> None:
         self.slurm = Reservations()
 
-    def lease(self, key: str, block: str = BLOCK) -> LeaseStore:
-        async def ask(request: Request[Any]) -> Any:
-            await pause()
-            return self.slurm.answer(request)
+    async def ask(self, request: Request[Any]) -> Any:
+        await pause()
+        return self.slurm.answer(request)
 
-        return ReservationLease(ask, block, key, ("worker-0",), "root")
+    def lease(self, key: str, block: str = BLOCK) -> LeaseStore:
+        return ReservationLease(self.ask, block, key, ("worker-0",), "root")
 
     @property
     def held(self) -> int:

@@ -19,9 +19,11 @@ from airflow_provider_soperator.capacity.holdings import Holding, World
 from airflow_provider_soperator.capacity.lease import JointLease, LeaseLost, ShiftDisplaced, beside
 from airflow_provider_soperator.capacity.lease_store import TERM, LeaseStore, ShiftRecord, StoredLease
 from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.reservations import handover_name
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget, Target
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.slurm.requests import CreateReservation
 from tests.unit.capacity.lease_places import BLOCK, PLACES, KubernetesPlace, Place, SlurmPlace
 from tests.unit.capacity.world import START, Log
 
@@ -527,8 +529,15 @@ def test_where_comments_cannot_be_seen_it_is_known_all_the_same_who_has_it() -> 
     assert str(waiting.take()).startswith("a task that this connection cannot identify")
     holder.renew(START + 4 * MINUTE)
     blind()
+    handover = handover_name(BLOCK, KEYS[0])
+    until = START + 48 * 60 * MINUTE
+    asked = CreateReservation(name=handover, nodes=("worker-1",), users=("root",), start=START, end=until)
+    at_once(place.ask(asked))
     assert not waiting.has_taken(START + 5 * MINUTE)
+    assert handover in place.slurm.known
     assert waiting.has_taken(START + 10 * MINUTE)
+    # It would keep jobs off those nodes for two days.
+    assert handover not in place.slurm.known
 
 
 # Claims
