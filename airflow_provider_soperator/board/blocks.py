@@ -102,4 +102,4 @@ def _side(dag: CapacityDag, name: str, world: World, connection: str, nodes: Seq
         busy = min(at_work, sum(node.gpus_used for node in nodes if node.name in mine))
         parts = [BlockPart("busy", busy), BlockPart("idle", at_work - busy)]
     parts.append(BlockPart("moving", has - at_work))
-    return BlockSide(name=name, gpus=has, parts=parts, bought=seen.bought * per_unit, problems=seen.problems)
+    return BlockSide(name=name, gpus=has, parts=parts, bought=seen.beside * per_unit, problems=seen.problems)

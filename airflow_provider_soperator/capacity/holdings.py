@@ -45,8 +45,9 @@ class Holding:
     away: Mapping[str, str] = field(default_factory=dict)
     size: int | None = None
 
-    #: Units beside the block, which are none of those above.
+    #: Units beside the block, which are none of those above, and how many of them cannot take work yet.
     bought: int = 0
+    to_come: int = 0
     #: Its size, if others put it back to that whatever is wished for.
     pinned: int | None = None
 
@@ -59,6 +60,11 @@ class Holding:
     def at_work(self) -> int:
         """Units whose GPUs are of use."""
         return self.there + self.finishing
+
+    @property
+    def beside(self) -> int:
+        """Units beside the block that can take work."""
+        return self.bought - self.to_come
 
     @property
     def promised(self) -> int:

@@ -160,7 +160,7 @@ class MetricLoad:
             return Need(math.ceil(value / self.per_unit), f"{value:g}, of which a unit bears {self.per_unit:g}")
         ratio = value / (self.keep_at or 1.0)
         # Those beside the block bear it, too.
-        there = holding.there + holding.bought
+        there = holding.there + holding.beside
         # As a HorizontalPodAutoscaler does it: a tenth more or less is no reason to move.
         units = there if abs(ratio - 1) <= 0.1 else math.ceil(there * ratio)
         # No unit bears nothing, and says nothing of what would have to be borne.

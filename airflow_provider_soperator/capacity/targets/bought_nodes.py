@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from datetime import datetime
 
@@ -12,7 +13,14 @@ from airflow_provider_soperator.capacity.targets import BoughtNodes
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.api import NebiusConflict, NebiusMissing
-from airflow_provider_soperator.nebius.node_groups import GroupSize, NodeGroupClient, gpus_of, size_of
+from airflow_provider_soperator.nebius.node_groups import (
+    GroupSize,
+    NodeGroupClient,
+    gpus_of,
+    problems,
+    running,
+    size_of,
+)
 
 _KEYS = uuid.UUID("6d0f6f0c-0f5f-4a0e-8a55-0b0f1f0c9a61")
 #: Labels of the group: the end of the window that pays (a Unix time), the GPU-seconds that it has paid for until
@@ -68,9 +76,14 @@ class BoughtGroup:
             said = f"node group {self.group_id} has an autoscaler, which would buy by itself"
             raise CapacityMistake(said, "use a group of fixed size, 0 at first")
 
-    async def count(self) -> int:
-        """Count the nodes that are paid for, also those that are still on their way."""
-        return size_of(await self._client.read()).most
+    async def look(self) -> tuple[int, int, tuple[str, ...]]:
+        """The nodes that are paid for, how many of them cannot take work yet, and why."""
+        group = await self._client.read()
+        paid = size_of(group).most
+        if not (to_come := max(0, paid - group.status.ready_node_count)):
+            return paid, 0, ()
+        causes = problems(group, running(await self._client.operations()))
+        return paid, to_come, tuple(f"node group {self.group_id}: {cause}" for cause in causes)
 
     async def bring(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:
         """Buy nodes that are lacking, and let those go that ``keeps`` does not need; True if there is nothing to do.
@@ -90,7 +103,8 @@ class BoughtGroup:
         to = max(0, min(max(lacks, min(has, keeps)), self._said.max_nodes, affordable))
         if to == has and (to == 0 or labels.get(_WINDOW) == window):
             return True
-        account = {_WINDOW: window, _SPENT: str(round(spent)), _SINCE: str(int(now.timestamp()))}
+        # In whole seconds, rounded up: a node would go that the same look has bought for all that is left.
+        account = {_WINDOW: window, _SPENT: str(round(spent)), _SINCE: str(math.ceil(now.timestamp()))}
         group.metadata.labels = {**labels, **account}
         key = str(uuid.uuid5(_KEYS, f"{self._key}/{self.group_id}/{to}/{group.metadata.resource_version}"))
         try:

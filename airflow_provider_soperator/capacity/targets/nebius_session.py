@@ -124,15 +124,17 @@ class NodeGroupSession(Session):
         evictions = self._evictions
         cordoned = sum(node.is_ours for node in await evictions.nodes()) if evictions else 0
         waits = evictions.problems if evictions else ()
+        bought, to_come, causes = await self._bought.look() if self._bought else (0, 0, ())
         return Holding(
             allowed=size.most,
             held=group.status.node_count,
             ready=max(0, group.status.ready_node_count + may_come - cordoned),
             finishing=evictions.busy if evictions else 0,
             is_settled=is_settled(group, operation),
-            problems=(*filter(None, [self._notes.kept]), *waits, *problems(group, operation)),
+            problems=(*filter(None, [self._notes.kept]), *waits, *problems(group, operation), *causes),
             pinned=size.most if self._notes.kept else None,
-            bought=await self._bought.count() if self._bought else 0,
+            bought=bought,
+            to_come=to_come,
         )
 
     async def explain(self, to: int, release: Release) -> Mapping[str, str]:

@@ -43,7 +43,7 @@ WORLD = World(
     CapacityBlock(id="block-1", limit=64, usage=48),
     {
         "training": Holding(allowed=3, held=3, ready=2, finishing=1),
-        "inference": Holding(allowed=2, held=2, ready=1, bought=1),
+        "inference": Holding(allowed=2, held=2, ready=1, bought=3, to_come=2),
     },
     {"training": 8, "inference": 8},
 )

@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime
 from typing import Any, cast
 
-from nebius.api.nebius.common.v1 import ResourceMetadata
+from nebius.api.nebius.common.v1 import Operation, ResourceMetadata
 from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupSpec, NodeTemplate, ReservationPolicy, ResourcesSpec
 
 from airflow_provider_soperator.capacity.targets import BoughtNodes
@@ -30,6 +30,7 @@ class Group:
             metadata=ResourceMetadata(id="bought", resource_version=1, labels={"owner": "serving"}),
             spec=NodeGroupSpec(fixed_node_count=0, template=template),
         )
+        self.running: list[Operation] = []
         self.refuses = 0
         self.keys: list[str] = []
 
@@ -39,6 +40,9 @@ class Group:
 
     async def read(self) -> NodeGroup:
         return NodeGroup.FromString(self.group.SerializeToString())
+
+    async def operations(self) -> list[Operation]:
+        return self.running
 
     async def resize(self, group: NodeGroup, size: GroupSize, key: str) -> str:
         if self.refuses:

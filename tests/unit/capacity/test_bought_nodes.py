@@ -6,21 +6,23 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nebius.api.nebius.mk8s.v1 import (
-    NodeGroupAutoscalingSpec,
-)
+from nebius.api.nebius.common.v1 import Operation
+from nebius.api.nebius.mk8s.v1 import NodeGroupAutoscalingSpec, Problem, ProgressData
+from nebius.base.protos.dynamic import REGISTRY
 
-from airflow_provider_soperator.capacity.holdings import Holding
+from airflow_provider_soperator.capacity.holdings import Holding, World
 from airflow_provider_soperator.capacity.reconciliation import approval_of
 from airflow_provider_soperator.capacity.shift import Shift
-from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
+from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units
 from airflow_provider_soperator.capacity.targets import BoughtNodes, NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.nebius.node_groups import NodeGroupClient
 from tests.unit.capacity.bought import POLICY, Group
 from tests.unit.capacity.test_shift import ORDER, carry, made_cloud, shift
 from tests.unit.capacity.world import SECOND, START, Cloud, Process, State, Unit, UnitsSession
@@ -88,6 +90,32 @@ def test_a_window_that_is_made_longer_is_another_one_and_what_it_cannot_pay_for_
     group = Group()
     assert group.bring(1, 1, START, START + 8 * HOUR, gpu_hours=64) == 1
     assert group.bring(1, 1, START + 7 * HOUR, START + 24 * HOUR, gpu_hours=64) == 0
+
+
+def test_what_was_paid_for_until_the_end_stays_whatever_moment_a_look_has() -> None:
+    group, now, until = Group(), START + timedelta(seconds=0.9), START + 8 * HOUR
+    hours = 2 * 8 * (until - now) / HOUR
+    assert group.bring(2, 2, now, until, gpu_hours=hours) == 2
+    assert {group.bring(2, 2, now + minutes * HOUR / 60, until, gpu_hours=hours) for minutes in range(480)} == {2}
+
+
+def test_what_the_cloud_does_not_deliver_is_not_told_as_bought() -> None:
+    group, session = Group(), Group().session()
+    session._client = cast(NodeGroupClient, group)
+    assert asyncio.run(session.look()) == (0, 0, ())
+    group.bring(2, 2, START, START + HOUR)
+    data = ProgressData(problems=[Problem(stage="create-node", message="no capacity")])
+    group.running = [Operation(id="op", created_at=START, progress_data=REGISTRY.pack_any(data))]
+    group.group.status.ready_node_count = 1
+    paid, to_come, causes = asyncio.run(session.look())
+    assert (paid, to_come, causes) == (2, 1, ("node group bought: no capacity",))
+    seen = Holding(allowed=1, held=1, ready=1, bought=paid, to_come=to_come, problems=causes)
+    world = World(CapacityBlock(id="b", limit=64, usage=64), {"inference": seen}, {"inference": 8})
+    [line] = missing_units(world, replace(ORDER, targets=TARGETS[1:], desired={"inference": 3}))
+    said = "2 nodes requested beside the block, of which 1 has not come; node group bought: no capacity"
+    assert line == f"inference has 1 of 3 nodes ready: {said}"
+    group.group.status.ready_node_count = 2
+    assert asyncio.run(session.look()) == (2, 0, ())
 
 
 def test_who_is_refused_tries_again() -> None:

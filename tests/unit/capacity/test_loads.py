@@ -149,6 +149,7 @@ def test_a_value_is_of_all_units_that_are_there_also_beside_the_block_and_of_no_
         return asyncio.run(load.measure(Metrics(cache=0.7), holding, 8, 8, NOW)).units
 
     assert kept(Holding(allowed=2, held=2, ready=2, bought=2)) == 4
+    assert kept(Holding(allowed=2, held=2, ready=2, bought=2, to_come=2)) == 2
     # Of a group of two nodes whose autoscaler may add six.
     assert kept(Holding(allowed=8, held=2, ready=8)) == 2
 
