@@ -51,15 +51,18 @@ class PodChoice:
     of_cluster: str = "app.kubernetes.io/name=slurmcluster"
 
 
+# sshd hands on none of its own variables either. Those of the container, such as KUBERNETES_SERVICE_HOST, would be in
+# each job, and some programs take them for those of a Pod.
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: The jail, as users see it when they log in.
-LOGIN = PodChoice("app.kubernetes.io/component=login", "sshd", ("chroot", "/mnt/jail", "/bin/sh"))
+LOGIN = PodChoice("app.kubernetes.io/component=login", "sshd", ("chroot", "/mnt/jail", "env", "-i", _PATH, "/bin/sh"))
 
 
 def login_pods(cluster: str, user: str = "") -> PodChoice:
     """The login pods of a SlurmCluster, of the only one in the namespace without its name; for root, or another user.
 
-    >>> login_pods("", "ann").shell[:4]
-    ('chroot', '/mnt/jail', 'runuser', 'ann')
+    >>> login_pods("", "ann").shell[5:7]
+    ('runuser', 'ann')
     """
     mine = f",app.kubernetes.io/instance={cluster}" if cluster else ""
     choice = replace(LOGIN, labels=LOGIN.labels + mine, of_cluster=LOGIN.of_cluster + mine)

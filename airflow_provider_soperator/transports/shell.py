@@ -73,6 +73,7 @@ _NO_LIMITS = 'unset -v TMOUT "${!SQUEUE_@}" "${!SACCT_@}" "${!SINFO_@}" "${!SCAN
 # What a login has, and jobs with it: an exec into a Pod begins in the root, and this machine where Airflow was started.
 _LOGIN = """\
 : "${USER:=$(id -un)}" "${LOGNAME:=$USER}"
+HOME=${HOME:-~}
 export HOME USER LOGNAME
 builtin cd 2>/dev/null
 """

@@ -173,7 +173,7 @@ def test_a_token_that_expires_is_replaced_for_the_next_shell(reach: Reach, clust
         ),
         (
             {"choice": login_pods("", "ann")},
-            r"pod login-0 \(runuser: user ann does not exist.*see whether `chroot /mnt/jail runuser ann ",
+            r"pod login-0 \(runuser: user ann does not exist.*see whether `chroot /mnt/jail env -i .+ runuser ann ",
         ),
     ],
     ids=["namespace", "cluster", "container", "root", "shell", "user"],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pwd
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -43,6 +45,24 @@ def test_a_client_is_closed_also_by_a_task_that_is_cancelled_as_it_closes_its_sh
     asyncio.run(main())
 
 
+def test_a_shell_has_the_variables_of_a_login_and_not_those_of_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KUBERNETES_SERVICE_HOST", "LOGIN_SVC_PORT", "OF_THE_IMAGE"):
+        monkeypatch.setenv(name, "10.0.0.1")
+    in_jail = LOGIN.shell[LOGIN.shell.index("/mnt/jail") + 1 :]
+
+    async def main() -> dict[str, str]:
+        shell = Tokens()
+        shell.words = in_jail
+        said = await shell.ask(Run(Command(("env",))))
+        await shell.close()
+        return dict(line.split("=", 1) for line in said.stdout.decode().splitlines())
+
+    found = asyncio.run(main())
+    assert {*found} - {"PWD", "OLDPWD", "SHLVL", "_"} == {"HOME", "USER", "LOGNAME", "PATH"}
+    assert found["PATH"].endswith(":/usr/sbin:/usr/bin:/sbin:/bin")
+    assert found["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
+
+
 class Tokens(KubernetesTransport):
     """Shells of this machine, for clients whose token is accepted."""
 
@@ -50,6 +70,7 @@ class Tokens(KubernetesTransport):
         super().__init__(self._client, "soperator")
         self.clients: list[Any] = []
         self.expired: list[Any] = []
+        self.words: tuple[str, ...] = local.SHELL
 
     async def _client(self) -> Any:
         self.clients.append(AsyncMock())
@@ -59,7 +80,7 @@ class Tokens(KubernetesTransport):
         with kubernetes_errors("exec"):
             if connection in self.expired:
                 raise ApiException(401, "Unauthorized")
-        return await local._open_pipe(local.SHELL)
+        return await local._open_pipe(self.words)
 
 
 def test_a_token_that_expires_between_shells_fails_no_request() -> None:
