@@ -51,8 +51,15 @@ class ShiftConnections:
 
     async def _open_sessions(self, opened: AsyncExitStack, found: dict[str, Session]) -> None:
         order, failures = self._order, list[Exception]()
-        same = {name: getattr(order, name) for name in ("block", "key", "why", "airflow", "until", "window_ends")}
-        shift = SessionContext(**same, memory=self._memory)
+        shift = SessionContext(
+            block=order.block,
+            key=order.key,
+            why=order.why,
+            airflow=order.airflow,
+            until=order.until,
+            window_ends=order.window_ends,
+            memory=self._memory,
+        )
         for one in order.targets:
             context = replace(shift, may_take=order.may_take(one.name), may_end=order.may_end(one.name))
             try:

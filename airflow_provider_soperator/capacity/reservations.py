@@ -141,7 +141,7 @@ class ReservationLease(LeaseStore):
     """
 
     def __init__(self, ask: Ask, block: str, key: str, nodes: tuple[str, ...], user: str) -> None:
-        self._ask = ask
+        self._ask, self._key = ask, key
         self._prefix = f"{_LEASE}{_short(block, 8)}-"
         # Ends as the name of the shift's handover does, which has to go where no comment tells the key.
         self._mine = self._prefix + handover_name(block, key).removeprefix(_HANDOVER)
@@ -221,13 +221,15 @@ class ReservationLease(LeaseStore):
         return [self._stored(one) for one in sorted(found, key=lambda one: one.name)]
 
     def _stored(self, one: Reservation) -> StoredLease:
-        start = one.start or _NEVER
+        start, record = one.start or _NEVER, ShiftRecord.read(one.comment)
+        # The name alone tells it over slurmrestd; by the comment it is known under a name of another version, too.
+        is_mine = one.name.startswith(self._mine) or (record is not None and record.key == self._key)
         return StoredLease(
             version=f"{one.name} {start.timestamp():.0f}",
             renewed=start - _AHEAD,
             term=(one.end or start) - start,
-            is_mine=one.name.startswith(self._mine),
-            record=ShiftRecord.read(one.comment),
+            is_mine=is_mine,
+            record=record,
             name=f"{_KIND}{one.name}",
             remedy=f"scontrol delete ReservationName={one.name}",
         )

@@ -163,10 +163,12 @@ def missing_units(world: World, order: ShiftOrder, why: str = "") -> tuple[str, 
             fixed = seen.reasons if seen.broken else seen.away
         else:
             continue
-        bought = [f"{counted(seen.bought, units)} bought beside the block"] if seen.bought else []
+        bought = []
         if seen.to_come:
             late = f"{seen.to_come} {'has' if seen.to_come == 1 else 'have'} not come"
             bought = [f"{counted(seen.bought, units)} requested beside the block, of which {late}"]
+        elif seen.bought:
+            bought = [f"{counted(seen.bought, units)} bought beside the block"]
         shares = [str(one) for one in world.full(name) if has < wanted]
         causes = dict.fromkeys([*bought, *seen.problems, *in_lines(fixed), *shares])
         lines.append(f"{line}: {'; '.join(causes)}" if causes else line)

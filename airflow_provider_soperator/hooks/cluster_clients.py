@@ -192,13 +192,13 @@ class ShiftClients:
 
 
 def installation_id() -> str:
-    """The id of this Airflow, in an Airflow worker. Two that run the same DAGs, as staging and production do, differ.
+    """The id of this Airflow. Two that run the same DAGs, as staging and production do, differ.
 
     It is of a Variable, which lives as long as Airflow's database, and of the address, which a copy of the database
     does not share.
     """
     if not (known := variable(_VARIABLE)):
-        why = "Tells this Airflow apart in the leases of capacity blocks"
+        why = "Tells this Airflow apart in the leases of capacity blocks, and in reservations"
         try:
             Variable.set(_VARIABLE, uuid4().hex, description=why)
         except ImportError:

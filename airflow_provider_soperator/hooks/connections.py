@@ -134,7 +134,7 @@ def _host_key(said: str) -> str:
         kind, rest = found.groups(default="")
         for blank in re.finditer(r"\s|$", rest):
             # Each + that a URI has as it is has become a blank.
-            # Of a cut one, paramiko makes up the missing parts. The first one is the type.
+            # Of a cut key, paramiko makes up the parts that are missing; the first part is its type.
             if len(parts_of_key(key := rest[: blank.start()].replace(" ", "+"))) > 1:
                 return f"{kind} {key}".strip()
     raise ConnectionMistake("missing key data")

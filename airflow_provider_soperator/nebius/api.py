@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
 if TYPE_CHECKING:
@@ -19,10 +20,9 @@ T = TypeVar("T")
 #: ``OPTION_REPORT_ERROR`` of the SDK: otherwise it retries a refused key in the background, and tells of no answer.
 _AUTH = {"token_renew_report_error": "1"}
 #: Seconds for a call with its retries, for one try, and for a call that fetches a token; number of retries.
-LIMITS: dict[str, Any] = {"timeout": 20.0, "per_retry_timeout": 8.0, "auth_timeout": 30.0, "retries": 2}
+LIMITS: dict[str, Any] = {"timeout": 20.0, "per_retry_timeout": 8.0, "auth_timeout": 30.0, "auth_options": _AUTH, "retries": 2}
 #: The same for a call that a user waits for, with a form open.
-_QUICK: dict[str, Any] = {"timeout": 8.0, "per_retry_timeout": 8.0, "auth_timeout": 10.0, "retries": 0}
-LIMITS["auth_options"] = _QUICK["auth_options"] = _AUTH
+_QUICK: dict[str, Any] = {"timeout": 8.0, "per_retry_timeout": 8.0, "auth_timeout": 10.0, "auth_options": _AUTH, "retries": 0}
 
 
 class NebiusError(TransportError):
@@ -75,7 +75,8 @@ def explained(verb: str, thing: str) -> Iterator[None]:
     """Turn exceptions of the SDK into our own errors. ``thing`` is the object of the call, with its id."""
     try:
         yield
-    except TransportError:
+    except (TransportError, ConnectionMistake):
+        # The second is of the file that the SDK reads the key from.
         raise
     except Exception as error:
         raise explain(error, verb, thing) from error

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from grpc import StatusCode
 from nebius.aio.token.options import OPTION_REPORT_ERROR
 
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius import api
 from airflow_provider_soperator.nebius.api import NebiusMissing, NebiusUnauthenticated, NebiusUnreachable
@@ -129,6 +130,9 @@ def test_a_new_key_in_a_file_is_taken_up_while_tasks_share_a_client(
     async def scenario() -> None:
         async with hook.async_client() as kept:
             with pytest.raises(NebiusUnauthenticated, match="expired"):
+                await hook.block(BLOCK)
+            file.unlink()
+            with pytest.raises(ConnectionMistake, match="^credentials_file cannot be read"):
                 await hook.block(BLOCK)
             file.write_text(json.dumps(document).replace(ACCOUNT["public_key_id"], "publickey-e00new"))
             assert (await hook.block(BLOCK)).limit == 32

@@ -516,6 +516,17 @@ def test_a_shift_keeps_its_lease_over_a_new_connection(place: Place) -> None:
     assert waiting.has_taken(START + 6 * MINUTE)
 
 
+def test_a_shift_knows_its_lease_by_its_record_whatever_a_version_before_has_called_it() -> None:
+    place = SlurmPlace()
+    Process("monday", place.lease("monday")).take()
+    (name,) = place.slurm.known
+    former = name.rpartition("-")[0].rpartition("-")[0] + "-of-a-version-before"
+    place.slurm.known = {former: replace(place.slurm.known[name], name=former)}
+    assert not Process("tuesday", place.lease("tuesday")).has_taken(START + MINUTE)
+    assert Process("monday", place.lease("monday")).has_taken(START + MINUTE)
+    assert former not in place.slurm.known
+
+
 def test_where_comments_cannot_be_seen_it_is_known_all_the_same_who_has_it() -> None:
     """As over slurmrestd."""
     place = SlurmPlace()
