@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: ``OPTION_REPORT_ERROR`` of the SDK: otherwise it retries a refused key in the background, and tells of no answer.
-_AUTH = {"token_renew_report_error": "1"}
+#: Otherwise the SDK retries a refused key in the background, and tells of no answer: its ``OPTION_REPORT_ERROR``.
+_AUTH = {"auth_options": {"token_renew_report_error": "1"}}
 #: Seconds for a call with its retries, for one try, and for a call that fetches a token; number of retries.
-LIMITS: dict[str, Any] = {"timeout": 20.0, "per_retry_timeout": 8.0, "auth_timeout": 30.0, "auth_options": _AUTH, "retries": 2}
+LIMITS: dict[str, Any] = {"timeout": 20.0, "per_retry_timeout": 8.0, "auth_timeout": 30.0, "retries": 2, **_AUTH}
 #: The same for a call that a user waits for, with a form open.
-_QUICK: dict[str, Any] = {"timeout": 8.0, "per_retry_timeout": 8.0, "auth_timeout": 10.0, "auth_options": _AUTH, "retries": 0}
+_QUICK: dict[str, Any] = {"timeout": 8.0, "per_retry_timeout": 8.0, "auth_timeout": 10.0, "retries": 0, **_AUTH}
 
 
 class NebiusError(TransportError):
@@ -217,5 +217,5 @@ async def whoami(sdk: SDK) -> str:
 async def access_token(sdk: SDK) -> str:
     """The token that the SDK itself uses."""
     with explained("get", _TOKEN):
-        token = await sdk.get_token(_QUICK["auth_timeout"], _AUTH)
+        token = await sdk.get_token(_QUICK["auth_timeout"], _QUICK["auth_options"])
         return str(token.token)

@@ -141,6 +141,14 @@ class WaitingOperator(EndsAnywhere, StrictOperator):
         self._waiting = Waiting(trigger)
         return self.execute_complete(context, self._waiting.event())
 
+    def start_later(self, seconds: float) -> None:
+        """Begin anew after some seconds in which no slot is taken; return after them if the task is not deferred."""
+        if self.deferrable and not in_one_process():
+            from airflow_provider_soperator.triggers.sbatch import LaterStartTrigger
+
+            self.defer(trigger=LaterStartTrigger(seconds), method_name="execute_complete")
+        time.sleep(seconds)
+
     def time_left(self) -> timedelta | None:
         """What is left of the ``execution_timeout`` of this try, if it has one."""
         limit = self.execution_timeout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +20,7 @@ from airflow_provider_soperator.slurm.requests.submission import dependency_of
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, read_keys
 
 #: Seconds between two looks at tasks whose jobs are not there yet.
-_LOOK = 10.0
+_LOOK = 30.0
 
 
 class Member:
@@ -57,7 +56,8 @@ class Member:
         while isinstance(terms := self._terms(stage), str):
             if terms != said:
                 self._task.log.info("%s: waiting for it", said := terms)
-            time.sleep(_LOOK)
+            # What it waits for may need the slot that this one has.
+            self._task.start_later(_LOOK)
         return waiting(job, terms)
 
     def _terms(self, stage: Stage) -> list[Dependency] | str:

@@ -1,4 +1,4 @@
-"""Triggers of a job: one submits it and waits for its end, the other starts a task without an Airflow worker."""
+"""Triggers of a job: one submits it and waits for its end, others start its task, later or without a worker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from airflow_provider_soperator.slurm.job_reports import check_result, gauges, r
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of_try, submitted_since
 from airflow_provider_soperator.transports.transport_errors import NotSupported
-from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, call
+from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, SlurmTrigger, call
 from airflow_provider_soperator.work.polling import may_pass
 from airflow_provider_soperator.work.protocols import emit, failed, refused, succeeded, timed_out
 from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for
@@ -257,3 +257,14 @@ class SbatchStartTrigger(SbatchTrigger):
             since = submitted_since(begun)
             self.since = since.isoformat() if since else None
             self.keys = [key_of_try(ti, begun, number).text for number in range(1, ti.try_number + 1)]
+
+
+@dataclass(eq=False, repr=False)
+class LaterStartTrigger(SlurmTrigger):
+    """Has an Airflow worker start the task anew, in so many seconds."""
+
+    seconds: float
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        await asyncio.sleep(self.seconds)
+        yield TriggerEvent({"start": True})  # type: ignore[no-untyped-call]

@@ -45,6 +45,10 @@ sbatch --dependency=afterany:$A:$B --job-name=c --wrap true
 with SbatchPipeline("refused"):
     job("a") >> job("b", partition="nowhere") >> job("c")
 
+with SbatchPipeline("followed"):
+    once_of_two = once.replace("failed-once", "failed-of-two")
+    job("a", once_of_two, array="0-1") >> aftercorr() >> job("b", array="0-1", deferrable=True)
+
 with SbatchPipeline("asks"):
     job("a") >> job("b", "echo {{ ti.xcom_pull('asks.a') }}")
 
@@ -213,11 +217,26 @@ def what_has_failed_is_cleared(pipelines: Pipelines) -> None:
     pipeline.wait_jobs({"a": ["FAILED", "COMPLETED"], "b": new, "c": new})
 
 
+def one_that_follows_task_by_task_is_cleared_with_what_has_failed(pipelines: Pipelines) -> None:
+    """It begins at once, and takes no slot until there is a new job for it to follow."""
+    pipeline = pipelines["followed"]
+    pipeline.wait_ends()
+    assert pipeline.states() == {"a": "failed", "b": "failed"}
+    pipeline.run.clear("followed.a", with_downstream=True, only_failed=True)
+    pipeline.run.wait("followed.b", "success")
+    assert pipeline.states() == dict.fromkeys("ab", "success")
+    assert "followed.a, which this is to follow (aftercorr), has no job yet" in pipeline.run.log("followed.b", number=1)
+    pipeline.run.stack.wait("accounting has the new jobs", lambda: [len(pipeline.jobs(one)) for one in "ab"] == [4, 4])
+    old, new = (pipeline.jobs(stage)[2:] for stage in "ab")
+    assert max(job.ended for job in old) <= min(job.started for job in new)
+
+
 def stages_are_cleared(pipelines: Pipelines) -> None:
     """One after the other: Airflow counts the clears of a run, and a job is that of its clear."""
     a_stage_and_what_follows_it_is_cleared(pipelines)
     a_stage_is_cleared_alone(pipelines)
     what_has_failed_is_cleared(pipelines)
+    one_that_follows_task_by_task_is_cleared_with_what_has_failed(pipelines)
 
 
 def the_same_in_a_worker(pipelines: Pipelines) -> None:

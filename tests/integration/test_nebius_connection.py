@@ -132,7 +132,7 @@ def test_a_new_key_in_a_file_is_taken_up_while_tasks_share_a_client(
             with pytest.raises(NebiusUnauthenticated, match="expired"):
                 await hook.block(BLOCK)
             file.unlink()
-            with pytest.raises(ConnectionMistake, match="^credentials_file cannot be read"):
+            with pytest.raises(ConnectionMistake, match=r"^credentials_file cannot be read"):
                 await hook.block(BLOCK)
             file.write_text(json.dumps(document).replace(ACCOUNT["public_key_id"], "publickey-e00new"))
             assert (await hook.block(BLOCK)).limit == 32

@@ -21,7 +21,7 @@ from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of
 from airflow_provider_soperator.terraform.runs import RunRecord
 from airflow_provider_soperator.triggers.base import EventTrigger, SlurmTrigger, WatcherMemory
-from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger, SbatchTrigger
+from airflow_provider_soperator.triggers.sbatch import LaterStartTrigger, SbatchStartTrigger, SbatchTrigger
 from airflow_provider_soperator.triggers.shift import ShiftTrigger
 from airflow_provider_soperator.triggers.work import WatchTrigger, WorkTrigger
 from airflow_provider_soperator.work.protocols import Stored, Watch
@@ -95,6 +95,7 @@ def examples() -> Iterator[tuple[str, Any]]:
     sbatch = {"slurm_conn_id": "soperator_default", "job": fields_of(JOB), "keys": ["a", "b"], "chain": asdict(CHAIN)}
     for kind in (SbatchTrigger, SbatchStartTrigger):
         yield f"trigger {kind.__name__}", written(kind(**sbatch, made=1795291200.0))
+    yield "trigger LaterStartTrigger", written(LaterStartTrigger(30.0))
     yield "trigger ShiftTrigger", written(ShiftTrigger(order().write(), 1795291200.0, False, made=1795291200.0))
     yield "job", fields_of(JOB)
     yield "chain", asdict(CHAIN)

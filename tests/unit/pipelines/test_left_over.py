@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import signal
@@ -12,12 +13,18 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.sync import SlurmClient
-from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany, aftercorr
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline, after, afterany, aftercorr
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines import member, submit
 from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, Stage
@@ -33,6 +40,7 @@ from airflow_provider_soperator.slurm.requests import CancelJobs, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Together, Withdraw
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import Unreachable
+from airflow_provider_soperator.triggers.sbatch import LaterStartTrigger
 from tests.unit.client.tracking import Slurm, queued
 from tests.unit.operators.dags import job, taken
 
@@ -153,6 +161,27 @@ def test_a_task_that_begins_early_waits_for_what_was_cleared_with_it_and_has_no_
     context: Any = {"ti": ti, "dag_run": SimpleNamespace(clear_number=1)}
     found = Member(p, dag.get_task("p.fit"), context).waiting(BatchJob(command="fit"), [OURS, SubmissionKey("b" * 12)])
     assert dependency_text(found.dependency or "") == ("" if ends else "aftercorr:12")
+
+
+def test_meanwhile_a_task_that_is_deferred_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it waits for may need that one."""
+    with taken() as dag, SbatchPipeline("p"):
+        job("server") >> after() >> job("client", deferrable=True)
+    client = dag.get_task("p.client")
+    with pytest.raises(TaskDeferred) as deferred:
+        client.start_later(0.0)
+    trigger: Any = deferred.value.trigger
+    assert isinstance(trigger, LaterStartTrigger)
+    started = []
+    monkeypatch.setattr(SbatchOperator, "execute", lambda self, context: started.append(self.task_id))
+    monkeypatch.setattr("airflow_provider_soperator.work.sbatch.forget_published", lambda ti: None)
+
+    async def event() -> Any:
+        return [fired.payload async for fired in trigger.run()]
+
+    [fired] = asyncio.run(event())
+    getattr(client, deferred.value.method_name)({"ti": None}, event=fired)
+    assert started == ["p.client"]
 
 
 @pytest.fixture
