@@ -29,6 +29,8 @@ POLICIES = ("AUTO", "FORBID", "STRICT")
 #: Characters of a node set's name: names of Pods, and so of nodes, append "-rack12" and "-1234".
 _LONGEST = 40
 _DISKS = ("NETWORK_SSD", "NETWORK_SSD_NON_REPLICATED", "NETWORK_SSD_IO_M3")
+#: Fields of the recipe that are not for ``extra``: by these in their place nodes that are on are guarded.
+_GUARDED = {"ephemeral_nodes": "ephemeral", "initial_number_ephemeral_nodes": "initial"}
 #: Options that a partition's config may not have, as they are set elsewhere; MaxNodes and the like do not match.
 _GIVEN = re.compile(r"(?<!\w)(PartitionName|Nodes)=", re.IGNORECASE)
 #: Size in GiB of the pieces of which some disks are made.
@@ -162,6 +164,9 @@ class NodeSet:
         check_parts(self)
         where = f"node set {self.name}"
         check_least(f"{where}: size", self.size, 1)
+        for name, ours in _GUARDED.items():
+            if name in self.extra:
+                raise SpecMistake(f"{where}: extra has {name}: set {ours}, by which nodes that are on are guarded")
         self._check_machines(where)
         self._check_numbers(where)
         self._check_reservation(where)

@@ -68,6 +68,7 @@ def test_a_cluster_that_is_refused(changed: dict[str, Any], said: str) -> None:
         ({"min_size": 1, "autoscaling": False}, "min_size has no effect without autoscaling"),
         ({"initial": 1}, "initial is for ephemeral nodes"),
         ({"initial": 3, "ephemeral": True}, "initial must be <= its size 2, got 3"),
+        ({"extra": {"ephemeral_nodes": True}}, "worker: extra has ephemeral_nodes: set ephemeral, by which"),
         ({"reservation": "strict"}, "must be one of AUTO, FORBID, STRICT"),
         ({"reservation": "STRICT"}, "only from blocks: set blocks"),
         ({"reservation": "FORBID", "blocks": ("capacityblockgroup-a",)}, "omit one of them"),
