@@ -89,6 +89,13 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         # A job that may fail, and has, leaves no result.
         return self._result(report) if status_of(report).succeeded else None
 
+    def _changed(self, context: Context, earlier: Sequence[SubmissionKey]) -> dict[str, Any]:
+        changed = super()._changed(context, earlier)
+        # Where they are all tasks of the job, srun starts as many as it has now.
+        if self.ranks and "ntasks" not in self.job:
+            self.ranks = changed.get("ntasks", self.ranks)
+        return changed
+
     def _make(self, context: Context, key: SubmissionKey) -> None:
         """Make the call the script of the job."""
         from airflow_provider_soperator.errors import LastingError

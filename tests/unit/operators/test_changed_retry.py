@@ -199,6 +199,19 @@ def test_the_container_of_a_function_changes_where_the_function_is_started(conne
     assert "--container-image=large --container-workdir=/work" in trigger.job["script"].splitlines()[-1]
 
 
+@pytest.mark.parametrize(("options", "ranks"), [({}, 2), ({"ntasks": 16}, 8)])
+def test_the_ranks_of_a_function_change_with_the_tasks_that_they_are(
+    connect: Any, options: dict[str, Any], ranks: int
+) -> None:
+    connect(Slurm(*oom(KEYS[0]), accounting=[]))
+    policy: Policy = {"OUT_OF_MEMORY": retry(ntasks=2)}
+    with DAG("d", schedule=None):
+        task = sbatch_task(lambda: 1, task_id="t", retries=3, on_finish=policy, ranks=8, **options)().operator
+    trigger = task._trigger(context_of(2))
+    assert trigger.job["ntasks"] == 2
+    assert f"srun --ntasks={ranks} " in trigger.job["script"].splitlines()[-1]
+
+
 def test_such_an_end_is_tried_again() -> None:
     with pytest.raises(JobOutOfMemory):
         settle(ended("OUT_OF_MEMORY"), POLICY)
