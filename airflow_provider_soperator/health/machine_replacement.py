@@ -108,7 +108,7 @@ class Replacement:
     _since: datetime | None = None
     #: The time since which Soperator is expected to act.
     _its_turn: datetime | None = None
-    #: The time since which a Pod on the old machine is expected to run.
+    #: The time since which a Pod on its machine is expected to run.
     _its_pods: datetime | None = None
 
     @property
@@ -222,9 +222,16 @@ class Replacement:
         node, machine = snapshot.node, snapshot.machine
         assert machine
         if self.new != machine.name:
-            self.new, self._its_turn = machine.name, None
+            self.new, self._its_turn, self._its_pods = machine.name, None, None
         if node.failed_to_resume:
             return NodeStep(lost=because(node, f"did not boot on {self.new}"))
+        if not snapshot.is_there and snapshot.problems:
+            why = f"boots on {self.new} ({'; '.join(snapshot.problems)})"
+            # As of the old machine: one that comes and goes has its time once.
+            self._its_pods = self._its_pods or now
+            if now - self._its_pods >= self.options.response_timeout:
+                return NodeStep(lost=f"{why} since {self._its_pods:%Y-%m-%d %H:%M} UTC: correct what its Pod waits for")
+            return NodeStep(waits=why)
         if not snapshot.is_there or not node.is_up:
             return NodeStep(waits=f"boots on {self.new}")
         if node.is_usable:

@@ -184,6 +184,18 @@ def test_another_try_takes_what_is_new_for_done() -> None:
     assert (story.replacement.is_over, story.replacement.old, story.replacement.new) == (True, None, NEW.name)
 
 
+def test_a_pod_that_does_not_run_on_the_new_machine_is_named_and_has_its_time_once() -> None:
+    story = Story()
+    story.see(sight("IDLE+CLOUD"))
+    story.see(sight("DOWN+CLOUD", None, SOPERATORS, acted="has no Pod"), after=60)
+    why = "boots on computeinstance-new (container slurmd waits (CrashLoopBackOff: back-off))"
+    there = sight("DOWN+CLOUD+NOT_RESPONDING", NEW)
+    waits = replace(there, is_there=False, problems=("container slurmd waits (CrashLoopBackOff: back-off)",))
+    assert story.see(waits) == story.see(waits, after=8) == NodeStep(waits=why)
+    assert story.see(replace(waits, problems=())) == NodeStep(waits="boots on computeinstance-new")
+    assert story.see(waits).lost == f"{why} since 2026-11-22 13:02 UTC: correct what its Pod waits for"
+
+
 def test_another_try_goes_on_where_the_machine_is_gone() -> None:
     story = Story()
     story.see(sight("IDLE+CLOUD+DRAIN", None, SOPERATORS, acted="has no Pod"))
