@@ -120,7 +120,8 @@ def find_tasks(jobs: Sequence[Job], known: Mapping[JobId, JobTasks], new: Collec
         is_to_come = TaskInstance.state.is_(None) & TaskInstance.dag_run.has(state="running")
         found |= _matched(ahead, _instances(), None, is_to_come)
     others = [job.id for job in keyed if job.id not in found]
-    before = dict(known) | find_ended([job for job in keyed if job.id in new and job.id not in found])
+    ended = [job for job in keyed if job.id in new and job.id not in found]
+    before = dict(known) | find_ended(ended, ever=any(job.restarts for job in ended))
     return found | {job: replace(before[job], has_ended=True) for job in others if job in before}
 
 

@@ -254,6 +254,17 @@ def test_a_task_that_ended_before_anyone_looked_is_searched_once(database: Datab
     assert find_tasks([by_hand], {}, {by_hand.id}) == {}
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_the_task_of_a_job_that_was_requeued_may_have_ended_before_its_new_submission(
+    database: Database, restarts: int
+) -> None:
+    database.alive.clear()
+    job = replace(job_of(Instance()), submitted=BEGUN, restarts=restarts)
+    assert {*find_tasks([job], {}, {job.id})} == {job.id}
+    [search] = [query for query in database.queries if "xcom" in query]
+    assert ("xcom.timestamp >=" in search) == (not restarts)
+
+
 def test_a_search_is_among_the_newest_and_reads_few_columns(database: Database) -> None:
     old = replace(job_of(Instance(dag_id="of another Airflow")), submitted=BEGUN.replace(year=2020))
     assert find_tasks([old], {}, {old.id}) == {}
