@@ -123,16 +123,21 @@ class Job(JobRecord):
         return self.state.is_finished and not self.state.succeeded
 
     @property
+    def reasons(self) -> list[str]:
+        """Pending array elements in one entry have a reason each; some reasons go on with what they mean."""
+        return self.reason.split(",")
+
+    @property
     def is_held(self) -> bool:
         """True if the job must be released to start."""
-        # Pending elements in one entry have a reason each; and some holds have reasons of their own.
-        by_reason = not _HOLDS.isdisjoint(self.reason.split(","))
+        # Some holds have reasons of their own.
+        by_reason = not _HOLDS.isdisjoint(self.reasons)
         return self.state.is_held or (self.state.is_pending and (self.priority == 0 or by_reason))
 
     @property
     def is_wholly_held(self) -> bool:
         """True if every array element of the entry is held."""
-        return self.is_held and (self.priority in (0, None) or set(self.reason.split(",")) <= _HOLDS)
+        return self.is_held and (self.priority in (0, None) or {*self.reasons} <= _HOLDS)
 
 
 @dataclass(frozen=True, kw_only=True)

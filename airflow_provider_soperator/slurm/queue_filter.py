@@ -66,8 +66,7 @@ class QueueFilter:
         for wanted, has in ((self.account, job.account), (self.qos, job.qos)):
             if wanted and wanted != has:
                 return False
-        # Some reasons go on with what they mean, and elements of an array in one entry have a reason each.
-        if self.reason and self.reason.replace(" ", "_") not in (job.reason, *job.reason.split(",")):
+        if self.reason and self.reason.replace(" ", "_") not in (job.reason, *job.reasons):
             return False
         if self.name and not fnmatch.fnmatchcase(job.name, self.name):
             return False

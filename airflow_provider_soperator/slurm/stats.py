@@ -128,7 +128,7 @@ def snapshot(
     for state, job, load in queued:
         queue[_partition(job)][state] += load
         if state == PENDING:
-            reasons[job.reason.split(",")[0] or "None"] += load.jobs
+            reasons[job.reasons[0] or "None"] += load.jobs
     by_partition: defaultdict[str, Gpus] = defaultdict(Gpus)
     by_type: defaultdict[str, Gpus] = defaultdict(Gpus)
     total = Gpus()
@@ -175,7 +175,7 @@ def _load(job: Job) -> JobLoad:
 def _waits(queued: Iterable[tuple[str, Job, JobLoad]], now: datetime) -> WaitTimes:
     waited: list[float] = []
     for state, job, load in queued:
-        if state == PENDING and job.submitted and not job.is_held and job.reason not in _BY_CHOICE:
+        if state == PENDING and job.submitted and not job.is_held and not {*job.reasons} <= _BY_CHOICE:
             waited += [job.waited(now).total_seconds()] * load.jobs
     if not waited:
         return WaitTimes()

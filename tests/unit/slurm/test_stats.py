@@ -71,6 +71,8 @@ def test_waits_are_of_jobs_that_could_start() -> None:
         job("21", waited=1e6, reason="BeginTime"),
         job("22", waited=1e6, reason="JobHeldUser", priority=0),
         job("23", state="RUNNING", waited=1e6),
+        # Elements of an array.
+        job("24_[0-1]", waited=1e6, reason="BeginTime,Dependency"),
     ]
     assert snapshot(waiting + others, [], None, NOW).waits == WaitTimes(jobs=10, median=330, p90=540, longest=600)
     # The cluster's clock may be ahead of ours.
