@@ -202,6 +202,16 @@ def test_an_airflow_that_hangs_is_told_and_a_tab_that_is_looked_at_again_is_rene
     WebDriverWait(browser, PATIENCE).until_not(lambda _: notice.is_displayed(), "the page is not renewed")
 
 
+def test_one_who_may_not_see_the_page_any_more_is_told_so(
+    browser: webdriver.Chrome, airflow: str, connection: str
+) -> None:
+    board = Board(browser, airflow, f"connection={connection}")
+    board.find("//h2[. = 'Nodes']")
+    browser.execute_script("window.fetch = async () => new Response('', { status: 403 })")
+    browser.execute_script(LOOK_AGAIN)
+    board.find("//*[@id = 'notice'][contains(., 'Airflow does not show you this page any more: your rights')]")
+
+
 def test_on_a_phone_tables_are_moved_and_not_squeezed(
     browser: webdriver.Chrome, airflow: str, cluster: Cluster, connection: str
 ) -> None:

@@ -2,7 +2,7 @@
 "use strict";
 
 const REFUSED = {
-  401: "Your session has ended. Log in again, and reload the page.",
+  401: OVER[401],
   403: "Airflow does not let you trigger this DAG.",
   404: "The DAG is not there any more.",
 };

@@ -50,11 +50,17 @@ function isLost(error) {
   return error instanceof TypeError || error.name === "TimeoutError";
 }
 
+// Why the page is not shown any more: it is renewed no longer.
+const OVER = {
+  401: "Your session has ended. Log in again, and reload the page.",
+  403: "Airflow does not show you this page any more: your rights have changed, or a proxy refuses it. Reload the page.",
+};
+
 async function refresh() {
   const page = document.getElementById("page");
   const answer = await ask(location.href);
-  if (answer.status === 401) {
-    tell("Your session has ended. Log in again, and reload the page.");
+  if (OVER[answer.status]) {
+    tell(OVER[answer.status]);
     return false;
   }
   // What is gone has a document that says so.
