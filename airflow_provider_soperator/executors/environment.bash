@@ -4,6 +4,8 @@
 # Input: the packages of the environment, one a line.
 set -e
 root=$1 python=$2 airflow=$3 name=$4 keep=$5
+# What is wrong, and the remedy.
+die() { printf '%s\t%s\n' "$1" "$2" >&2; exit 1; }
 case $root in /*) ;; *) root=$PWD/$root ;; esac
 mkdir -p "$root"
 # Only its owner may read tokens.
@@ -23,11 +25,11 @@ if [ -z "$python" ]; then
     flock 9
     if [ ! -e "$made/complete" ]; then
         remedy="list packages that can be installed there in executor_packages, or set executor_python"
-        trap 'echo "the venv cannot be made: $remedy" >&2' ERR
+        trap 'die "the venv cannot be made" "$remedy"' ERR
         rm -rf "$made"
         version=${name%%-*}
         base=$(command -v "python$version" || command -v python3) ||
-            { echo "there is no python$version on the login node: install it, or set executor_python" >&2; exit 1; }
+            die "there is no python$version on the login node" "install it, or set executor_python"
         if command -v uv >/dev/null; then
             uv venv --quiet --python "$base" "$made" >&2
             uv pip install --quiet --compile-bytecode --python "$python" -r <(echo "$packages") >&2
@@ -43,9 +45,9 @@ fi
 find "$root/environments" -maxdepth 1 -name '*.lock' -mtime "+$keep" | while read -r lock; do
     ( flock -n 8 && rm -rf "${lock%.lock}" ) 8<"$lock" || true
 done
-[ -x "$python" ] || { echo "there is no Python $python: correct executor_python" >&2; exit 1; }
+[ -x "$python" ] || die "there is no Python $python" "correct executor_python"
 found=$("$python" -c 'from importlib.metadata import version; print(version("apache-airflow-core"))' 2>/dev/null) ||
-    { echo "$python has no Airflow: install apache-airflow-core==$airflow there" >&2; exit 1; }
+    die "$python has no Airflow" "install apache-airflow-core==$airflow there"
 [ "${found%.*}" = "${airflow%.*}" ] ||
-    { echo "$python has Airflow $found, and the scheduler has $airflow: install the same there" >&2; exit 1; }
+    die "$python has Airflow $found, and the scheduler has $airflow" "install the same there"
 printf '%s\n' "$root" "$python"

@@ -24,7 +24,7 @@ from airflow_provider_soperator.executors.options import ExecutorOptions
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.files import FileRequest, Piece, ReadPieces, UnpackFiles, WorkingFolder
+from airflow_provider_soperator.slurm.files import FileError, FileRequest, Piece, ReadPieces, UnpackFiles, WorkingFolder
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.sbatch_arguments import by_bash
 
@@ -75,7 +75,8 @@ class PrepareFolder(FileRequest[ExecutorFolder]):
     def error(self, answer: CommandOutput) -> SlurmError:
         # The last line says what to do, and those before it, of pip or uv, why.
         *before, last = answer.stderr[-_MOST_TOLD:].strip().splitlines()[-_MOST_LINES:] or [b""]
-        error = super().error(replace(answer, stderr=last))
+        what, _, remedy = last.partition(b"\t")
+        error = FileError(super().error(replace(answer, stderr=what)).said, remedy=remedy.decode(errors="replace"))
         error.lines = tuple(line.decode(errors="replace") for line in before)
         return error
 

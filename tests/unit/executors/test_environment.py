@@ -70,8 +70,11 @@ def test_a_given_python_is_used_and_the_folder_is_the_owners(home: Path) -> None
     ],
 )
 def test_what_is_missing_is_told(home: Path, python: str, airflow: str, said: str) -> None:
-    with pytest.raises(FileError, match=said):
+    with pytest.raises(FileError, match=said) as caught:
         run(PrepareFolder("executor", python, airflow=airflow), home)
+    # As the doctor tells it.
+    assert caught.value.remedy
+    assert str(caught.value) == f"{caught.value.said}: {caught.value.remedy}"
 
 
 def test_why_an_environment_cannot_be_made_is_told_with_what_to_do(home: Path) -> None:
@@ -81,6 +84,7 @@ def test_why_an_environment_cannot_be_made_is_told_with_what_to_do(home: Path) -
         run(PrepareFolder("executor", packages=("mysqlclient",)), home)
     assert caught.value.lines[-1] == "mysqlclient: mysql_config: No such file or directory"
     assert 20 < len(caught.value.lines) < 50
+    assert caught.value.remedy.startswith("list packages")
 
 
 def test_an_environment_is_made_once_for_its_content(home: Path) -> None:
