@@ -122,7 +122,7 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
     :param account: account of the jobs
     :param qos: QOS of the jobs
     :param name: name of the jobs, with ``*`` and ``?``
-    :param reason: Slurm's reason why they wait, such as ``Resources``
+    :param reason: Slurm's reason why they wait, such as ``ReqNodeNotAvail``
     :param slurm_conn_id: Airflow connection to Slurm
     :param poll_interval: seconds between two polls
     """
