@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from pprint import pformat
 from typing import TYPE_CHECKING, Any
@@ -185,8 +186,9 @@ def _rows(dag: DAG, task: Any, problems: Iterator[str]) -> Iterator[tuple[str, s
 
 def _files(dag: DAG, task: Any) -> Iterator[str]:
     """Files that are not beside the DAG."""
-    given = path_pairs("upload", option(task, "upload"))
-    for one, _ in () if is_template(given) else given:
+    mapped = [one.get("upload") for one in _instances(task)] if isinstance(task, MappedOperator) else []
+    given = [path_pairs("upload", said) for said in (option(task, "upload"), *mapped)]
+    for one, _ in chain.from_iterable(pairs for pairs in given if not is_template(pairs)):
         local = one.removesuffix(COMMENT) if isinstance(one, str) else one
         if not has_template(local) and not Path(dag.folder, local).exists():
             yield f"upload={local!r}: there is no such file or folder beside the DAG ({dag.folder})"

@@ -153,6 +153,10 @@ with DAG("upload", schedule=None):
             "SbatchOperator(task_id='a', command='a', upload={'in.csv': 'in/'})",
             "upload='in.csv': there is no such file",
         ),
+        (
+            "SbatchOperator.partial(task_id='a', command='a').expand(upload=[{'wrong.py': 'in/'}, {'in.csv': 'in/'}])",
+            "a: upload='in.csv': there is no such file",
+        ),
         ("SbatchOperator.partial(task_id='a', upload=[1]).expand(command=['a'])", "a: Upload must say from where"),
         (
             "SbatchOperator.partial(task_id='a', command='a', gpus='8x').expand(env=[{'A': '1'}])",
