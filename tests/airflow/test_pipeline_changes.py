@@ -225,7 +225,7 @@ def one_that_follows_task_by_task_is_cleared_with_what_has_failed(pipelines: Pip
     pipeline.run.clear("followed.a", with_downstream=True, only_failed=True)
     pipeline.run.wait("followed.b", "success")
     assert pipeline.states() == dict.fromkeys("ab", "success")
-    assert "followed.a, which this is to follow (aftercorr), has no job yet" in pipeline.run.log("followed.b", number=1)
+    assert "followed.a, which this is to follow (aftercorr), has no job yet" in pipeline.run.log("followed.b")
     pipeline.run.stack.wait("accounting has the new jobs", lambda: [len(pipeline.jobs(one)) for one in "ab"] == [4, 4])
     old, new = (pipeline.jobs(stage)[2:] for stage in "ab")
     assert max(job.ended for job in old) <= min(job.started for job in new)
