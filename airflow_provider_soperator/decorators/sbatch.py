@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.slurm.job import literal_problems
+from airflow_provider_soperator.slurm.job import job_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.sbatch_arguments import on_one_node
 from airflow_provider_soperator.values import check_arguments, has_template, path_text
@@ -147,7 +147,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         container = {name: value for name, value in given(self.job).items() if name in call.CONTAINER}
         launch = call.Launch(**own, container=container)
         own_job = {name: self.job[name] for name in self.job if name not in call.CONTAINER}
-        self.job = on_one_node({"ntasks": launch.ranks} | own_job)
+        self.job = {"ntasks": launch.ranks} | own_job
+        self.job["nodes"] = on_one_node(job_of(given(self.job))).nodes
         args, kwargs = call.plain([*self.op_args]), call.plain({**self._from_context(context), **self.op_kwargs})
         try:
             inspect.signature(self.python_callable).bind(*args, **kwargs)

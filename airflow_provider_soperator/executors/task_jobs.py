@@ -146,14 +146,14 @@ class ExecutorFolder:
         if fixed := sorted(_FIXED & said.keys()):
             raise InvalidJob([f"{', '.join(fixed)}: set by the executor: a task's job runs Airflow"])
         said["env"] = {**env, **(said.get("env") or {})}
-        job = job_of(on_one_node(said)).replace(
+        job = job_of(said).replace(
             script=f"#!{self.python}\n{runner()}",
             output=f"{self.root}/output/%j.out",
             # A second start of a task is refused by Airflow: it has retries of its own.
             requeue=False,
         )
         job.check()
-        return job, share
+        return on_one_node(job), share
 
     def archive(self, jobs: Iterable[TaskJob]) -> bytes:
         """The files that the jobs read, which only their user can read; also what adopts them needs to know."""

@@ -29,18 +29,22 @@ from airflow_provider_soperator.slurm.job_records import count_gpus
 
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
 #: By these a job says that it may be on several nodes.
-_SPREAD = ("nodes", "nodelist", "ntasks", "ntasks_per_node", "ntasks_per_gpu", "gpus_per_task")
+_SPREAD = ("nodes", "nodelist", "ntasks", "ntasks_per_node", "ntasks_per_gpu", *GPU_COUNTS[1:])
 
 
-def on_one_node(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a job that is one process: Slurm would take its ``gpus`` from several nodes, and it sees one's.
+def on_one_node(job: Job) -> Job:
+    """The job of one process with its ``gpus`` on a node: Slurm would take them from several, and it sees one's.
 
-    >>> on_one_node({"gpus": 8}), on_one_node({"gpus": 8, "nodes": 2}), on_one_node({"gpus_per_node": 8})
-    ({'gpus': 8, 'nodes': 1}, {'gpus': 8, 'nodes': 2}, {'gpus_per_node': 8})
+    >>> on_one_node(JobDescription(gpus=8)).nodes, on_one_node(JobDescription(gpus=8, extra_args=["--nodes=2"])).nodes
+    (1, None)
     """
-    # An empty field of a form asks for nothing.
-    asked = {name for name, value in fields.items() if value not in (None, "", "None")}
-    return {**fields, "nodes": 1} if "gpus" in asked and asked.isdisjoint(_SPREAD) else {**fields}
+    try:
+        asked = with_lines(job)
+    except job_description.InvalidJob:
+        return job  # words that only sbatch can read
+    one = asked.replace(ntasks=None) if str(asked.ntasks) == "1" else asked
+    is_spread = any(getattr(one, name) is not None for name in _SPREAD)
+    return job if is_spread or asked.gpus is None else job.replace(nodes=1)
 
 
 def body(job: JobDescription) -> str | None:

@@ -54,7 +54,13 @@ def test_what_a_task_asks_for_counts_more_than_its_queue_and_that_more_than_the_
     assert one.job.env == {"A": "1", "B": "2", "C": "3"}
 
 
-@pytest.mark.parametrize(("asked", "nodes"), [({}, None), ({"gpus": 8}, 1), ({"gpus": 16, "nodes": 2}, 2)])
+@pytest.mark.parametrize(
+    ("asked", "nodes"),
+    [
+        *[({}, None), ({"gpus": 8}, 1), ({"gpus": 8, "ntasks": 1}, 1)],
+        *[({"gpus": 16, "nodes": 2}, 2), ({"gpus": 16, "gpus_per_node": 8}, None)],
+    ],
+)
 def test_the_gpus_of_a_task_are_on_its_node_unless_it_asks_for_more_nodes(asked: dict[str, Any], nodes: Any) -> None:
     [one] = plan(task("a", queue="gpu", **asked), defaults=JobDefaults(queues={"gpu": {"nodes": None}}))
     assert one.job.nodes == nodes

@@ -578,10 +578,21 @@ def test_an_empty_field_of_a_form_leaves_its_option_out(nothing: str | None) -> 
     assert task.job["ntasks"] is None
 
 
-@pytest.mark.parametrize(("options", "nodes"), [({}, 1), ({"ranks": 8}, None), ({"nodes": 2}, 2), ({"nodes": ""}, 1)])
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        ({}, 1),
+        ({"ranks": 8}, None),
+        ({"ranks": "1"}, 1),
+        ({"nodes": 2}, 2),
+        ({"nodes": ""}, 1),
+        ({"sbatch_args": ["--nodes=2"]}, None),
+        ({"gpus": None, "sbatch_args": ["", "--gpus=8"]}, 1),
+    ],
+)
 def test_the_gpus_of_one_process_are_on_its_node(options: dict[str, Any], nodes: Any) -> None:
     with DAG("a_dag", schedule=None):
-        task = sbatch_task(gpus=8, **options)(add)(1).operator
+        task = sbatch_task(**{"gpus": 8} | options)(add)(1).operator
     task._pack({}, SubmissionKey("a" * 12))
     assert task.job.get("nodes") == nodes
 
