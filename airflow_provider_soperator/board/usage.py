@@ -85,7 +85,7 @@ class UsageLook:
     def tables(self, may_see: Callable[[str], bool]) -> Mapping[str, Sequence[Used]]:
         """Rows by task, DAG and user, and the total: what is of DAGs that one may not see is there without names."""
         first = min(self.days, default=None)
-        # A job that lasts for days is counted once.
+        # A run that lasts for days is counted once; runs of a requeued job without a day in common are two jobs.
         used = [
             replace(one, jobs=one.jobs + one.earlier) if day == first else one
             for day, its in self.days.items()
@@ -143,7 +143,8 @@ def used_between(
 ) -> list[Used]:
     """What jobs have used between two moments, of one that began before or ended later the part between, by task.
 
-    The runs of a requeued job are one job, which has failed if the last one has.
+    The runs of a requeued job that are among them are one job, which has failed if the last one has: to know of the
+    runs after a day, accounting would be asked for all days since with each.
     """
     groups: dict[tuple[str, str, str], list[Used]] = {}
     runs = sorted(jobs, key=lambda job: job.started or until)
