@@ -56,9 +56,11 @@ class JobFiles:
         """Copy all of them, unless the job of an earlier try is there to go on with: it has them, and may read them.
 
         ``earlier`` has the keys of these tries, ``since`` the earliest time of the first of them. Where no files can be
-        reached this fails also if there are none, before anything is submitted; and so it does where the ``downloads``
-        after the job cannot be written.
+        reached, or the ``downloads`` after the job cannot be written, this fails before anything is submitted.
         """
+        uploads, planned = pairs(files), pairs(downloads)
+        if not uploads and not planned:
+            return
         with self._client() as client:
             # Fails where there is no way to files.
             client.ask(WorkingFolder())
@@ -66,16 +68,16 @@ class JobFiles:
             # Below the folder in which it is submitted.
             submitted_in = home / (asked_for(job).chdir or "")
             if earlier and (adopted := client.find(client.with_lines(job), earlier, since=since)):
-                if files:
+                if uploads:
                     self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted.id)
                 return
-            for remote, local in pairs(downloads):
+            for remote, local in planned:
                 _path(home, remote)
                 check_place_on_disk(self._here / local)
             script = _path(submitted_in, job.remote_script) if job.remote_script else ""
             others = []
             # What brings its script goes where that is looked for. Only then is it known what it asks for.
-            for local, remote in pairs(files):
+            for local, remote in uploads:
                 target = self._target(submitted_in, local, remote)
                 if PurePosixPath(script).is_relative_to(target):
                     self._send(client, local, target)

@@ -135,6 +135,19 @@ def test_a_folder_above_goes_under_its_name_and_a_path_of_nothing_nowhere(
     assert not cluster.downloaded
 
 
+def test_what_has_nothing_to_copy_does_without_a_way_to_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def ask(*_: Any) -> None:
+        raise FileError("this way reaches no files")
+
+    cluster = Cluster()
+    monkeypatch.setattr(cluster, "ask", ask)
+    monkeypatch.setattr(files, "SlurmHook", lambda _: cluster)
+    job_files = JobFiles("east", tmp_path, "owner", logging.getLogger(__name__))
+    job_files.upload([["", "in/"]], BatchJob(command="true"), downloads=[["None", "got"]])
+    with pytest.raises(FileError):
+        job_files.upload([], BatchJob(command="true"), downloads=[["out", "got"]])
+
+
 class Begun(Exception):
     """The job would be submitted now."""
 
