@@ -159,11 +159,15 @@ class Call:
             return text
         if "?" in text:
             raise self._error("'?' in a dependency is not understood", "say what all must come before, with ','")
-        if ":" not in text:
-            # Ids alone are an older form.
-            text = re.sub(r"(?<![^,])(?=\d)", "afterany:", text)
+        # Ids alone are an older form.
+        older = re.sub(r"(?<![^,])(?=\d)", "afterany:", text)
+        if ":" in text and older != text:
+            raise self._error(
+                "--dependency has an id without a type beside others, which for Slurm is afterany or a mistake",
+                "join the ids of one type with ':', as in afterok:$A:$B, or write the type before each",
+            )
         try:
-            said = dependencies.dependency_terms(text)
+            said = dependencies.dependency_terms(older)
         except ValueError as wrong:
             raise self._error(f"--dependency: {wrong}", "mend it") from None
         return ",".join(str(self._named(term, names)) for term in said)

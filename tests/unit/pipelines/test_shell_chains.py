@@ -431,6 +431,8 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok:${J}_3 b.sh", 2, "something behind the id"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok::$J b.sh", 2, "'' is neither a job id"),
         ("J=$(sbatch a.sh)\nsbatch -d ${J: -6} b.sh", 2, "an id is cut out by its width"),
+        ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok:$J,$J b.sh", 2, r"join the ids .* as in afterok:\$A:\$B"),
+        ("J=$(sbatch --parsable a.sh)\nsbatch -d 7,afterok:$J b.sh", 2, "an id without a type beside others"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterall:$J b.sh", 2, "'afterall' is not a type of dependency"),
         ("J=$(sbatch --parsable a.sh)\nsbatch b.sh --dependency=afterok:$J", 2, "an option stands after the script"),
         ("J=$(sbatch --parsable a.sh)\nsbatch b.sh -dafterok:$J", 2, "an option stands after the script"),
