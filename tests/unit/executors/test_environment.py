@@ -80,7 +80,7 @@ def test_what_is_missing_is_told(home: Path, python: str, airflow: str, said: st
 def test_why_an_environment_cannot_be_made_is_told_with_what_to_do(home: Path) -> None:
     said = "seq -f 'Collecting %g' 99; echo 'mysqlclient: mysql_config: No such file or directory'"
     (home / "tools/uv").write_text(UV.replace("|| exit 0", f"|| {{ ( {said} ) >&2; exit 1; }}"))
-    with pytest.raises(FileError, match=r"the venv cannot be made: .* executor_packages, or set \w+$") as caught:
+    with pytest.raises(FileError, match=r"the venv cannot be made: see .* executor_packages, or set \w+$") as caught:
         run(PrepareFolder("executor", packages=("mysqlclient",)), home)
     assert caught.value.lines[-1] == "mysqlclient: mysql_config: No such file or directory"
     assert 20 < len(caught.value.lines) < 50
