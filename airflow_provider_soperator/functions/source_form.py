@@ -71,7 +71,8 @@ def modules_of(function: Any) -> frozenset[str]:
     return frozenset(own | {name for name in [*sys.modules] if name.startswith("unusual_prefix_")})
 
 
-#: Objects of which each process has its own, by module and name: the environment, and generators with their state.
+#: Objects of which each process has its own, by module and name: the environment, generators with their state, and the
+#: standard output and error.
 _OF_THE_PROCESS = (
     ("os", "environ"),
     ("os", "environb"),
@@ -83,9 +84,9 @@ _OF_THE_PROCESS = (
 
 
 def remade(value: Any, here: Container[str]) -> Any:
-    """How to get there what has a process of its own, and a function of these modules with a cache.
+    """How to get there what each process has its own of, and a function of these modules with a cache.
 
-    The one would go with this process's secrets, the other would be looked up there by its name.
+    The one would go as it is here, the environment with its secrets; the other would be looked up there by its name.
     """
     for module, name in _OF_THE_PROCESS:
         if value is getattr(sys.modules.get(module), name, None):
