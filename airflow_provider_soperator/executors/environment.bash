@@ -24,8 +24,8 @@ if [ -z "$python" ]; then
     exec 9>>"$made.lock"
     flock 9
     if [ ! -e "$made/complete" ]; then
-        remedy="see the other lines; if it is a package, list those that can be installed there in executor_packages, or"
-        trap 'die "the venv cannot be made" "$remedy set executor_python"' ERR
+        remedy="see the other lines; if a package fails, list others in executor_packages, or set executor_python"
+        trap 'die "the venv cannot be made" "$remedy"' ERR
         rm -rf "$made"
         version=${name%%-*}
         base=$(command -v "python$version" || command -v python3) ||
