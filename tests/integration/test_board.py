@@ -37,7 +37,7 @@ def test_a_connection_with_kubernetes_has_pods_and_the_results_of_checks(cluster
 
 def test_usage_and_output_are_of_the_jobs_that_ran(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tasks are in Airflow's database, which there is none of here.
-    monkeypatch.setattr(usage, "find_ended", lambda jobs, until: {})
+    monkeypatch.setattr(usage, "find_ended", lambda jobs, until=None, ever=False: {})
     job = cluster.sbatch(wrap="seq 1000")
     cluster.wait_job(job, "COMPLETED")
 
