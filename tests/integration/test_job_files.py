@@ -107,4 +107,4 @@ def test_files_of_a_job_that_goes_on_are_left_alone(
 def test_without_a_way_to_files_nothing_begins(connections: Connections, cluster: Cluster, tmp_path: Path) -> None:
     rest = connections.other(rest_url=cluster.access["rest"]["url"], jwt_token="a.b.c")
     with pytest.raises(AirflowFailException, match="name an SSH or Kubernetes connection"):
-        JobFiles(rest.slurm_conn_id, tmp_path, "owner", LOG).upload([], BatchJob(command="true"))
+        JobFiles(rest.slurm_conn_id, tmp_path, "owner", LOG).upload({"input": "input"}, BatchJob(command="true"))

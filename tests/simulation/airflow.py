@@ -124,7 +124,12 @@ class Instance:
 
     def get_template_context(self) -> Any:
         cleared = max(one.epoch for one in self.siblings)
-        return {"ti": self, "dag_run": SimpleNamespace(start_date=self.begun, clear_number=cleared)}
+        run = SimpleNamespace(start_date=self.begun, clear_number=cleared, conf=None)
+        return {
+            "ti": self,
+            "dag_run": run,
+            "task_instance_key_str": f"{self.dag_id}__{self.task_id}__{self.run_id}",
+        }
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value
