@@ -279,7 +279,8 @@ class Chain:
 
     def wait_of(self, status: JobStatus) -> str:
         """Slurm's reason if the task's turn has come and its job still waits for others; otherwise empty."""
-        reasons = {part.reason for part in status.parts} if self.ahead or self.follows else set()
+        parts = status.parts if self.ahead or self.follows else ()
+        reasons = {reason for part in parts for reason in part.reasons}
         return next((reason for reason in (_NEVER, _NOT_YET) if reason in reasons), "")
 
     async def free(self, run: JobRun, job: JobId, states_of: StatesOf, log: Logger) -> None:

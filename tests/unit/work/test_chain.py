@@ -142,6 +142,8 @@ def test_jobs_of_stages_that_have_ended_leave_the_way_free(
     ("reasons", "expected"),
     [
         (["Resources", "Dependency"], "Dependency"),
+        # Pending elements of an array in one entry of the queue.
+        (["Priority,Dependency"], "Dependency"),
         (["Dependency", "DependencyNeverSatisfied"], "DependencyNeverSatisfied"),
         (["Priority"], ""),
     ],
