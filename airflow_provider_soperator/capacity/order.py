@@ -67,8 +67,9 @@ def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime
         )
     following = schedule.next_change(max(at, now))
     until = following.at if following else None
-    # The shift to the next allocation takes over when it begins; within its lead, at the handover.
-    stops_at = following.begins if following and following.begins > now else until
+    # A shift to what comes takes over when it begins, also of a later handover; within its lead, at the handover.
+    comes = schedule.changes(until, until + schedule.lead_time) if until else ()
+    stops_at = until and min([until, *(one.begins for one in comes if one.begins > now)])
     planned = schedule.planned.next_change(max(at, now))
     ends = planned.at if planned else None
     return DesiredAllocation(dict(segment.allocation), max(at, now), until, segment.name, stops_at, ends)

@@ -139,10 +139,11 @@ def test_a_shift_does_not_stop_ahead_of_an_override_as_no_other_begins_then() ->
         asked = Override(f"{NOW:%Y-%m-%d}T{lasts.format(NOW)}", {"training": 1, "inference": 1})
         made = ahead.overridden([asked], NOW)
         assert scheduled_allocation(made, tonight, tonight.replace(hour=18)).stops_at == tonight.replace(hour=stops)
-    # Ahead of a handover another one does, also where an override ends with it.
-    until_then = Override(f"{NOW:%Y-%m-%d}T13:00/{NOW:%Y-%m-%d}T20:00", {"training": 1, "inference": 1})
-    made = ahead.overridden([until_then], NOW)
-    assert scheduled_allocation(made, NOW.replace(hour=14), NOW).stops_at == NOW.replace(hour=18)
+    # Ahead of a handover another one does, also where an override ends with it, or within its lead.
+    for ends in ("19:30", "20:00"):
+        until_then = Override(f"{NOW:%Y-%m-%d}T13:00/{NOW:%Y-%m-%d}T{ends}", {"training": 1, "inference": 1})
+        made = ahead.overridden([until_then], NOW)
+        assert scheduled_allocation(made, NOW.replace(hour=14), NOW).stops_at == NOW.replace(hour=18)
 
 
 def test_what_was_to_be_so_before_is_wanted_now() -> None:
