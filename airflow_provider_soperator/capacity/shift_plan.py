@@ -62,6 +62,8 @@ class ShiftPlan:
     notes: tuple[str, ...] = ()
     #: Units that are off now, and that a rollback may take again, by target.
     back: Mapping[str, Collection[str]] = field(default_factory=dict)
+    #: Targets that buy what the block lacks.
+    buys: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """JSON, with the plan as plain ``text`` and as ``markdown``."""
@@ -74,6 +76,7 @@ class ShiftPlan:
             "back": {target: list(units) for target, units in self.back.items() if units},
             "fixed": {move.target: dict(move.fixed) for move in self.moves if move.fixed},
             "jobs": {target: list(jobs) for target, jobs in self.jobs.items()},
+            "buys": list(self.buys),
             "steps": list(self.steps),
             "free_gpus": self.free,
             "gpus_of_others": self.others,
@@ -128,9 +131,10 @@ def plan(
     donors = [moves[name] for name in world.donors(possible.units)]
     receivers = [moves[name] for name in world.receivers(possible.units, possible.ready)]
     lacking = {name for name, move in moves.items() if move.possible < move.then}
-    steps = tuple(_steps(order, donors, receivers, [name for name in order.buys if name in lacking]))
+    buys = tuple(name for name in order.buys if order.until and name in lacking)
+    steps = tuple(_steps(order, donors, receivers, buys))
     shares = (str(one) for one in world.shares if one.targets & lacking)
-    return ShiftPlan((*moves.values(),), steps, world.block.free, world.others, jobs, (*notes, *shares), back)
+    return ShiftPlan((*moves.values(),), steps, world.block.free, world.others, jobs, (*notes, *shares), back, buys)
 
 
 def shift_state(world: World, record: ShiftRecord, order: ShiftOrder, more: Iterable[str]) -> dict[str, Any]:
@@ -211,7 +215,7 @@ def _steps(
     if receivers and not is_late:
         last = one_of(_units(receivers))
         steps.append(f"by {_moment(order.wanted_at)}: {_do(receivers, 'get')} the last {last}")
-    for name in buyers if order.until else ():
+    for name in buyers:
         fallback = order.buys[name]
         bought = f"{name} buys what the block lacks by then, up to {counted(fallback.max_nodes, 'nodes')}"
         steps.append(f"from {_moment(order.wanted_at + fallback.after)} on: {bought}")

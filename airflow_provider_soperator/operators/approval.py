@@ -35,7 +35,9 @@ class ApproveShiftOperator(ApprovalOperator):
 
     def execute(self, context: Context) -> Any:
         plan = context["ti"].xcom_pull(task_ids="plan")
-        if is_on(context["params"].get("plan_only")) or plan["steps"] == ["nothing to do"]:
+        stays = {target: move["now"] for target, move in plan["moves"].items()} == plan["possible"]
+        # Units of its own that are not ready come back without consent, or a plan that was rejected would return.
+        if is_on(context["params"].get("plan_only")) or (stays and not plan["nodes"] and not plan["buys"]):
             self.log.info("Nothing is to be moved, so no approver is asked")
             return None
         if plan["answer_by"]:

@@ -157,6 +157,7 @@ def test_what_is_bought_is_a_step_also_where_nothing_moves(is_known: bool) -> No
     found = planned(6, 1, usage=64, targets=(ORDER.targets[0], target), until=until)
     said = "from 21 Nov 20:10:00 UTC on: inference buys what the block lacks by then, up to 2 nodes"
     assert found.steps == ((said,) if is_known else ("nothing to do",))
+    assert found.describe()["buys"] == ["inference"] * is_known
 
 
 def test_nothing() -> None:
@@ -177,6 +178,7 @@ def test_as_json(usage: int | None, free: int | None, others: int | None) -> Non
         "back": {},
         "fixed": {},
         "jobs": {},
+        "buys": [],
         "steps": list(found.steps),
         "free_gpus": free,
         "gpus_of_others": others,

@@ -435,6 +435,9 @@ def asked(airflow: Airflow, plan: dict[str, Any], event: Any = None, **options: 
 
 PLAN = {
     "moves": {"training": {"now": 4, "then": 8}},
+    "possible": {"training": 8},
+    "nodes": {},
+    "buys": [],
     "steps": ["now: ..."],
     "is_requested": False,
     "is_demanded": False,
@@ -456,12 +459,14 @@ def test_without_a_lead_a_question_ends_as_the_next_shift_begins(airflow: Airflo
 
 
 def test_nobody_is_asked_about_what_moves_nothing(airflow: Airflow) -> None:
-    still = {"moves": {"training": {"now": 4, "then": 4}}, "steps": ["nothing to do"], "answer_by": None}
+    # Nor about units of its own that are not ready: a plan that was rejected would return as long as one is not.
+    still = {**PLAN, "possible": {"training": 4}, "answer_by": None}
     asked(airflow, still)
     asked(airflow, PLAN, params={"plan_only": True})
     assert airflow.asked == []
-    asked(airflow, {**still, "steps": ["now: training starts the units that are not ready"]})
-    assert airflow.asked == [None]
+    asked(airflow, {**still, "nodes": {"training": ["worker-7"]}})
+    asked(airflow, {**still, "buys": ["training"]})
+    assert airflow.asked == [None, None]
 
 
 def test_somebody_is_told_that_nobody_has_answered(airflow: Airflow) -> None:
