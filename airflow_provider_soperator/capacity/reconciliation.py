@@ -189,13 +189,15 @@ def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keep_as_is(
-    key: str, units: Mapping[str, Units], by: str, because: str, now: datetime, schedule: CapacitySchedule
+    key: str, units: Mapping[str, Units], by: str, because: str, now: datetime, schedule: CapacitySchedule, log: Logger
 ) -> None:
     """Keep what each target has until the next handover; of more than the schedule may give no override can be made."""
-    with suppress(CapacityMistake):
+    try:
         made = schedule.as_kept(key, now).override(units, now, None, by, because)
         schedule.overridden([made], now)
         keep_override(key, made, now, schedule.zone)
+    except CapacityMistake as error:
+        log.warning("%s cannot be kept, so the next run plans again: %s", units_text(units), error.said)
 
 
 def keep_schedule(dag_id: str, said: Mapping[str, Any], now: datetime) -> None:

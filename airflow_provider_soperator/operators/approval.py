@@ -53,7 +53,7 @@ class ApproveShiftOperator(ApprovalOperator):
         is_refused = not self._asks_again if "error" in event else self.REJECT in event["chosen_options"]
         if is_refused and not plan["is_requested"]:
             now, units = datetime.now(timezone.utc), {target: move["now"] for target, move in plan["moves"].items()}
-            keep_as_is(self.overrides_variable, units, "", "the plan was not approved", now, self.schedule)
+            keep_as_is(self.overrides_variable, units, "", "the plan was not approved", now, self.schedule, self.log)
         return super().execute_complete(context, event)
 
     def process_trigger_event_error(self, event: dict[str, Any]) -> None:

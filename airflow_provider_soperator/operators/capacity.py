@@ -304,7 +304,7 @@ class ShiftCapacityOperator(WaitingOperator):
         if (asked := outcome.get("asked")) and self.schedule is not None and self.overrides_variable:
             # What was wished for would be moved nevertheless, by the next run.
             kept = {**asked, "now": datetime.fromisoformat(asked["now"])}
-            keep_as_is(self.overrides_variable, **kept, schedule=self.schedule)
+            keep_as_is(self.overrides_variable, **kept, schedule=self.schedule, log=self.log)
         for alias in self.outlets:
             if isinstance(alias, AssetAlias):
                 ended = {name: outcome[name] for name in ("state", "allocation", "missing")}

@@ -481,7 +481,7 @@ def test_somebody_is_told_that_nobody_has_answered(airflow: Airflow) -> None:
 
 @pytest.mark.parametrize("answer", ["Reject", None])
 def test_what_was_not_approved_stays_as_it_is_until_the_next_handover(
-    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, answer: str | None
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str | None
 ) -> None:
     monkeypatch.setattr(ApprovalOperator, "execute_complete", lambda *_: None)
     moves = {"training": {"now": 6, "then": 4}, "inference": {"now": 2, "then": 4}}
@@ -495,5 +495,6 @@ def test_what_was_not_approved_stays_as_it_is_until_the_next_handover(
     # More than the block has is no override, which would be refused in each run.
     asked(airflow, {**PLAN, "moves": {**moves, "inference": {"now": 8, "then": 4}}}, event)
     assert len(json.loads(airflow.variables[KEY])) == 1
+    assert "training 6, inference 8 cannot be kept, so the next run plans again: " in capsys.readouterr().out
     # So nobody finds a difference, and nobody is asked again.
     assert stay["allocation"] == {"training": 6, "inference": 2}
