@@ -161,7 +161,8 @@ def note_window(
     ``state`` has plain values, from which another process goes on; it is empty at first.
     """
     at, since = now.timestamp(), utc(window.since).isoformat()
-    is_new = (state.get("window"), state.get("since")) != (window.name, since)
+    which = [window.name, since]
+    is_new = state.get("which") != which
     sums = dict(state.get("sums", {}))
     passed = at - sums.get("at", at)
     if passed > _GAP:
@@ -171,9 +172,11 @@ def note_window(
     state |= {"sums": meter.sums, "measured": state.get("measured", 0.0) + passed}
     report = None
     if is_new:
+        # If an override was removed, or an edit has moved a begin, another one was in force until now.
+        since = since if since > state.get("since", "") else utc(now).isoformat()
         if "window" in state:
             report = _window_report(state, min(state["until"], since))
-        state |= {"window": window.name, "since": since, "sums": {"at": at}, "measured": 0.0}
+        state |= {"which": which, "window": window.name, "since": since, "sums": {"at": at}, "measured": 0.0}
     state["until"] = utc(window.until).isoformat()
     return report
 

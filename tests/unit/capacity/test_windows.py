@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider_soperator.capacity.figures import note_window
 from airflow_provider_soperator.capacity.holdings import Holding, World
+from airflow_provider_soperator.capacity.overrides import Override
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
@@ -32,13 +34,13 @@ class Watch:
     """Looks at the world, each of which another process could make."""
 
     def __init__(self) -> None:
-        self.now, self.reports = EVENING, list[dict[str, Any]]()
+        self.now, self.reports, self.schedule = EVENING, list[dict[str, Any]](), SCHEDULE
         self._state = "{}"
 
     def look(self, seen: World, minutes: int = 1) -> None:
         for _ in range(minutes):
             state = json.loads(self._state)
-            segment = SCHEDULE.at(self.now)
+            segment = self.schedule.at(self.now)
             goal = {target: units for target, units in segment.allocation.items() if isinstance(units, int)}
             if report := note_window(state, seen, segment, goal, self.now):
                 self.reports.append(report)
@@ -80,3 +82,24 @@ def test_what_was_not_looked_at_is_not_measured() -> None:
     [report] = watch.reports
     assert (report["until"], report["measured_hours"]) == ("2026-11-23T20:00:00+00:00", 0.33)
     assert report["gpu_hours"] == {"training": 10.67, "inference": 10.67}
+
+
+def test_a_window_that_others_have_shortened_afterwards_ends_after_it_has_begun() -> None:
+    watch = Watch()
+    asked = Override("2026-11-23T22:00/2026-11-24T04:00", {"training": 6, "inference": 2}, by="ann")
+    overridden = SCHEDULE.overridden([asked], EVENING)
+    moved = replace(SCHEDULE, windows=[Window("daily 19:00 - 08:00", {"training": 8, "inference": 0}, name="night")])
+    # The override is removed at 22:30; from 23:00 to 23:30 the begin of the window is another one.
+    for schedule, minutes in ((SCHEDULE, 120), (overridden, 90), (SCHEDULE, 30), (moved, 30)):
+        watch.schedule = schedule
+        watch.look(world(6, 2), minutes)
+    watch.schedule = SCHEDULE
+    watch.look(world(6, 2))
+    assert [(one["window"], one["since"][11:16], one["until"][11:16]) for one in watch.reports] == [
+        ("otherwise", "08:00", "20:00"),
+        ("night", "20:00", "22:00"),
+        ("override by ann", "22:00", "22:30"),
+        ("night", "22:30", "23:00"),
+        ("night", "23:00", "23:30"),
+    ]
+    assert [one["measured_hours"] for one in watch.reports] == [1.0, 2.0, 0.5, 0.5, 0.5]
