@@ -35,9 +35,10 @@ class CapacityTimetable(Timetable):
 
     Without ``catchup`` no run is made for a handover that is past, so a DAG that is unpaused puts nothing into force
     but what comes, and without a lead what was to come in the last ten minutes. A scheduler that was down over some
-    makes a run for the newest: older ones are superseded. With a ``start_date`` only handovers whose shift begins after
-    it are carried out. With ``catchup`` each handover has its run. A run that is triggered by hand, without a date, has
-    the data interval of the newest one.
+    makes a run for the newest, as older ones are superseded, but none for a past one if the DAG processor has read the
+    file in the meantime: then the watcher of ``capacity_dag`` sees that it is not in force. With a ``start_date`` only
+    handovers whose shift begins after it are carried out. With ``catchup`` each handover has its run. A run that is
+    triggered by hand, without a date, has the data interval of the newest one.
 
     :param schedule: allocation of the GPUs by time
     """
