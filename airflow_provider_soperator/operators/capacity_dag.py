@@ -41,7 +41,9 @@ def _text(title: str, description: str, default: str | None = None, **more: Any)
 _STEERING_OF = "Steer the shift that runs"
 _FIELDS = {
     _UNTIL: _text(
-        "Until", "The schedule is overridden until then; left empty, until its next handover.", format="date-time"
+        "Until",
+        "Overrides the schedule until then; left empty, until its next handover, or the end of the override in force.",
+        format="date-time",
     ),
     _BECAUSE: _text("Because", "Why, for plans and logs."),
     _PLAN_ONLY: Param(

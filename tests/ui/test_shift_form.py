@@ -70,7 +70,7 @@ def test_each_target_has_a_field_that_says_what_it_takes(form: Form) -> None:
         form.find(f"//*[contains(text(), '{target}: how many nodes')]")
         assert form.ask(f"//input[@name = 'element_{target}']", lambda field: field.get_attribute("value")) == ""
     form.find('//*[contains(text(), \'As "2" or "16 gpus". It can have 0 to 4. By the schedule it has: night \')]')
-    form.find("//*[contains(text(), 'The schedule is overridden until then')]")
+    form.find("//*[contains(text(), 'Overrides the schedule until then')]")
     form.find("//*[contains(text(), 'Only show the plan')]")
 
 
