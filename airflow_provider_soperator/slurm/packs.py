@@ -86,7 +86,7 @@ def packable_of(job: BatchJob) -> Packable | None:
     key, text = key_of(job.name or ""), sbatch_arguments.body(job)
     if key is None or key.element is None or key.element >= ELEMENTS or job.het:
         return None
-    if not text or not text.startswith("#!") or "\0" in text:
+    if not text or not text.startswith("#!") or "\0" in text or _ACTS_ON_JOBS.search(text):
         return None
     parts = directives.read(text)
     if len(parts) > 1:
@@ -113,6 +113,8 @@ def packable_of(job: BatchJob) -> Packable | None:
 
 
 _BODIES = ("script", "command")
+#: To what changes jobs the $SLURM_JOB_ID of one element is the whole array: all would be requeued or cancelled.
+_ACTS_ON_JOBS = re.compile(r"\bscancel\b|\bscontrol\b(?!(\s+-\S+)*\s+show\b)")
 #: Variables that matter before the script begins, or that a shell does not let be set.
 _OF_SUBMISSION = re.compile(r"(?![A-Za-z_]\w*$)|(SLURM|SBATCH|SPANK|PYXIS|ENROOT|LD|BASH)|(IFS|E?UID|PPID|SHELLOPTS)$")
 

@@ -163,6 +163,8 @@ NAMED = "#!/bin/sh\n#SBATCH --output=%x.out\n"
         ({"dependency": "singleton"}, {"dependency": "singleton"}),
         ({"mail_type": "END"}, {"mail_type": "END"}),
         ({"script": "#!/bin/sh\n:\n"}, {"script": "#!/bin/bash\n:\n"}),
+        # What they do to their job would be done to all.
+        *(({"command": does}, {"command": does}) for does in ("scontrol requeue $SLURM_JOB_ID", "/bin/scancel $1")),
         ({"het": [{"nodes": 1}]}, {"het": [{"nodes": 1}]}),
         ({"command": None, "remote_script": "/a.sh"}, {"command": None, "remote_script": "/a.sh"}),
         # They are read before the script begins, or keep the others away from it.
@@ -176,6 +178,11 @@ NAMED = "#!/bin/sh\n#SBATCH --output=%x.out\n"
 )
 def test_what_is_not_equal_enough_goes_on_its_own(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert made(mapped(1, **one), mapped(2, **other)) == []
+
+
+def test_what_only_asks_slurm_goes_with_the_others() -> None:
+    [pack] = made(*(mapped(i, command="scontrol -o show hostnames; scontrol  show job $SLURM_JOB_ID") for i in (1, 2)))
+    assert len(pack.places) == 2
 
 
 def test_a_job_that_shares_its_key_with_none_goes_on_its_own() -> None:
