@@ -98,7 +98,8 @@ def _exclusive(value: bool | str) -> str:
 
 
 def _minutes(written: str) -> Json:
-    if option_values.is_unlimited(written):
+    # As with sbatch, no minutes are no limit.
+    if option_values.is_unlimited(written) or not option_values.in_minutes(written):
         return {"set": True, "infinite": True, "number": 0}
     return {"set": True, "number": option_values.in_minutes(written)}
 

@@ -68,6 +68,7 @@ CASES: list[dict[str, Any]] = [
     {"time_limit": timedelta(hours=1, seconds=30), "time_min": 10},
     {"time_limit": "UNLIMITED"},
     {"time_limit": "1-12"},
+    {"extra_args": ["--time=0", "--time-min=00:00:00"]},
     {"begin": LATER},
     {"begin": "2031-01-01T00:00:00"},
     {"deadline": LATER, "time_limit": 5},

@@ -51,6 +51,13 @@ def test_extra_options_that_it_knows_are_translated() -> None:
     assert job_of(extra_args=["-N", "2", "--qos=high"])["nodes"] == "2"
 
 
+@pytest.mark.parametrize("limit", ["0", "00:00:00", "UNLIMITED"])
+def test_a_time_of_nothing_in_a_line_is_no_limit(limit: str) -> None:
+    said = job_of(command=None, script=f"#!/bin/sh\n#SBATCH -t {limit} --time-min={limit}\n")
+    assert said["time_limit"] == said["time_minimum"] == {"set": True, "infinite": True, "number": 0}
+    assert job_of(time_limit="0:01")["time_limit"] == {"set": True, "number": 1}
+
+
 def test_what_cannot_be_said_is_named_all_at_once() -> None:
     job = BatchJob(command="true", hint="nomultithread", cores_per_socket=2, extra_args=["--bbf=/x"], clusters="a")
     with pytest.raises(InvalidJob) as caught:
