@@ -153,12 +153,11 @@ class AsyncSlurmClient:
         # What cannot be read here, or not be understood, is sbatch's to judge.
         with contextlib.suppress(FileError, InvalidJob, NotSupported):
             folder = await self.ask_shared(WorkingFolder(), _CONFIG_AGE)
-            # As sbatch, which looks in PATH between these two.
-            at_first = folder / ("" if job.remote_script.startswith(".") else job.chdir or "") / job.remote_script
-            paths = dict.fromkeys(map(str, (at_first, folder / job.remote_script)))
-            heads = await self.ask_shared(ReadPieces(tuple(Piece(path, 0, _HEAD) for path in paths)), max_age)
-            if data := next((head.data for head in heads if head.data), None):
-                return with_remote_lines(job, data.decode(errors="replace"))
+            # Where sbatch looks first, before PATH: not in --chdir.
+            script = Piece(str(folder / job.remote_script), 0, _HEAD)
+            [head] = await self.ask_shared(ReadPieces((script,)), max_age)
+            if head.data:
+                return with_remote_lines(job, head.data.decode(errors="replace"))
         return job
 
     async def submit(

@@ -24,7 +24,7 @@ from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import read_result
 from airflow_provider_soperator.slurm.requests.commands import run_steps
-from airflow_provider_soperator.slurm.sbatch_arguments import asked_for
+from airflow_provider_soperator.slurm.sbatch_arguments import asked_for, submit_folder
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.values import shell_path
 
@@ -65,8 +65,7 @@ class JobFiles:
             # Fails where there is no way to files.
             client.ask(WorkingFolder())
             home = client.ask(JobFolder())
-            # Below the folder in which it is submitted.
-            submitted_in = home / (asked_for(job).chdir or "")
+            submitted_in = home / submit_folder(asked_for(job))
             if earlier and (adopted := client.find(client.with_lines(job), earlier, since=since)):
                 if uploads:
                     self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted.id)

@@ -82,14 +82,14 @@ def test_tasks_with_one_script_on_the_cluster_read_it_once(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("script", "there", "read"),
     [
-        ("fit.sh", {"/root/jobs/fit.sh": b"#SBATCH -e chdir", "/root/fit.sh": b"#SBATCH -e home"}, "chdir"),
-        ("fit.sh", {"/root/fit.sh": b"#SBATCH -e home"}, "home"),
+        ("fit.sh", {"/root/jobs/fit.sh": b"#SBATCH -e chdir", "/root/fit.sh": b"#SBATCH -e home"}, "home"),
+        ("fit.sh", {"/root/jobs/fit.sh": b"#SBATCH -e chdir"}, None),
         ("jobs/fit.sh", {"/root/jobs/fit.sh": b"#SBATCH -e home"}, "home"),
         ("./fit.sh", {"/root/jobs/fit.sh": b"#SBATCH -e chdir", "/root/fit.sh": b"#SBATCH -e home"}, "home"),
     ],
 )
 def test_a_script_on_the_cluster_is_looked_for_as_sbatch_does(
-    script: str, there: dict[str, bytes], read: str, monkeypatch: pytest.MonkeyPatch
+    script: str, there: dict[str, bytes], read: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm = Slurm(accounting=[])
     slurm.files |= {path: b"#!/bin/sh\n" + lines for path, lines in there.items()}

@@ -135,7 +135,7 @@ def test_the_lines_of_a_script_on_the_cluster_count(changed: Any) -> None:
         queued("8", "NODE_FAIL", name=KEYS[1].name("fit"), nodelist="worker-1"),
         accounting=[],
     )
-    slurm.files["/root/jobs/fit"] = lines
+    slurm.files["/root/fit"] = lines
     options = {"remote_script": "fit", "chdir": "jobs"}
     assert changed(slurm, 3, **options) == {"chdir": "jobs", "mem_per_cpu": 4096, "exclude": "worker-[0-1]"}
 

@@ -119,6 +119,26 @@ def test_files_go_where_the_lines_of_a_script_on_the_cluster_say_and_the_script_
     assert cluster.uploaded == ["/home/ann/jobs", "/shared/run/data/in.csv", "/shared/run/data/a$B~.txt"]
 
 
+@pytest.mark.parametrize(
+    ("script", "chdir", "place"),
+    [
+        # sbatch looks below the folder in which it is called, whatever the job's own is to be.
+        ("fit.sh", "/shared/run", "/home/ann"),
+        ("fit.sh", "run", "/home/ann"),
+        ("/shared/run/fit.sh", "/shared/run", "/shared/run"),
+        ("/home/ann/run/fit.sh", "run", "/home/ann/run"),
+    ],
+)
+def test_the_script_goes_where_sbatch_looks_for_it_and_the_rest_to_the_jobs_folder(
+    script: str, chdir: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    monkeypatch.setattr(files, "SlurmHook", lambda _: cluster)
+    upload = JobFiles("east", tmp_path, "owner", logging.getLogger(__name__)).upload
+    upload({"fit.sh": "fit.sh", "in.csv": "in.csv"}, BatchJob(remote_script=script, chdir=chdir))
+    assert cluster.uploaded == [f"{place}/fit.sh", str(PurePosixPath("/home/ann", chdir, "in.csv"))]
+
+
 def test_a_folder_above_goes_under_its_name_and_a_path_of_nothing_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
