@@ -350,15 +350,21 @@ def _imply(said: dict[str, Any]) -> None:
     if gpus := count_gpus(per_task):
         said.setdefault("tres_bind", f"gres/gpu:per_task:{gpus}")
     nodes, per_node = said.get("nodes", ""), said.get("tasks_per_node")
+    shape = [said[name] for name in ("sockets_per_node", "cores_per_socket", "threads_per_core") if name in said]
     of_job = count_gpus(said.get("tres_per_job", ""))
     if "tasks" in said:
         if per_node and not {"nodes", "required_nodes"} & said.keys():
             said["minimum_nodes"] = math.ceil(said["tasks"] / per_node)
+        elif sizes := re.fullmatch(r"(\d+)(?:-(\d+))?", nodes):
+            fewer = (str(min(int(size), said["tasks"])) for size in sizes.groups(sizes[1]))
+            said["nodes"] = "-".join(dict.fromkeys(fewer))
     elif "ntasks_per_tres" in said:
         # Without it slurmctld asks for one processor for each node, and the job waits forever.
         of_nodes = count_gpus(said.get("tres_per_node", "")) * int(re.findall(r"\d+", nodes or "1")[0])
         if of_job or of_nodes:
             said["tasks"] = (of_job or of_nodes) * said["ntasks_per_tres"]
+    elif shape and nodes.isdecimal() and not per_node:
+        said["tasks"] = int(nodes) * math.prod(shape)
     elif of_job and gpus:
         said["tasks"] = of_job // gpus
     elif "tres_per_task" in said and per_node and nodes.isdecimal():

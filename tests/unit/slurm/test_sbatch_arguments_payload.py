@@ -149,10 +149,18 @@ def test_implied_options_have_their_variables() -> None:
         ({"nodes": 2, "ntasks_per_node": 8, "cpus_per_task": 4}, 16, "2"),
         ({"nodes": 2, "ntasks_per_node": 8}, None, "2"),
         ({"gpus": "h100:4", "gpus_per_task": "h100:2"}, 2, None),
+        ({"nodes": 2, "sockets_per_node": 2, "cores_per_socket": 24, "threads_per_core": 1}, 96, "2"),
+        ({"nodes": 2, "sockets_per_node": 2, "ntasks_per_node": 4}, None, "2"),
+        ({"nodes": "2-4", "threads_per_core": 1}, None, "2-4"),
+        ({"nodes": 1, "threads_per_core": 1, "gpus": 1, "ntasks_per_gpu": 2}, 2, "1"),
+        ({"nodes": "1-4", "ntasks": 2}, 2, "1-2"),
+        ({"nodes": "3-4", "ntasks": 2}, 2, "2"),
+        ({"nodes": "1-4", "ntasks": 8}, 8, "1-4"),
+        ({"nodes": 4, "ntasks": 2}, 2, "2"),
     ],
 )
 def test_tasks_and_nodes_are_counted(fields: dict[str, Any], tasks: int | None, nodes: int | str | None) -> None:
-    said = job_of(**fields)
+    said = job_of("v0.0.45", **fields)
     assert (said.get("tasks"), said.get("minimum_nodes", said.get("nodes"))) == (tasks, nodes)
 
 
