@@ -96,7 +96,7 @@ def packable_of(job: BatchJob) -> Packable | None:
         # Slurm is to say what it makes of such lines, to the task alone.
         return None
     # Elements are numbered already; mail is sent of an array as a whole; and a singleton goes by its name.
-    if full.array is not None or full.mail_type is not None or "singleton" in str(full.dependency).lower():
+    if full.array is not None or full.mail_type is not None or sbatch_arguments.is_singleton(full):
         return None
     files = {"output": _pattern(full.output, key.element), "error": _pattern(full.error, key.element)}
     # Jobs on their own differ by %x and %A, which are those of the array for all of its elements.

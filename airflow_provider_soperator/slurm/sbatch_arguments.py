@@ -295,6 +295,11 @@ def asked_for(job: Job) -> Job:
         raise job_description.InvalidJob([f"script: {wrong}"]) from None
 
 
+def is_singleton(job: JobDescription) -> bool:
+    """True if the job waits for others of its name."""
+    return "singleton" in str(job.dependency).lower()
+
+
 def indices_asked_for(job: Job) -> list[int]:
     """The indices of the job's array; none without one, or if only Slurm understands them."""
     array = asked_for(job).array
@@ -308,7 +313,9 @@ def with_remote_lines(job: Job, text: str) -> Job:
     known = job.replace(remote_lines="".join(directives.head(text)), by_default=())
     asked = asked_for(known.replace(**dict.fromkeys(job.by_default)))
     made = job.output.replace("%j", "%A_%a") if job.output and asked.array is not None else job.output
-    return known.replace(name=asked.name or job.name, output=asked.output or made, error=asked.error)
+    # The name that was made has the run in it, so no other job would have it.
+    name = posixpath.basename(known.remote_script or "") if is_singleton(asked) else job.name
+    return known.replace(name=asked.name or name, output=asked.output or made, error=asked.error)
 
 
 def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], dict[str, str], list[str]]:

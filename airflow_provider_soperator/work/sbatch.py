@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -76,7 +77,11 @@ def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
     asked = sbatch_arguments.asked_for(job)
     instance = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
     file = f"{output_path(*instance)}-{'%j' if asked.array is None else '%A_%a'}.out"
-    name, output = asked.name or readable_name(*instance), asked.output or file
+    made = readable_name(*instance)
+    if sbatch_arguments.is_singleton(asked):
+        # No job of another run would have that name.
+        made = posixpath.basename(job.remote_script or f"{ti.task_id}.{ti.dag_id}")
+    name, output = asked.name or made, asked.output or file
     # Also in those of a script on the cluster, which are read where the job is submitted.
     ours = tuple(one for one in ("name", "output") if job.remote_script is not None and getattr(asked, one) is None)
     return job.replace(name=name, output=output, error=asked.error, by_default=ours)

@@ -29,7 +29,12 @@ from airflow_provider_soperator.pipelines.chains.recording import (
 from airflow_provider_soperator.pipelines.chains.standins import Marks, ShellChainError
 from airflow_provider_soperator.pipelines.graph import PipelineError
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.sbatch_arguments import RESERVED_PREFIX, asked_for, changes_submission
+from airflow_provider_soperator.slurm.sbatch_arguments import (
+    RESERVED_PREFIX,
+    asked_for,
+    changes_submission,
+    is_singleton,
+)
 from airflow_provider_soperator.values import SCRIPTS, has_template
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
@@ -143,7 +148,7 @@ def task_parameters(
         if not own.name:
             reads = stage.stdin is not None or stage.stdin_path is not None
             unnamed[stage.name] = "wrap" if stage.command is not None else "sbatch" if reads else file.name
-        if "singleton" in str(own.dependency).lower():
+        if is_singleton(own):
             awaited.add(own.name or unnamed[stage.name])
     for stage in stages:
         if (by_default := unnamed.get(stage.name)) in awaited:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -74,6 +75,36 @@ def test_names_in_a_script_on_the_cluster_win_once_they_are_read() -> None:
     given = job_for(task(20), None, {"remote_script": "/jobs/fit.sh", "name": "ours", "output": "a-%j.out"})
     read = with_remote_lines(given, "#!/bin/sh\n#SBATCH -J fit -o fit.out --array=1-3\n")
     assert (read.name, read.output) == ("ours", "a-%j.out")
+
+
+SINGLETON = "#!/bin/sh\n#SBATCH --dependency=afterok:7,singleton\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"command": "true", "dependency": "singleton"}, "fit.model"),
+        ({"command": "true", "dependency": [Dependency("afterok", 7), Dependency("singleton")]}, "fit.model"),
+        ({"command": "true", "extra_args": ["-d", "Singleton"]}, "fit.model"),
+        ({"script": SINGLETON}, "fit.model"),
+        ({"script": SINGLETON, "name": "train"}, "train"),
+        ({"script": f"{SINGLETON}#SBATCH -J train\n"}, "train"),
+        ({"remote_script": "/jobs/fit.sh", "dependency": "singleton"}, "fit.sh"),
+        ({"remote_script": "/jobs/fit.sh", "dependency": "singleton", "name": "train"}, "train"),
+    ],
+)
+def test_a_job_that_waits_for_its_name_shares_it_with_those_of_other_runs(fields: dict[str, Any], name: str) -> None:
+    for run, index in (("first", -1), ("second", 3)):
+        ti = SimpleNamespace(dag_id="model", task_id="fit", run_id=run, map_index=index)
+        said = dict(fields)
+        assert job_for(ti, said.pop("script", None), said).name == name
+
+
+def test_so_does_one_whose_script_on_the_cluster_says_so() -> None:
+    asked, named = (job_for(task(20), None, {"remote_script": "/jobs/fit.sh", **more}) for more in ({}, {"name": "a"}))
+    assert with_remote_lines(asked, SINGLETON).name == "fit.sh"
+    assert with_remote_lines(asked, f"{SINGLETON}#SBATCH -J train\n").name == "train"
+    assert with_remote_lines(named, SINGLETON).name == "a"
 
 
 @pytest.mark.parametrize("nothing", ["", "None", None])
