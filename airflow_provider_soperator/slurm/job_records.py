@@ -290,6 +290,17 @@ def letters_of(pattern: str) -> set[str]:
     return set() if "\\" in pattern else {letter for _, letter in _PATTERN.findall(pattern) if letter}
 
 
+def with_name(pattern: str, name: str) -> str:
+    """The name of a file with that of its job.
+
+    >>> with_name("logs/%x-%j.out", "fit 5%"), with_name("100%%x", "fit")
+    ('logs/fit 5%%-%j.out', '100%%x')
+    """
+    if "\\" in pattern + name:
+        return pattern
+    return _PATTERN.sub(lambda found: name.replace("%", "%%") if found[2] == "x" else found[0], pattern)
+
+
 def expand_filename(pattern: str, job: Job, keep: str = "") -> str:
     """The path that the batch script writes to; empty if it is unknown (yet). Letters to ``keep`` stay patterns."""
     if not pattern or job.id.elements:

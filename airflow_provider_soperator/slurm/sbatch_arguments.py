@@ -25,7 +25,7 @@ from typing import Any
 from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values
 from airflow_provider_soperator.slurm.job_description import FIELDS, PER_COMPONENT, Job, JobDescription
 from airflow_provider_soperator.slurm.job_ids import array_indices, array_text
-from airflow_provider_soperator.slurm.job_records import count_gpus
+from airflow_provider_soperator.slurm.job_records import count_gpus, with_name
 
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
 #: By these a job says that it may be on several nodes.
@@ -295,6 +295,14 @@ def asked_for(job: Job) -> Job:
         raise job_description.InvalidJob([f"script: {wrong}"]) from None
 
 
+def named_files(asked: Job) -> Job:
+    """The job with the user's name for it in those of its files: what Slurm writes for ``%x`` ends in a key."""
+    if not asked.name:
+        return asked
+    paths = {"output": asked.output, "error": asked.error}
+    return asked.replace(**{field: path and with_name(path, asked.name) for field, path in paths.items()})
+
+
 def is_singleton(job: JobDescription) -> bool:
     """True if the job waits for others of its name."""
     return "singleton" in str(job.dependency).lower()
@@ -311,7 +319,7 @@ def indices_asked_for(job: Job) -> list[int]:
 def with_remote_lines(job: Job, text: str) -> Job:
     """The job with the #SBATCH lines of its script on the cluster, which win over the names that were made for it."""
     known = job.replace(remote_lines="".join(directives.head(text)), by_default=())
-    asked = asked_for(known.replace(**dict.fromkeys(job.by_default)))
+    asked = named_files(asked_for(known.replace(**dict.fromkeys(job.by_default))))
     made = job.output.replace("%j", "%A_%a") if job.output and asked.array is not None else job.output
     # The name that was made has the run in it, so no other job would have it.
     name = posixpath.basename(known.remote_script or "") if is_singleton(asked) else job.name

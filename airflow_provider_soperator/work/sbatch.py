@@ -74,7 +74,7 @@ def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
     except InvalidJob as error:
         raise InvalidJob(error.of_parameters) from None
     # Names in the script's own lines win over those made here.
-    asked = sbatch_arguments.asked_for(job)
+    asked = sbatch_arguments.named_files(sbatch_arguments.asked_for(job))
     instance = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
     file = f"{output_path(*instance)}-{'%j' if asked.array is None else '%A_%a'}.out"
     made = readable_name(*instance)

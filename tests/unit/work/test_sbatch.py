@@ -107,6 +107,17 @@ def test_so_does_one_whose_script_on_the_cluster_says_so() -> None:
     assert with_remote_lines(named, SINGLETON).name == "a"
 
 
+def test_a_file_with_the_name_that_the_user_gave_has_it_without_a_key() -> None:
+    lines = "#!/bin/sh\n#SBATCH -J fit -o logs/%x-%j.out -e 100%%x-%x.err\n"
+    asked = job_for(task(20), None, {"remote_script": "/jobs/fit.sh"})
+    for job in (job_for(task(20), lines, {}), with_remote_lines(asked, lines)):
+        assert (job.output, job.error) == ("logs/fit-%j.out", "100%%x-fit.err")
+    assert job_for(task(20), lines, {"name": "5%", "error": r"\\%x"}).error == r"\\%x"
+    assert job_for(task(20), lines, {"name": "5%"}).output == "logs/5%%-%j.out"
+    # What is made for it tells it from others.
+    assert job_for(task(20), None, {"command": "true", "output": "%x.out"}).output == "%x.out"
+
+
 @pytest.mark.parametrize("nothing", ["", "None", None])
 def test_an_empty_field_of_a_form_leaves_its_option_out(nothing: str | None) -> None:
     fields = {"command": "true", "partition": nothing, "mem": nothing, "time_limit": nothing, "hold": nothing}
