@@ -158,7 +158,8 @@ class TaskTrigger(SlurmTrigger):
         try:
             for key, value in self.returned(event).items():
                 await self.push(key, value)
-        except AirflowRuntimeError as error:
+        except Exception as error:
+            # An XCom backend of one's own may have its rights and its packages in workers only.
             self.log.warning("The result could not be stored from here, so a worker does it: %s", error)
             return False
         return True

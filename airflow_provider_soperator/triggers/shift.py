@@ -163,7 +163,8 @@ class ShiftTrigger(KillableTrigger):
         return self._commands
 
     async def show(self, state: Mapping[str, Any]) -> None:
-        with suppress(AirflowRuntimeError):
+        # Airflow may not take it, nor an XCom backend of one's own: the shift goes on.
+        with suppress(Exception):
             await self.push("state", state)
         jobs = [job for job in state["jobs_in_the_way"] if job["id"] not in self._told]
         self._told |= {job["id"] for job in jobs}
@@ -204,7 +205,8 @@ class ShiftTrigger(KillableTrigger):
 def _will_rest(ti: Any, state: str | None) -> bool:
     """True if a task that is being ended has no further try. A task that was marked is in that state by now."""
     if state == "running":
-        return bool(ti.try_number > ti.max_tries)
+        # The instance of a trigger has no such number: its task was cleared, and its new try runs by now.
+        return bool(ti.try_number > getattr(ti, "max_tries", ti.try_number))
     return is_ended(state)
 
 

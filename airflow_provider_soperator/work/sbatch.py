@@ -12,7 +12,6 @@ from typing import Any
 
 from airflow.sdk import Context
 from airflow.sdk.bases.xcom import BaseXCom
-from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -378,7 +377,8 @@ class Published:
     async def _push(self, key: str, value: str, backend: type[BaseXCom]) -> None:
         try:
             await self._push_xcom(key, value, backend)
-        except AirflowRuntimeError as error:
+        except Exception as error:
+            # Airflow's, or whatever an XCom backend of one's own raises, which writes from here.
             self._log.info("The XCom %s could not be stored, which does the job no harm: %s", key, error)
 
 

@@ -397,6 +397,8 @@ def test_the_trigger_hears_shows_and_tells(variables: Variables, monkeypatch: py
 
     async def push(key: str, value: Any) -> None:
         pushed.append((key, value))
+        # As of an XCom backend that may write from workers only.
+        raise PermissionError("read-only bucket")
 
     monkeypatch.setattr(trigger, "push", push)
 

@@ -250,6 +250,29 @@ def test_airflow_is_told_how_the_task_has_ended(
         assert event["message"] in caplog.text
 
 
+def test_a_worker_stores_what_an_xcom_backend_does_not_take_from_the_triggerer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def has_ended(trigger: SbatchTrigger) -> dict[str, Any]:
+        return succeeded(report("COMPLETED"))
+
+    def refuse(*args: Any, **values: Any) -> None:
+        raise PermissionError("read-only bucket")
+
+    monkeypatch.setattr(SbatchTrigger, "event", has_ended)
+    monkeypatch.setattr(SbatchTrigger, "log", logging.getLogger("task"))
+    monkeypatch.setattr(XCom, "set", refuse)
+
+    async def ends() -> list[TriggerEvent]:
+        trigger = SbatchTrigger("c", {}, [], end_from_trigger=True, fail_from_trigger=True, made=NO_WORKER)
+        trigger.task_instance = TaskRun("fit").begin_in_the_triggerer()
+        return [one async for one in trigger.run()]
+
+    [end] = run_without_waiting(ends(), monkeypatch)
+    assert (type(end), end.payload["status"]) == (TriggerEvent, "success")
+    assert "so a worker does it: read-only bucket" in caplog.text
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_job_that_slurm_would_refuse_fails_where_it_may(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     retries = 0 if fails else 1

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import pytest
+from airflow.executors.workloads.task import TaskInstanceDTO
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.triggers import shift
-from airflow_provider_soperator.triggers.shift import _is_under_way
+from airflow_provider_soperator.triggers.shift import _is_under_way, _will_rest
 
 
 def is_under_way(monkeypatch: pytest.MonkeyPatch, states: dict[int, str | None], task: str = "") -> bool:
@@ -47,3 +49,13 @@ def test_while_airflow_does_not_answer_the_term_of_its_lease_decides(monkeypatch
 
     monkeypatch.setattr(shift, "states_of", states_of)
     assert asyncio.run(_is_under_way(ShiftRecord(key="k", task="shifts/manual__a/b/shift/-1")))
+
+
+@pytest.mark.parametrize(("state", "will_rest"), [("running", False), ("up_for_retry", False), ("failed", True)])
+def test_a_shift_goes_on_if_the_next_try_of_its_task_runs_already(state: str, will_rest: bool) -> None:
+    """As after a clear, if a worker is quicker than the triggerer, whose instance of the task has no ``max_tries``."""
+    place: dict[str, Any] = {"dag_id": "shifts", "task_id": "shift", "run_id": "manual", "try_number": 1}
+    known = TaskInstanceDTO(
+        **place, id=UUID(int=1), dag_version_id=UUID(int=2), pool_slots=1, queue="default", priority_weight=1
+    )
+    assert _will_rest(known, state) is will_rest

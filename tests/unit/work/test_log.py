@@ -13,6 +13,7 @@ from airflow_provider_soperator.client.job_run import LAST_LINES, MOST_OF_ELEMEN
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.files import ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.notations import ExitCode
 from airflow_provider_soperator.slurm.states import NodeState
@@ -91,6 +92,17 @@ def test_it_begins_with_what_is_submitted_and_where(monkeypatch: pytest.MonkeyPa
         "Job 7 is RUNNING",
     ]
     assert not any("secret" in text for _, text in log.records)
+
+
+def test_an_xcom_that_its_backend_does_not_take_does_the_job_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: Any) -> None:
+        raise PermissionError("read-only bucket")
+
+    log = Log()
+    published = Published(refuse, AsyncSlurmClient(Slurm()), {}, {}, log)  # type: ignore[arg-type]
+    run_without_waiting(published.begin(JobId(7)), monkeypatch)
+    [told] = log.of("INFO")
+    assert told == "The XCom job_id could not be stored, which does the job no harm: read-only bucket"
 
 
 def test_an_element_tells_the_path_of_its_output_once_it_has_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
