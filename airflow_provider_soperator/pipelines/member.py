@@ -21,6 +21,8 @@ from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, read
 
 #: Seconds between two looks at tasks whose jobs are not there yet.
 _LOOK = 30.0
+#: Key in the state that Airflow keeps of a task instance.
+_CLEARED_AT = "soperator_cleared_at"
 
 
 class Member:
@@ -106,6 +108,7 @@ class Member:
             return replaced, own
         # For a task that submits, when this one is cleared.
         self._ti.xcom_push(TRY, self._ti.try_number)
+        cleared_at = self._cleared_at(is_first=len(own) == 1)
         run, job = self._context["dag_run"], self.job()
         if job is None:
             # One may be there of which it is not told.
@@ -114,7 +117,7 @@ class Member:
         ahead = SubmissionKey(job.key)
         if self._is_newest(job):
             return replaced, [ahead, *own[1:]]
-        if job.tries >= len(replaced):
+        if job.tries >= len(replaced) or self._record_of(job).at >= cleared_at:
             # It may have been cancelled before something was cleared without the task that submits.
             return replaced, [ahead, *own]
         # The task has had it, and was cleared since without the task that submits.
@@ -123,7 +126,23 @@ class Member:
     def _is_newest(self, job: AheadJob) -> bool:
         """True if nothing of the run was cleared since the job was submitted ahead."""
         cleared = self._context["dag_run"].clear_number or 0
-        return any(one.cleared == cleared and job in one.of(one.jobs) for one in self._ahead)
+        return self._record_of(job).cleared == cleared
+
+    def _record_of(self, job: AheadJob) -> Ahead:
+        return next(one for one in self._ahead if job in one.of(one.jobs))
+
+    def _cleared_at(self, *, is_first: bool) -> float:
+        """When the task was last cleared, in seconds, or begun; ``is_first`` tells its first try since then."""
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+        store: Any = self._context.get("task_state_store")
+        if not is_first and store and (known := store.get(_CLEARED_AT)):
+            return float(known)
+        # A clear gives the task instance a new id, a UUID that begins with the milliseconds, and so does a retry.
+        cleared_at: float = (self._ti.id.int >> 80) / 1000
+        if store:
+            store.set(_CLEARED_AT, cleared_at, retention=NEVER_EXPIRE)
+        return cleared_at
 
     def _is_cut_off(self) -> bool:
         """True if the task that submits was ended before it could tell of jobs, and so nobody knows what they wait for.

@@ -116,7 +116,10 @@ AHEAD, TRY = "ahead", "try"
 
 @dataclass(frozen=True)
 class AheadJob:
-    """A job that was submitted ahead, its submission key, and how many tries its task had had by then."""
+    """A job that was submitted ahead, its submission key, and how many tries its task had had by then.
+
+    Airflow 3.4 removes the task's XComs at a clear: to a job that is submitted after one it gives no tries.
+    """
 
     job: str
     key: str
@@ -134,6 +137,8 @@ class Ahead(Plain):
 
     cleared: int
     jobs: dict[str, dict[int, AheadJob]] = field(default_factory=dict)
+    #: When they were submitted, in seconds.
+    at: float = 0.0
 
     def add(self, stage: str, index: int, job: AheadJob) -> None:
         self.jobs.setdefault(stage, {})[index] = job

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from math import prod
+from time import time
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import DAG, BaseOperator, Context
@@ -227,7 +228,7 @@ class SubmitAheadOperator(BaseOperator):
         submitted: Sequence[str],
     ) -> dict[str, str]:
         """Note for the tasks which jobs are theirs; returns those that are new."""
-        ahead = Ahead(context["dag_run"].clear_number or 0)
+        ahead = Ahead(context["dag_run"].clear_number or 0, at=time())
         # The jobs of the tasks here, and not of other segments.
         found = {place: job for place, job in there.items() if place[0] in self.segment.stages}
         ids = dict(zip(jobs, submitted, strict=True))

@@ -12,6 +12,11 @@ from typing import Any
 _SECONDS = itertools.count()
 
 
+def now() -> float:
+    """A moment after all that were asked for before."""
+    return (datetime(2026, 11, 23, 7, tzinfo=timezone.utc) + timedelta(seconds=next(_SECONDS))).timestamp()
+
+
 class Store:
     """The state of a task instance, which its tries share and which goes with the run (models/task_state_store)."""
 
@@ -39,7 +44,9 @@ class TaskRun:
         #: As the DAG has it, which can change.
         self.retries = retries
         self.try_number, self.max_tries, self.clear_number = 0, retries, 0
-        self.start_date = datetime(2026, 11, 23, 7, tzinfo=timezone.utc) + timedelta(seconds=next(_SECONDS))
+        self.start_date = datetime.fromtimestamp(now(), timezone.utc)
+        #: When the instance of the next try was made: with the run, at a clear, or for a retry.
+        self.made: float | None = now()
         self.store, self.xcoms = Store(), dict[str, Any]()
         #: What it is given of other tasks.
         self.pulled: Any = None
@@ -49,8 +56,9 @@ class TaskRun:
         self.try_number += 1
         # A new try has none of the one before.
         self.xcoms = {}
+        made, self.made = self.made or now(), None
         ti = SimpleNamespace(
-            **{"id": uuid.uuid4(), "dag_id": "d", "run_id": "scheduled__1", "task_id": self.task_id, "map_index": -1}
+            **{"id": _uuid7(made), "dag_id": "d", "run_id": "scheduled__1", "task_id": self.task_id, "map_index": -1}
             | self._instance,
             try_number=self.try_number,
             max_tries=self.max_tries,
@@ -91,5 +99,10 @@ class TaskRun:
 
     def _count_clear(self) -> None:
         self.clear_another()
+        self.made = now()
         if self.airflow == "3.4":
             self.store.clear()
+
+
+def _uuid7(made: float) -> uuid.UUID:
+    return uuid.UUID(int=int(made * 1000) << 80 | uuid.uuid4().int >> 48)

@@ -28,7 +28,7 @@ from airflow_provider_soperator.slurm.requests.submission import Submitted, depe
 from airflow_provider_soperator.slurm.sbatch_arguments import asked_for, with_remote_lines
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey, key_of
 from tests.unit.operators.dags import job
-from tests.unit.operators.task_runs import TaskRun
+from tests.unit.operators.task_runs import TaskRun, now
 
 
 class Cluster:
@@ -91,6 +91,7 @@ class Pipeline:
             yield self.cluster
 
         monkeypatch.setattr(SlurmHook, "client", client)
+        monkeypatch.setattr("airflow_provider_soperator.pipelines.submit.time", now)
         states = {"scheduled__1": {"p.a": None, "p.b": None}}
         monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", told(states))
 
@@ -233,7 +234,8 @@ def test_a_stage_that_was_submitted_again_keeps_that_job_whatever_else_is_cleare
     submitting, stage = run_of_stage(pipeline, airflow)
     for run in (submitting, stage):
         run.clear()
-    submitting.pulled = stage.xcoms[TRY]
+    # In 3.4 they are those of an attempt, which is archived at a clear.
+    submitting.pulled = stage.xcoms[TRY] if airflow == "3.3" else None
     pipeline.submit(submitting)
     stage.pulled, ahead = [submitting.xcoms[AHEAD]], ahead_of(submitting)
     # Another task, alone.
