@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
@@ -109,8 +110,10 @@ class PipelineGroup(TaskGroup):
         arrays = {name: array for name in self.graph.stages if (array := array_of(tasks[name])) is not None}
         check_arrays(self.graph, arrays)
         suffixes = ["", *(f"_{number}" for number in range(2, len(self.graph.segments) + 1))]
-        self._refuse_names(suffixes)
-        submissions = [_Submission(self, *pair) for pair in zip(self.graph.segments, suffixes, strict=True)]
+        homes = [_home(self, segment) for segment in self.graph.segments]
+        self._refuse_names(homes, suffixes)
+        parts = zip(self.graph.segments, homes, suffixes, strict=True)
+        submissions = [_Submission(self, *part) for part in parts]
         of_stage = {name: submission for submission in submissions for name in submission.segment.stages}
         submits = {submission.task.task_id: submission.segment.cluster for submission in submissions}
         rest = CancelRestOperator(task_id="cancel_rest", submits=submits, **NO_PAST)
@@ -144,13 +147,16 @@ class PipelineGroup(TaskGroup):
                     f"a TaskGroup, whose jobs are stages, too"
                 )
 
-    def _refuse_names(self, suffixes: list[str]) -> None:
-        added = ["cancel_rest", *(f"{name}{suffix}" for suffix in suffixes for name in ("submit", "submitted"))]
-        for name in map(self.child_id, added):
+    def _refuse_names(self, homes: list[TaskGroup], suffixes: list[str]) -> None:
+        added: list[tuple[TaskGroup, str]] = [(self, "cancel_rest")]
+        for home, suffix in zip(homes, suffixes, strict=True):
+            added += [(home, f"{name}{suffix}") for name in ("submit", "submitted")]
+        for home, own in added:
+            name = home.child_id(own)  # type: ignore[no-untyped-call]
             if name in self.used_group_ids:
                 raise PipelineError(
                     f"there is a {name} already, which is the name of a task that the pipeline {self.group_id} adds: "
-                    + ("call yours otherwise" if self.prefix_group_id else "leave prefix_group_id=False out")
+                    + ("call yours otherwise" if home.prefix_group_id else "leave prefix_group_id=False out")
                 )
 
     def _refuse_setups(self, task: Task) -> None:
@@ -188,15 +194,29 @@ def _around(inner: Any) -> Iterator[TaskGroup]:
 _WHATEVER_DEFAULTS: Any = {"trigger_rule": TriggerRule.ALL_SUCCESS, **NO_PAST}
 
 
+def _home(pipeline: PipelineGroup, segment: Segment) -> TaskGroup:
+    """The group of the task that submits a segment: the innermost that has both a stage of it and a task before these.
+
+    Otherwise that group and the task would wait for each other, which Airflow 3.5 refuses.
+    """
+    around = {name: [*_around(pipeline.dag.get_task(name))] for name in (*segment.gates, *segment.stages)}
+    shared = [[pipeline, *_around(pipeline)]]
+    for gate, stage in product(segment.gates, segment.stages):
+        ids = {group.group_id for group in around[stage]}
+        shared.append([group for group in around[gate] if group.group_id in ids])
+    return max(shared, key=len)[0]
+
+
 class _Submission:
     """A segment of a pipeline, and the task that submits it."""
 
-    def __init__(self, pipeline: PipelineGroup, segment: Segment, suffix: str) -> None:
+    def __init__(self, pipeline: PipelineGroup, segment: Segment, home: TaskGroup, suffix: str) -> None:
         from airflow_provider_soperator.pipelines.submit import SubmitAheadOperator
 
         self._suffix, self.segment = suffix, segment
         self.task = SubmitAheadOperator(
             task_id=f"submit{suffix}",
+            task_group=home,
             graph=pipeline.graph,
             segment=segment,
             slurm_conn_id=segment.cluster,
@@ -219,7 +239,8 @@ class _Submission:
         """A task in between, for tasks with a trigger rule that Airflow does not allow right after a setup."""
         from airflow.providers.standard.operators.empty import EmptyOperator
 
-        done = EmptyOperator(task_id=f"submitted{self._suffix}", **_WHATEVER_DEFAULTS)
+        home = self.task.task_group
+        done = EmptyOperator(task_id=f"submitted{self._suffix}", task_group=home, **_WHATEVER_DEFAULTS)
         done.set_upstream(self.task)
         return done
 

@@ -84,9 +84,17 @@ class SubmitAheadOperator(BaseOperator):
 
     def prepare_template(self) -> None:
         # Airflow reads this after it has parsed the DAG, so all edges exist.
-        pipeline: Any = self.task_group
+        pipeline = self._pipeline
         if self.task_id == next(iter(pipeline.submits)):
             pipeline.check()
+
+    @property
+    def _pipeline(self) -> Any:
+        """The group of the pipeline, in which the task may be in another one."""
+        group: Any = self.task_group
+        while not hasattr(group, "submits"):
+            group = group.parent_group
+        return group
 
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.pipelines.chains.writing import as_shell
@@ -150,8 +158,7 @@ class SubmitAheadOperator(BaseOperator):
 
     def _for_airflow(self) -> dict[str, str]:
         """The jobs that follow these stages and that only Airflow can start, with the reasons."""
-        pipeline: Any = self.task_group
-        waited = {name: [link.upstream for link in links] for name, links in pipeline.followed.items()}
+        waited = {name: [link.upstream for link in links] for name, links in self._pipeline.followed.items()}
         return {
             name: f"its task does that, after {' and '.join(stages)}"
             for name, upstream in waited.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -262,6 +263,25 @@ def test_groups_in_a_pipeline() -> None:
     assert (stages[0], set(stages[1:-1]), stages[-1]) == ("a", {"g.x", "g.y", "g.h.z"}, "b")
     assert links(p, "g.x") == links(p, "g.h.z") == {"a": "afterok"}
     assert links(p, "b") == {"g.y": "afterok", "g.h.z": "afterok"}
+
+
+def test_a_group_with_two_parts_has_the_task_between_them() -> None:
+    """Else the two would wait for each other: Airflow 3.4 warns of it, and 3.5 refuses it."""
+    with taken() as dag, SbatchPipeline("p") as p:
+        with TaskGroup("g"):
+            a, b = job("a"), job("b")
+            a >> plain("check") >> b
+            b >> after() >> job("c")
+        with TaskGroup("h"):
+            b >> job("d")
+    assert segments(p) == [["g.a"], ["g.b", "g.c", "h.d"]]
+    assert list(p.submits) == ["p.submit", "p.g.submit_2"]
+    assert upstream(p, "g.submit_2") == {"g.check"}
+    assert (upstream(p, "g.c"), upstream(p, "h.d")) == ({"g.b", "g.submitted_2"}, {"g.b"})
+    assert upstream(p, "cancel_rest") >= {"submit", "g.submit_2"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dag.check_cycle()
 
 
 def test_a_pipeline_in_a_group() -> None:
