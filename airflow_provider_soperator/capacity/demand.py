@@ -1,15 +1,12 @@
-"""Demand: how many units each target is to have within its range, by what is of use.
-
-The decision is a pure function of loads, of what targets have, and of a short memory. GPUs move only to where they are
-of use, and never because they are not.
-"""
+"""Demand: how many units each target is to have within its range, by what is of use."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -100,6 +97,20 @@ class Demand(Plain):
 
 
 @dataclass(frozen=True)
+class DemandMemory(Plain):
+    """What a decision goes on from: the looks before it."""
+
+    #: The last look, and since when there was no gap between looks.
+    at: float = -math.inf
+    since: float = -math.inf
+    #: Moments and needs of the last while, of which no later one is higher, by target.
+    needs: Mapping[str, Sequence[tuple[float, int]]] = field(default_factory=dict)
+    #: What was decided last, and the moments at which that changed in the last day.
+    units: Mapping[str, int] = field(default_factory=dict)
+    moves: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
 class Decision:
     """Units of each target by demand, and why, a line for each target with a load."""
 
@@ -111,6 +122,8 @@ class Decision:
     since: datetime = datetime.min
     at: float = 0.0
     is_observed: bool = False
+    #: Of one that is made: what the next goes on from.
+    memory: DemandMemory = field(default_factory=DemandMemory)
 
     def __str__(self) -> str:
         return f"{units_text(self.units)}: {'; '.join(self.because)}"
@@ -126,53 +139,51 @@ def decide(
     has: Mapping[str, int],
     gpus: Mapping[str, int],
     limit: int,
-    state: dict[str, Any],
+    memory: DemandMemory,
     now: datetime,
     bought: Mapping[str, int] = MappingProxyType({}),
 ) -> Decision:
-    """The units of each target within what is wished for. ``state`` has plain values; it is empty at first."""
-    at, calm = now.timestamp(), demand.calm.total_seconds()
-    if at - state.get("at", at) > calm or "since" not in state:
+    """The units of each target within what is wished for, with the memory for the next decision."""
+    at, calm, first = now.timestamp(), demand.calm.total_seconds(), demand.targets[0]
+    if at - memory.at > calm:
         # Needs that were not looked at may have been higher.
-        state |= {"since": at, "needs": {}}
-    state["at"] = at
-    keeps = at - state["since"] < calm
-    highest = {name: _highest(state["needs"].setdefault(name, []), needs[name], at, calm) for name in demand.targets}
-    given = state.get("units", {})
-    # What is bought beside the block of what was decided serves, too.
-    serve = {one: max(has[one], min(given.get(one, 0), has[one] + bought.get(one, 0))) for one in highest}
-    wants = {one: max(high, serve[one] if keeps or needs[one].units is None else 0) for one, high in highest.items()}
-    wants |= {name: bounds_of(wished[name])[1] for name in wished if name not in wants}
-    units = _shared(wants, wished, has, gpus, limit)
-    moves = state["moves"] = [one for one in state.get("moves", []) if at - one < _DAY]
+        memory = replace(memory, since=at, needs={})
+    lately = {name: [*memory.needs.get(name, ())] for name in demand.targets}
+    highest = {name: _highest(lately[name], needs[name], at, calm) for name in demand.targets}
+    moves = [one for one in memory.moves if at - one < _DAY]
     is_over = len(moves) >= demand.max_moves
-    if is_over:
-        # Those who wait can wait, unless their units are on the way; the first cannot, and keeps what is on its way.
-        first = demand.targets[0]
-        most = {name: max(has[name], given.get(name, 0)) for name in has}
-        wants = {name: min(want, most[name]) for name, want in wants.items()} | {
-            first: max(wants[first], given.get(first, 0))
-        }
-        units = _shared(wants, wished, has, gpus, limit)
-    is_new = units != state.get("units") and units != {name: has[name] for name in units}
+
+    def wants(name: str) -> int:
+        given, is_measured = memory.units.get(name, 0), name in highest
+        want = highest[name] if is_measured else bounds_of(wished[name])[1]
+        if is_measured and (at - memory.since < calm or needs[name].units is None):
+            # What is bought beside the block of what was decided serves, too.
+            want = max(want, has[name], min(given, has[name] + bought.get(name, 0)))
+        if is_over:
+            # Others can wait, unless their units are on the way; the first cannot, and keeps what is on its way.
+            want = max(want, given) if name == first else min(want, max(has[name], given))
+        return want
+
+    units = _shared({name: wants(name) for name in (*demand.targets, *wished)}, wished, has, gpus, limit)
+    is_new = units != memory.units and units != {name: has[name] for name in units}
     if is_new:
         moves.append(at)
-    state["units"] = units
     because = [f"{name} needs {_said(needs[name], highest[name])}" for name in demand.targets]
     if is_over:
-        because.append(f"{len(moves)} moves in a day are the most, so only {demand.targets[0]} gets more")
-    return Decision(units, tuple(because), is_new)
+        because.append(f"{len(moves)} moves in a day are the most, so only {first} gets more")
+    memory = DemandMemory(at, memory.since, {**memory.needs, **lately}, units, moves)
+    return Decision(units, tuple(because), is_new, memory=memory)
 
 
-def _highest(seen: list[list[float]], need: Need, at: float, calm: float) -> int:
-    """The highest need of the last while; ``seen`` are moments and needs, of which no later one is higher."""
+def _highest(seen: list[tuple[float, int]], need: Need, at: float, calm: float) -> int:
+    """The highest need of the last while; adds this one to those that were ``seen``."""
     if need.units is not None:
         while seen and seen[-1][1] <= need.units:
             seen.pop()
-        seen.append([at, min(need.units, _MOST_UNITS)])
+        seen.append((at, min(need.units, _MOST_UNITS)))
     while seen and at - seen[0][0] > calm:
         seen.pop(0)
-    return int(seen[0][1]) if seen else 0
+    return seen[0][1] if seen else 0
 
 
 def _said(need: Need, highest: int) -> str:

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from typing import Any
 
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of
-from airflow_provider_soperator.capacity.demand import Demand, decide
+from airflow_provider_soperator.capacity.demand import Demand, DemandMemory, decide
 from airflow_provider_soperator.capacity.loads import MetricLoad, Need, QueueLoad, ServiceLoad
 from airflow_provider_soperator.capacity.month import DAY, Month, MonthJob
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -325,7 +324,7 @@ class ByDemand:
     def __init__(self, block: SharedBlock, needs: Sequence[int], wished: Callable[[int], Mapping[str, Units]]) -> None:
         self.block, self.needs, self.wished = block, needs, wished
         self.gpus = {block.queue.target: block.gpus, block.service.target: block.gpus}
-        self.state: dict[str, Any] = {}
+        self.memory = DemandMemory()
 
     def __call__(self, replay: Replay, now: int) -> tuple[int, int]:
         block, at, wished = self.block, _EPOCH + timedelta(minutes=now), self.wished(now)
@@ -335,7 +334,9 @@ class ByDemand:
             trained: block.queue.need(self._queue(replay, now), block.gpus, bounds_of(wished[trained])[1], at),
         }
         limit = block.nodes * block.gpus
-        return decide(block.demand, needs, wished, replay.has, self.gpus, limit, self.state, at).units[served], 0
+        decision = decide(block.demand, needs, wished, replay.has, self.gpus, limit, self.memory, at)
+        self.memory = decision.memory
+        return decision.units[served], 0
 
     def _queue(self, replay: Replay, now: int) -> Iterable[Job]:
         """The jobs that count; those that count alike are elements of one array, which reads as quickly as one job."""

@@ -149,12 +149,14 @@ class CapacityDifferenceTrigger(EventTrigger):
         self, world: Any, wish: Any, schedule: Any, order: Any, client: Any, now: datetime
     ) -> dict[str, int] | None:
         """The units by demand, which are kept for runs and for people; None if it only observes."""
-        from airflow_provider_soperator.capacity.demand import Demand, decide, keep_decision
+        from airflow_provider_soperator.capacity.demand import Demand, DemandMemory, decide, keep_decision
 
         demand = Demand.read(json.loads(self.demand))
         needs = await demand.measure(world, wish.allocation, client, now, order.targets)
         bought, most = {name: seen.bought for name, seen in world.holdings.items()}, world.most(schedule.limit)
-        decision = decide(demand, needs, wish.allocation, world.allowed, world.gpus, most, self._demand, now, bought)
+        memory = DemandMemory.read(self._demand)
+        decision = decide(demand, needs, wish.allocation, world.allowed, world.gpus, most, memory, now, bought)
+        self._demand |= decision.memory.write()
         if decision.is_new:
             self.log.info("%s %s", "Observed only: demand would have" if demand.observe else "Demand has", decision)
         await call(keep_decision, self.demanded, decision, demand.observe, now)

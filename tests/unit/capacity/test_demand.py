@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.capacity.allocation import Units
-from airflow_provider_soperator.capacity.demand import Decision, Demand, decide
+from airflow_provider_soperator.capacity.demand import Decision, Demand, DemandMemory, decide
 from airflow_provider_soperator.capacity.holdings import Holding, World
 from airflow_provider_soperator.capacity.loads import MetricLoad, Need, QueueLoad, ServiceLoad
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
@@ -44,16 +44,16 @@ class Watch:
     def __init__(self, demand: Demand, training: int = 4, inference: int = 4) -> None:
         self.demand, self.now = demand, NOON
         self.has = {"training": training, "inference": inference}
-        self.moves, self._state = 0, "{}"
+        self.moves, self._memory = 0, "{}"
 
     def look(
         self, inference: int | None, training: int | None, minutes: int = 1, wished: Mapping[str, Units] = RANGES
     ) -> Decision:
         needs = {"inference": Need(inference, "requests"), "training": Need(training, "jobs")}
         for _ in range(minutes):
-            state = json.loads(self._state)
-            decision = decide(self.demand, needs, wished, self.has, GPUS, 64, state, self.now)
-            self._state = json.dumps(state)
+            memory = DemandMemory.read(json.loads(self._memory))
+            decision = decide(self.demand, needs, wished, self.has, GPUS, 64, memory, self.now)
+            self._memory = json.dumps(decision.memory.write())
             self.now += MINUTE
             self.moves += decision.is_new
             self.has = dict(decision.units)
@@ -86,10 +86,10 @@ def test_what_is_of_no_use_stays_where_it_is() -> None:
 
 
 def test_a_need_beyond_all_numbers_of_airflow_is_remembered_as_one_that_it_can_pass_on() -> None:
-    needs, state = {"inference": Need(1 << 64, "requests"), "training": Need(0, "jobs")}, dict[str, Any]()
-    decided = decide(Demand(LOADS), needs, RANGES, {"training": 4, "inference": 4}, GPUS, 64, state, NOON)
+    needs, memory = {"inference": Need(1 << 64, "requests"), "training": Need(0, "jobs")}, DemandMemory()
+    decided = decide(Demand(LOADS), needs, RANGES, {"training": 4, "inference": 4}, GPUS, 64, memory, NOON)
     assert decided.units == {"training": 2, "inference": 6}
-    assert storable(state) == state
+    assert storable(decided.memory.write()) == decided.memory.write()
 
 
 def test_a_target_without_a_load_takes_what_is_left() -> None:
@@ -116,12 +116,15 @@ def test_an_unknown_need_is_not_a_low_one() -> None:
 
 
 def test_what_was_bought_of_what_was_decided_is_kept_while_the_need_is_unknown() -> None:
-    state: dict[str, Any] = {}
+    memory = DemandMemory()
 
     def look(inference: int | None, minute: int, bought: int = 0) -> int:
+        nonlocal memory
         needs = {"inference": Need(inference, "requests"), "training": Need(0, "jobs")}
         has, now = {"training": 4, "inference": 2}, NOON + minute * MINUTE
-        return decide(Demand(LOADS), needs, RANGES, has, GPUS, 64, state, now, {"inference": bought}).units["inference"]
+        decided = decide(Demand(LOADS), needs, RANGES, has, GPUS, 64, memory, now, {"inference": bought})
+        memory = decided.memory
+        return decided.units["inference"]
 
     assert look(4, 0) == 4
     # Others have two units of the block, so two are bought.
