@@ -247,7 +247,7 @@ class _Run:
         if not self._is_over and self.failed is None:
             self.failed = self._error("the script ends here, as a command has failed", "mend it")
 
-    # Questions of bash
+    # Questions of bash: `recorder.bash` begins with a table of them
 
     def _answered(self, pid: str, line: int, command: str, what: str, args: Sequence[str]) -> tuple[int, str]:
         self._line = line

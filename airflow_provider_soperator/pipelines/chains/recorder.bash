@@ -2,11 +2,32 @@
 # What bash reads before a script of chained sbatch calls, so that it records the calls and does nothing else.
 #
 # It is read by `bash --restricted` with an empty PATH, in an empty folder. Restricted bash writes no file and runs no
-# program by its path; all that is left comes by here. What it cannot know is asked of the process that has started it
-# (see recording.py), which also runs text filters: through descriptor 198, and answered through 199.
+# program by its path; all that is left comes by here. What it cannot know is asked of the process that has started it,
+# which opens the descriptors and looks for errors and opened files at each question (recording.py), and then answers,
+# or refuses the script (`_answered` in reading.py):
 #
-# A value that only the cluster knows is stood in for by control characters, which no script has. Whatever would lose
-# them on the way (tests, filters, lossy expansions) is stopped.
+#   198  a question: the number of its words, the process, the line, the command, the words
+#   199  the answer: a status and a text, which are 0 and empty if nothing else is said below
+#   197  a letter, which the command that asks takes until it is answered: those of a pipe run side by side
+#   196  where it gives the letter back   195  /dev/null   200 and up  where the script writes to /dev/null and the like
+#
+#   sbatch FOLDER COUNT VARIABLES WORDS   what sbatch prints; `stdin` if it waits for a script
+#   stdin SCRIPT                          what sbatch prints
+#   takes '' FILTER                       1 if the filter reads no text
+#   filter TEXT FILTER                    how it ends, and what it prints
+#   told COMMAND                          a mark, for what only the cluster can print
+#   decide COMMAND                        the same, with 0 or 1: the script is followed both ways
+#   unknown COMMAND                       a mark if it is ignored, else refused
+#   given NAME                            the value that the caller has given; 1 without one
+#   named NAME VALUE                      a variable has the id of a job
+#   exit STATUS, over LINE, end           the script ends: itself; after a command of this line; as a whole
+#   input                                 nothing: it is asked for the look at opened files
+#   lost VALUE NAME, read VALUE, words VALUE HEAD     refused, if it hangs on a value that is not known
+#   pattern NAME VALUE, loop                          refused, if it has patterns for files
+#   missing FILE, typed, and the words of `_REFUSED`  refused, if it is so
+#
+# A value that only the cluster knows is stood in for by control characters (a mark), which no script has. Whatever
+# would lose them on the way (tests, filters, lossy expansions) is stopped.
 
 _soperator_marks=$'\x02\x03\x04\x05'
 _soperator_now=''
@@ -21,7 +42,6 @@ _soperator_ids=${_soperator_ids-}
 _soperator_ignored=("${_soperator_ignored[@]}")
 
 # Asks about a command, and leaves the answer in _soperator_said; its status is the one that the command ends with.
-# The commands of a pipe run side by side: the one that asks takes a letter out of descriptor 197 until it is answered.
 _soperator_ask() {
   local _soperator_frame=0 _soperator_line=$_soperator_place _soperator_status=0
   while ((++_soperator_frame < ${#BASH_SOURCE[@]})); do

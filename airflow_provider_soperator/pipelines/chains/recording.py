@@ -1,7 +1,6 @@
 """Lets bash follow a script of chained sbatch calls without running any of its commands but text filters.
 
-Restricted bash reads it in an empty folder, with no program to call, and with functions in the place of sbatch, of
-filters, and of all that asks the cluster (`recorder.bash`). These ask the process that started bash for all else.
+`recorder.bash` is what bash reads first, and begins with a table of its questions and their answers.
 """
 
 from __future__ import annotations
