@@ -270,8 +270,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         return replace(planned, summary=words, changes={**planned.changes, JAIL: "overwrite"})
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
-        from airflow_provider_soperator.provisioning.objects import ended_by_recipe, refuse_ended_nodes
-        from airflow_provider_soperator.provisioning.provisioner import refuse_ended_jobs
+        from airflow_provider_soperator.provisioning import guards
         from airflow_provider_soperator.work.clusters import is_known, seen_by
 
         maintenance = self.spec.get("maintenance")
@@ -292,7 +291,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         spec = ClusterSpec.read(self.spec)
         ends_jobs = planned.exists and (spec.is_taken_down or provisioner.kept_partitions is not None)
         if ends_jobs and planned.changes and self.connections.slurm and JOBS not in self.allow_destroy and begins:
-            refuse_ended_jobs(self._jobs(), spec, provisioner.kept_partitions)
+            guards.refuse_ended_jobs(self._jobs(), spec, provisioner.kept_partitions)
         must_be_new = self.if_exists == "fail" and not is_begun
         if must_be_new and (planned.exists or self._of_kubernetes(is_known)):
             behind = f"behind {self.connections.kubernetes}, while Terraform's state knows none: set "
@@ -303,7 +302,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             )
         may_end = planned.exists and planned.changes and any(one.ephemeral for one in spec.nodesets)
         if may_end and not is_begun and (seen := self._of_kubernetes(seen_by)):
-            refuse_ended_nodes(ended_by_recipe(seen, spec), self.allow_destroy)
+            guards.refuse_ended_nodes(guards.ended_by_recipe(seen, spec), self.allow_destroy)
         provisioner.guard(self.allow_destroy)
 
     def _of_kubernetes(self, ask: Callable[..., Coroutine[Any, Any, T]]) -> T | None:
@@ -414,11 +413,11 @@ class DestroyClusterOperator(_ProvisioningOperator):
                 return self._carry_out(context, provisioner, f"destroy {task_name(context['ti'])}", **how)
 
     def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
-        from airflow_provider_soperator.provisioning.provisioner import refuse_jobs
+        from airflow_provider_soperator.provisioning import guards
 
         # An earlier try may have taken the login nodes away already.
         if planned.changes and not (is_on(self.plan_only) or is_on(self.end_jobs) or provisioner.is_begun_by(owner)):
-            refuse_jobs(self._jobs(), "jobs in the queue", "set end_jobs=True")
+            guards.refuse_jobs(self._jobs(), "jobs in the queue", "set end_jobs=True")
 
     def _conclude(self, provisioner: Provisioner) -> None:
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook

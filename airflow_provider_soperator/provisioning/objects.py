@@ -10,7 +10,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, given, is_since
+from airflow_provider_soperator.provisioning import guards
+from airflow_provider_soperator.provisioning.fields import SpecMistake, digest
 from airflow_provider_soperator.provisioning.manifests import (
     Manifest,
     manifests_of,
@@ -23,7 +24,7 @@ from airflow_provider_soperator.provisioning.provisioner import Provisioner, Pro
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects
 from airflow_provider_soperator.slurm.hostlist import fold
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
-from airflow_provider_soperator.soperator.clusters import ClusterSeen, ClusterSnapshot, NodeSetSeen, cluster_of
+from airflow_provider_soperator.soperator.clusters import ClusterSeen, cluster_of
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import NODE_SET, SERVICE, SLURM_CLUSTER
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
@@ -74,7 +75,7 @@ class ObjectsProvisioner(Provisioner):
         return self._planned
 
     def guard(self, allowed: Sequence[str]) -> None:
-        refuse_ended_nodes(self._refused, allowed)
+        guards.refuse_ended_nodes(self._refused, allowed)
 
     def apply(self, owner: str) -> str:
         if not self._is_destroy:
@@ -190,8 +191,8 @@ class ObjectsProvisioner(Provisioner):
             one, spec = seen.get(said["metadata"]["name"]), after[label]["spec"]
             if one is None or not label.startswith(NODE_SET.kind):
                 continue
-            running = _on(one)
-            if how := _ended(one, spec, self._spec.operator_version):
+            running = guards.nodes_on(one)
+            if how := guards.ended_nodes(one, spec, self._spec.operator_version):
                 self._lost[label] = self._refused[label] = how
             elif running and (changed := changed_of_pods(said["spec"], spec)):
                 self._lost[label] = f"restart, for another {', '.join(changed)}, {fold(running)}"
@@ -236,50 +237,6 @@ class ObjectsProvisioner(Provisioner):
                 for one in service.get("status", {}).get("loadBalancer", {}).get("ingress") or ():
                     return str(one.get("ip") or one.get("hostname") or "")
         return ""
-
-
-def refuse_ended_nodes(ended: Mapping[str, str], allowed: Sequence[str]) -> None:
-    """Raise ``SpecMistake`` if nodes that are on would end or start anew, and their NodeSet is not ``allowed``."""
-    for name, how in ended.items():
-        if name not in allowed:
-            raise SpecMistake(
-                f"rejected, nothing was changed: {name} would {how}, which are on, and jobs on them are killed; "
-                "power them down first, or use ScaleNodeSetOperator, which drains nodes before they go; if no job "
-                f"runs there, set allow_destroy=[{name!r}]"
-            )
-
-
-def ended_by_recipe(seen: ClusterSnapshot, spec: ClusterSpec) -> dict[str, str]:
-    """How static NodeSets would become ephemeral and end nodes that are on, which no plan of Terraform shows."""
-    parts = {name: one for one in spec.nodesets for name in one.slurm_names if one.ephemeral}
-    found = {}
-    for one in seen.nodesets:
-        if one.name in parts and not one.is_ephemeral:
-            first = {"initialNumberEphemeralNodes": parts[one.name].initial}
-            becomes = given(ephemeralNodes=True, replicas=one.replicas, **first)
-            found[f"{NODE_SET.kind}/{one.name}"] = _ended(one, becomes, spec.operator_version)
-    return {label: how for label, how in found.items() if how}
-
-
-def _on(one: NodeSetSeen) -> set[str]:
-    return {*one.pods, *(one.active_nodes if one.is_ephemeral else ())}
-
-
-def _ended(one: NodeSetSeen, spec: Object, version: str) -> str:
-    """How a NodeSet with this spec would end nodes that are on; empty if it would not."""
-    stay, becomes = set(range(int(spec.get("replicas", 1)))), "shrink"
-    if spec.get("ephemeralNodes") and not one.is_ephemeral:
-        stay, becomes = stay & _first_on(one, spec, version), "become ephemeral"
-    ended = _on(one) & {*one.names(set(range(one.replicas)) - stay)}
-    return f"{becomes} and lose {fold(ended)}" if ended else ""
-
-
-def _first_on(one: NodeSetSeen, spec: Object, version: str) -> set[int]:
-    """The ordinals that are on when a static NodeSet becomes ephemeral."""
-    if one.active is not None:
-        # It was ephemeral before.
-        return set(one.active)
-    return set(range(int(spec.get("initialNumberEphemeralNodes", 1)) if is_since(version, 4, 0) else one.replicas))
 
 
 def changed_of_pods(before: Object, after: Object) -> list[str]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
-from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections
+from airflow_provider_soperator.provisioning.spec import Connections
 from airflow_provider_soperator.terraform.plan import DEPOSED
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.slurm.job_records import Job
 
 #: Actions that may be left of an approved action that was interrupted: an unfinished resource is replaced, and a
 #: replacement may already have deleted the old one.
@@ -112,28 +109,6 @@ class Reached:
             extra = {**ways, "namespace": namespace, **wanted.slurm_extra}
             made.append({"connection_id": wanted.slurm, "conn_type": "soperator", "extra": extra})
         return made
-
-
-def refuse_jobs(jobs: Sequence[Job], where: str, remedy: str) -> None:
-    """Raise ``SpecMistake`` if there are any."""
-    if jobs:
-        shown = ", ".join(f"{job.id} of {job.user}" for job in jobs[:5])
-        more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
-        raise SpecMistake(f"there are {where} ({shown}{more}): wait for them, or {remedy}")
-
-
-def refuse_ended_jobs(jobs: Sequence[Job], spec: ClusterSpec, kept: Set[str] | None) -> None:
-    """Raise ``SpecMistake`` for jobs that a cluster ends as it goes down, or as only the ``kept`` partitions stay."""
-    remedy = "set allow_destroy=['jobs'], as"
-    if spec.is_taken_down:
-        running = [job for job in jobs if job.state.is_active]
-        refuse_jobs(running, "running jobs", f"{remedy} maintenance={spec.maintenance!r} ends them")
-    if kept is not None:
-        # Of its partitions a running job may have any, and a pending job can do with what is left.
-        named = [(job, set(job.partition.split(","))) for job in jobs]
-        lost = [job for job, names in named if not (names <= kept if job.state.is_active else names & kept)]
-        where = f"jobs in other partitions than {', '.join(sorted(kept))}"
-        refuse_jobs(lost, where, f"keep theirs in the spec, or {remedy} Slurm kills jobs whose partition goes")
 
 
 class Provisioner(ABC):

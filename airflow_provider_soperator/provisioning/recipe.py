@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, given, release_of
+from airflow_provider_soperator.provisioning import guards
+from airflow_provider_soperator.provisioning.fields import SpecMistake, digest, given
 from airflow_provider_soperator.provisioning.parts import RACKED, Filesystem, NodeSet, PartitionSpec, ServiceNodes
 from airflow_provider_soperator.provisioning.provisioner import OUTPUT, Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.recipe_needs import RecipeNeeds
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
 from airflow_provider_soperator.terraform.failures import UNPREPARED, TerraformError
-from airflow_provider_soperator.terraform.plan import ResourceChange, TerraformPlan
+from airflow_provider_soperator.terraform.plan import TerraformPlan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,15 +44,9 @@ _NOTE, _DONE = "begun-by", "\ndone"
 #: In what a person approves.
 NO_BUCKET = "; its state stays on this machine, and not in the bucket of the recipe's .envrc: set Recipe(backend=…)"
 UNLOCKED = "; its state has no lock against a second apply at the same time: set use_lockfile in the backend"
-#: Fields of a node group's template that only new machines get.
-_NEVER_ROLL = ("metadata", "taints")
-_KUBERNETES, _NODE_GROUP = "nebius_mk8s_v1_cluster", "nebius_mk8s_v1_node_group"
+_KUBERNETES = "nebius_mk8s_v1_cluster"
 #: What holds data: it stays when its cluster is destroyed, unless it may go, too.
 _HOLD_DATA = ("nebius_compute_v1_filesystem", "nebius_compute_v1_disk", "nebius_storage_v1_bucket")
-#: By releases of Helm, Soperator is installed: before the first of them is finished, no cluster can be in use.
-_RELEASE = "helm_release"
-#: The end of the name of the chart whose version is the release of Soperator; in older recipes, of a chart's setting.
-_BOOTSTRAP, _SOPERATOR = "soperator-fluxcd-bootstrap", "soperator_version"
 
 
 class RecipeProvisioner(Provisioner):
@@ -80,15 +75,15 @@ class RecipeProvisioner(Provisioner):
         # With data stays what it depends on, such as the check of the variables.
         is_kept = there != plan.standing
         # Flux makes partitions of the values of a release.
-        is_told = any(one.type == _RELEASE and one.action in ("update", "replace") for one in plan.changes)
+        is_told = any(one.type == guards.RELEASE and one.action in ("update", "replace") for one in plan.changes)
         self.kept_partitions = self._spec.partition_names if is_told and self._spec.partitions else None
         exists = any(one.type in there and not (is_kept and one.holds_nothing) for one in plan.changes)
         if plan.is_empty:
             return ProvisioningPlan(plan.summary, changes, exists)
         recipe = workspace.recipe
         notes = UNLOCKED * (not recipe.is_locked) + NO_BUCKET * recipe.is_without_bucket
-        notes += "".join(f"; {how}" for _, how in lost_nodes(plan))
-        notes += "".join(f"; Soperator {was} becomes {becomes}" for _, was, becomes in other_releases(plan))
+        notes += "".join(f"; {how}" for _, how in guards.lost_nodes(plan))
+        notes += "".join(f"; Soperator {was} becomes {becomes}" for _, was, becomes in guards.other_releases(plan))
         told = changes or {f"{OUTPUT}{name}": "update" for name in plan.outputs}
         return ProvisioningPlan(plan.summary + notes, told, exists, self._digest if told else "")
 
@@ -144,9 +139,9 @@ class RecipeProvisioner(Provisioner):
                 f"rejected, nothing was changed: maintenance is {self.maintenance!r} by the recipe's own values or "
                 "TF_VAR_maintenance, and the spec has none: set it in the spec, by which the jail and jobs are guarded"
             )
-        self._plan.refuse_destruction(allowed, unfinished=_RELEASE not in self._plan.standing)
-        refuse_lost_nodes(self._plan, allowed)
-        refuse_older_release(self._plan, allowed)
+        self._plan.refuse_destruction(allowed, unfinished=guards.RELEASE not in self._plan.standing)
+        guards.refuse_lost_nodes(self._plan, allowed)
+        guards.refuse_older_release(self._plan, allowed)
 
     def apply(self, owner: str) -> str:
         before, begun = self._noted, f"{owner}\n{self._digest}"
@@ -200,101 +195,6 @@ class RecipeProvisioner(Provisioner):
     def _digest(self) -> str:
         """Of what is wanted; what is left to change becomes less with each try."""
         return digest(self._spec, self._workspace.recipe_digest)
-
-
-def lost_nodes(plan: TerraformPlan) -> Iterator[tuple[ResourceChange, str]]:
-    """The node groups that become smaller, others, or roll their machines, and how.
-
-    For Terraform these are updates. The machines, and the jobs on them, are lost all the same.
-    """
-    for one in plan.changes:
-        if one.type == _NODE_GROUP and one.action == "update" and (how := _lost(one)):
-            yield one, how
-
-
-def refuse_lost_nodes(plan: TerraformPlan, allowed: Sequence[str]) -> None:
-    """Raise ``SpecMistake`` if a node group loses machines, and its address is not ``allowed``."""
-    for one, how in lost_nodes(plan):
-        if not one.is_among(allowed):
-            raise SpecMistake(
-                f"rejected, nothing was changed: {how}; jobs on machines that go are killed: if none runs there, set "
-                f"allow_destroy=[{one.address!r}]"
-            )
-
-
-def other_releases(plan: TerraformPlan) -> Iterator[tuple[ResourceChange, str, str]]:
-    """The change by which Soperator is of another release, with that of before and that of then."""
-    for one in plan.changes:
-        was, becomes = (_soperator(said) for said in (one.before, one.after))
-        if one.type == _RELEASE and was and becomes and was != becomes:
-            yield one, was, becomes
-
-
-def _soperator(helm: Mapping[str, Any]) -> str:
-    if str(helm.get("chart") or "").endswith(_BOOTSTRAP):
-        return str(helm.get("version") or "")
-    said = (setting for setting in helm.get("set") or () if setting["name"].endswith(_SOPERATOR))
-    return next((str(setting.get("value") or "") for setting in said), "")
-
-
-def refuse_older_release(plan: TerraformPlan, allowed: Sequence[str]) -> None:
-    """Raise ``SpecMistake`` if Soperator goes back to an older release, and the address is not ``allowed``."""
-    for one, was, becomes in other_releases(plan):
-        if release_of(becomes) < release_of(was) and not one.is_among(allowed):
-            raise SpecMistake(
-                f"rejected, nothing was changed: Soperator would go back from {was} to {becomes}: set operator_version "
-                f"to {was} or a newer one, or allow_destroy=[{one.address!r}]"
-            )
-
-
-def _lost(one: ResourceChange) -> str:
-    was, becomes = one.before.get("name"), one.after.get("name")
-    if was and becomes and was != becomes:
-        # The recipe numbers its node groups.
-        return (
-            f"{one.address} would turn from {was} into {becomes} in place: keep the order of nodesets in the spec, and "
-            "add new ones at the end"
-        )
-    before, after = size(one.before), size(one.after)
-    if before is not None and after is not None and after < before:
-        return f"the node group {was or one.address} would shrink from {before} to {after} machines"
-    changed = ", ".join(_rolling(one.before, one.after))
-    return f"all machines of {was or one.address} would be replaced, {changed}" if changed else ""
-
-
-def _rolling(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """The changes for which Nebius replaces all machines of a node group, as far as the plan says."""
-    had, gets = (one.get("template") or {} for one in (before, after))
-    said = [(one.get("resources") or {}).get for one in (had, gets)]
-    kinds = [" ".join(filter(None, map(get, ("platform", "preset")))) for get in said]
-    versions = [one.get("version") for one in (before, after)]
-    for what, (was, becomes) in (("", kinds), ("Kubernetes ", versions)):
-        if was and becomes and was != becomes:
-            yield f"{what}{was} by {becomes}"
-    for name in gets if had else ():
-        if name not in ("resources", *_NEVER_ROLL) and _is_other(had.get(name), gets[name]):
-            # Not its value, which may be a secret.
-            yield f"for another {name}"
-
-
-def _is_other(before: Any, after: Any) -> bool:
-    """True if a value changes, as far as it is known: the plan leaves out others, or has null for those of a list."""
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        return any(_is_other(before.get(name), value) for name, value in after.items())
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        return any(_is_other(*pair) for pair in zip(before, after, strict=True) if pair[1] is not None)
-    return bool(before != after)
-
-
-def size(group: Mapping[str, Any]) -> int | None:
-    """The number of machines that a node group may have; None if the plan does not say.
-
-    >>> size({"fixed_node_count": 2}), size({"autoscaling": {"min_node_count": 0, "max_node_count": 8}}), size({})
-    (2, 8, None)
-    """
-    fixed, scaled = group.get("fixed_node_count"), group.get("autoscaling") or {}
-    said = fixed if fixed is not None else scaled.get("max_node_count")
-    return None if said is None else int(said)
 
 
 def variables(spec: ClusterSpec, known: Mapping[str, Any] | None = None) -> Variables:

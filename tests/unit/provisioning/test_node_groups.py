@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake
-from airflow_provider_soperator.provisioning.recipe import other_releases, refuse_lost_nodes, refuse_older_release
+from airflow_provider_soperator.provisioning.guards import other_releases, refuse_lost_nodes, refuse_older_release
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 
 ADDRESS = "module.k8s.nebius_mk8s_v1_node_group.worker_v2[0]"
