@@ -1,4 +1,8 @@
-"""The fields of a batch job and their options, independent of how and where it is submitted."""
+"""The fields of a batch job and their options, independent of how and where it is submitted.
+
+The class of jobs is ``BatchJob`` (in `job`), which checks the fields. `option_values` has the forms of single values,
+`directives` reads #SBATCH lines, and `sbatch_arguments` makes of both a command line, or slurmrestd's JSON.
+"""
 # ruff: noqa: RUF009 - option() makes a field of a dataclass
 
 from __future__ import annotations
@@ -183,10 +187,7 @@ def flags(yes: str, no: str, rest: Callable[[str], Json | Fields]) -> Any:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class JobDescription:
-    """One body, and sbatch's options under their own names.
-
-    The methods are in ``BatchJob``.
-    """
+    """One body, and sbatch's options under their own names; the methods are in ``BatchJob``."""
 
     # The body: exactly one of these
     script: str | None = None
