@@ -18,10 +18,16 @@ Allocation = Mapping[str, int]
 class Holding:
     """Units of a target: nodes, machines or replicas.
 
+        |---------- allowed ----------|   of one that grows; one that shrinks may hold more
+        |------- held -------|promised|
+        |finishing|there|arriving|
+        |--- at_work ---|
+
     >>> Holding(allowed=3, held=1, ready=1).promised
     2
     """
 
+    # What it has
     #: Its present size, or the size to which it may scale itself at any time.
     allowed: int
     #: Units that hold GPUs of the block: arriving, at work, or leaving.
@@ -38,18 +44,18 @@ class Holding:
     is_settled: bool = True
     #: Causes that keep it below what it is allowed, as Slurm, Kubernetes or the cloud report them.
     problems: tuple[str, ...] = ()
-    #: Units that keep their GPUs whatever is wished for, each with the reason; and how many of them take no work.
+    # What no wish changes
+    #: Units that keep their GPUs, each with the reason; and how many of them take no work.
     stuck: Mapping[str, str] = field(default_factory=dict)
     broken: int = 0
-    #: Units that stay away whatever is wished for, each with the reason; and the number of all units, if there is one.
+    #: Units that stay away, each with the reason; and the number of all units, if there is one.
     away: Mapping[str, str] = field(default_factory=dict)
     size: int | None = None
-
+    #: Its size, if others put it back to that.
+    pinned: int | None = None
     #: Units beside the block, which are none of those above, and how many of them cannot take work yet.
     bought: int = 0
     to_come: int = 0
-    #: Its size, if others put it back to that whatever is wished for.
-    pinned: int | None = None
 
     @property
     def there(self) -> int:
@@ -88,8 +94,8 @@ class Holding:
 class Release:
     """The limits within which a target may free units at this moment."""
 
-    #: When they are wanted elsewhere. Jobs that would run past it are kept off them, where that is possible.
-    wanted_at: datetime
+    #: When they begin to leave. Jobs that would run past it are kept off them, where that is possible.
+    leaves_at: datetime
     #: How nodes may be released now; None: only prepare.
     mode: PowerDownMode | None
     #: With ``FORCE``: jobs get this signal first, and then ``grace`` to end, before they are requeued or cancelled.

@@ -185,7 +185,11 @@ def refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_wi
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftOrder(Plain):
-    """The desired allocation of a block, and the means that a shift may use to get there."""
+    """The desired allocation of a block, and the means that a shift may use to get there.
+
+    leaves_at -- transfer --> wanted_at -- force_after --> jobs end        stops_at --> until
+                                 signals_at -- grace -->         the next shift begins, is due
+    """
 
     key: str
     task: str
@@ -268,16 +272,16 @@ class ShiftOrder(Plain):
     def release(self, now: datetime, *, back: bool = False) -> Release:
         """The limits within which units are released at a moment."""
         if back:
-            return Release(wanted_at=now, mode=PowerDownMode.ASAP)
+            return Release(leaves_at=now, mode=PowerDownMode.ASAP)
         if self.mode == "idle":
             mode = None if now < self.leaves_at else PowerDownMode.IDLE
-            return Release(wanted_at=self.leaves_at, mode=mode, ahead=False)
+            return Release(leaves_at=self.leaves_at, mode=mode, ahead=False)
         # Jobs get the signal first, so force begins that much earlier, but not before nodes leave.
         ends_at = self.wanted_at + self.force_after
         signals_at = max(ends_at - self.grace, self.leaves_at) if self.mode == "force" else None
         mode = PowerDownMode.FORCE if signals_at and now >= signals_at else PowerDownMode.ASAP
         return Release(
-            wanted_at=self.leaves_at,
+            leaves_at=self.leaves_at,
             mode=None if now < self.leaves_at else mode,
             signal=self.signal,
             grace=self.grace,

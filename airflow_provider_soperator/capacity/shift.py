@@ -232,7 +232,7 @@ class Shift(OrderedShift):
             await self._sessions[name].shrink(least.get(name, goal.units[name]), release)
         for name in world.holdings.keys() - donors:
             await self._sessions[name].relax()
-        await self._tell(world, "" if has_begun else f"nodes leave from {release.wanted_at:%d %b %H:%M %Z} on")
+        await self._tell(world, "" if has_begun else f"nodes leave from {release.leaves_at:%d %b %H:%M %Z} on")
         if has_begun:
             await self._lease.mark("leaving", now)
             await self._grow(world, goal, [name for name in receivers if name not in donors])

@@ -83,7 +83,7 @@ class TargetScaling(Work[Session]):
             raise CapacityError(f"{self.target.name}: {seen.problems[0]}")
         if max(seen.held, seen.allowed) > units:
             now, mode = datetime.now(timezone.utc), self.mode
-            await session.shrink(units, Release(wanted_at=now, mode=MODES[mode], ends_jobs=mode == "force"))
+            await session.shrink(units, Release(leaves_at=now, mode=MODES[mode], ends_jobs=mode == "force"))
         elif min(seen.ready, seen.allowed) < units:
             if block := await self.read_block(session):
                 name = self.target.name

@@ -35,7 +35,7 @@ SEEN = CapacityBlock(id=BLOCK, limit=32, usage=0, fabric="fabric-2", platform="g
 GROUP = NebiusNodeGroupTarget(
     name="inference", node_group=INFERENCE, nebius_conn_id="nebius_world", kubernetes_conn_id="kubernetes_world"
 )
-NOW = Release(wanted_at=datetime(2026, 11, 21, tzinfo=timezone.utc), mode=PowerDownMode.ASAP)
+NOW = Release(leaves_at=datetime(2026, 11, 21, tzinfo=timezone.utc), mode=PowerDownMode.ASAP)
 
 
 class Inference:

@@ -50,8 +50,8 @@ T = TypeVar("T")
 UPDATE = "NodeGroupService/Update"
 GROUP = NebiusNodeGroupTarget(name="inference", node_group=INFERENCE, nebius_conn_id="nebius_world")
 SCALED = NebiusNodeGroupTarget(name="training", node_group=TRAINING, nebius_conn_id="nebius_world")
-NOW = Release(wanted_at=datetime(2026, 11, 21, tzinfo=timezone.utc), mode=PowerDownMode.ASAP)
-LATER = Release(wanted_at=datetime(2026, 11, 21, tzinfo=timezone.utc), mode=None)
+NOW = Release(leaves_at=datetime(2026, 11, 21, tzinfo=timezone.utc), mode=PowerDownMode.ASAP)
+LATER = Release(leaves_at=datetime(2026, 11, 21, tzinfo=timezone.utc), mode=None)
 
 
 class Shift(Sessions):

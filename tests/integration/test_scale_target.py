@@ -37,7 +37,7 @@ def vllm(cluster: Cluster, connections: Connections) -> Iterator[Service]:
 
 
 def release(mode: PowerDownMode | None) -> Release:
-    return Release(wanted_at=datetime.now(timezone.utc), mode=mode)
+    return Release(leaves_at=datetime.now(timezone.utc), mode=mode)
 
 
 # Replicas

@@ -74,7 +74,7 @@ def ends_jobs_at_once(patch: pytest.MonkeyPatch) -> None:
 
     def release(order: ShiftOrder, now: Any, **how: Any) -> holdings.Release:
         said = before(order, now, **how)
-        return said if said.mode is None else holdings.Release(wanted_at=said.wanted_at, mode=PowerDownMode.FORCE)
+        return said if said.mode is None else holdings.Release(leaves_at=said.leaves_at, mode=PowerDownMode.FORCE)
 
     patch.setattr(ShiftOrder, "release", release)
 

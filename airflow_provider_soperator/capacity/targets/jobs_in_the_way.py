@@ -103,7 +103,7 @@ class JobsInTheWay:
     async def withdraw(self) -> None:
         """Withdraw what was told to any job, also by another process."""
         jobs = [job for job in await self._ask(ListJobs()) if not job.state.is_finished]
-        await self.tell(jobs, [], Release(wanted_at=datetime.now(timezone.utc), mode=None))
+        await self.tell(jobs, [], Release(leaves_at=datetime.now(timezone.utc), mode=None))
 
     def describe(self) -> tuple[dict[str, Any], ...]:
         """JSON of the jobs that are told."""

@@ -317,7 +317,7 @@ class SlurmNodesSession(Session):
             [load for load in loads if load.node.name not in fixed],
             wanted,
             now=datetime.now(timezone.utc),
-            leaves_at=release.wanted_at,
+            leaves_at=release.leaves_at,
             by=self._target.order,
             blocks=await self._blocks_of_nodes(),
             told={load.node.name for load in loads if self._is_told(load, release)},
@@ -343,10 +343,10 @@ class SlurmNodesSession(Session):
     ) -> None:
         """Reserve nodes until they are off and drained: no job starts there that would not end by their release."""
         nodes = [*await self._to_reserve(loads, leaving, release), *going]
-        new = await self._reservation.reserve(nodes, release.wanted_at, self._reason.why)
+        new = await self._reservation.reserve(nodes, release.leaves_at, self._reason.why)
         if nodes := sorted(new - {*going}):
-            is_late = release.wanted_at <= datetime.now(timezone.utc)
-            when = f" from {release.wanted_at:%d %b %H:%M:%S %Z} on"
+            is_late = release.leaves_at <= datetime.now(timezone.utc)
+            when = f" from {release.leaves_at:%d %b %H:%M:%S %Z} on"
             said = ": no job starts there" if is_late else f"{when}: only jobs that end by then start there"
             self._log.info("%s: reserved %s%s", self._target.name, hostlist.fold(nodes), said)
 
@@ -364,7 +364,7 @@ class SlurmNodesSession(Session):
         movable = leaving if self._target.whole_network_blocks else loads
         movable = [load for load in movable if load.node.name not in self._fixed and load.node.is_usable]
         certain = sorted({*names} - {load.node.name for load in movable})
-        found = expected_to_go(movable, len(names) - len(certain), release.wanted_at, waiting, history, now)
+        found = expected_to_go(movable, len(names) - len(certain), release.leaves_at, waiting, history, now)
         if found is None:
             return names
         nodes, typical = found

@@ -113,7 +113,7 @@ def test_units_leave_so_long_before_as_they_need(mode: Any, released: PowerDownM
     order = replace(PLAIN, mode=mode, transfer=5 * MINUTE)
     assert order.leaves_at == AT - 5 * MINUTE
     assert modes(order, -60, -5.01, -5, 0, 600) == [None, None, released, released, released]
-    assert {order.release(AT + after * MINUTE).wanted_at for after in (-60, 0, 60)} == {order.leaves_at}
+    assert {order.release(AT + after * MINUTE).leaves_at for after in (-60, 0, 60)} == {order.leaves_at}
 
 
 def test_force_begins_with_the_warning() -> None:
@@ -134,7 +134,7 @@ def test_the_way_back_waits_for_jobs_and_begins_at_once(mode: Any) -> None:
     order = replace(PLAIN, mode=mode)
     for after in (-60, 60):
         now = AT + after * MINUTE
-        assert (order.release(now, back=True).mode, order.release(now, back=True).wanted_at) == (ASAP, now)
+        assert (order.release(now, back=True).mode, order.release(now, back=True).leaves_at) == (ASAP, now)
 
 
 @pytest.mark.parametrize(("mode", "ahead"), [("idle", False), ("asap", True), ("force", True)])

@@ -129,7 +129,7 @@ def test_nodes_are_of_a_block_that_is_named() -> None:
 
 def test_two_targets_in_one_slurm_reserve_their_nodes_together() -> None:
     nodes = FixedNodes([IDLE] * 4)
-    ahead = Release(wanted_at=NOW, mode=None)
+    ahead = Release(leaves_at=NOW, mode=None)
     for _ in range(2):
         for names in ("worker-[0-1]", "worker-[2-3]"):
             asyncio.run(nodes.session(names).shrink(1, ahead))
@@ -178,7 +178,7 @@ class Slurm(Nodes):
 
     def shrink(self, to: int, mode: PowerDownMode | None = ASAP, at: datetime | None = None, **how: Any) -> list[str]:
         """The nodes that are told to go."""
-        before, release = len(self.asked), Release(wanted_at=at or NOW, mode=mode, **how)
+        before, release = len(self.asked), Release(leaves_at=at or NOW, mode=mode, **how)
         asyncio.run(self.session().shrink(to, release))
         return [name for order in self.asked[before:] if isinstance(order, PowerDown) for name in order.names]
 
@@ -425,7 +425,7 @@ def test_nodes_that_are_gone_stay_away_and_are_no_mistake() -> None:
     seen = asyncio.run(session.look())
     assert seen.away == {"worker-3": "does not exist", "worker-4": "does not exist"}
     assert (seen.allowed, seen.ready, seen.size, seen.possible(5), seen.possible(1)) == (3, 3, 5, 3, 1)
-    asyncio.run(session.shrink(1, Release(wanted_at=NOW, mode=ASAP)))
+    asyncio.run(session.shrink(1, Release(leaves_at=NOW, mode=ASAP)))
     assert [one.names for one in slurm.asked if isinstance(one, PowerDown)] == [("worker-1", "worker-2")]
 
 
@@ -465,7 +465,7 @@ def test_what_is_known_of_its_machines() -> None:
 
 def _problems(slurm: Slurm, to: int) -> tuple[str, ...]:
     session = slurm.session()
-    asyncio.run(session.shrink(to, Release(wanted_at=NOW, mode=ASAP)))
+    asyncio.run(session.shrink(to, Release(leaves_at=NOW, mode=ASAP)))
     return asyncio.run(session.look()).problems
 
 
@@ -473,7 +473,7 @@ def test_only_approved_nodes_go_and_only_approved_jobs_are_ended() -> None:
     slurm = Slurm(3)
     slurm.run("worker-1", HOUR)
     session = slurm.session(may_take=frozenset({"worker-1", "worker-2"}), may_end=frozenset({"8"}))
-    force = Release(wanted_at=NOW, mode=PowerDownMode.FORCE, ends_jobs=True)
+    force = Release(leaves_at=NOW, mode=PowerDownMode.FORCE, ends_jobs=True)
     asyncio.run(session.shrink(0, force))
     assert [one.names for one in slurm.asked if isinstance(one, PowerDown)] == [("worker-2",)]
     assert slurm.jobs[1].node == "worker-1"
@@ -484,7 +484,7 @@ def test_a_plan_has_the_nodes_that_go_and_their_jobs() -> None:
     slurm = Slurm(3)
     slurm.run("worker-0", HOUR, may_requeue=False)
     slurm.run("worker-1", 2 * HOUR)
-    session, now = slurm.session(), {"wanted_at": NOW, "mode": ASAP}
+    session, now = slurm.session(), {"leaves_at": NOW, "mode": ASAP}
     goes = asyncio.run(session.explain(1, Release(**now, ends_jobs=True)))
     assert (list(goes), goes["worker-2"]) == (["worker-2", "worker-1"], "idle")
     assert asyncio.run(session.jobs(goes)) == ("2",)
@@ -496,7 +496,7 @@ def test_a_target_that_gives_none_after_all_leaves_what_is_reserved_of_another_f
     slurm, later = Slurm(4), NOW + HOUR
     one, other = slurm.session(nodes="worker-[0-1]"), slurm.session(nodes="worker-[2-3]")
     for session in (one, other):
-        asyncio.run(session.shrink(1, Release(wanted_at=later, mode=None)))
+        asyncio.run(session.shrink(1, Release(leaves_at=later, mode=None)))
     assert slurm.handover() == ["worker-0", "worker-2"]
     asyncio.run(other.look())
     asyncio.run(other.relax())
@@ -663,7 +663,7 @@ def test_no_job_is_ended_beside_one_that_has_begun_since_the_plan_was_approved()
     job, other = slurm.run("worker-0", 2 * HOUR), slurm.run("worker-0", HOUR)
 
     def shrink() -> tuple[int, int, str]:
-        now = Release(wanted_at=NOW, mode=PowerDownMode.FORCE, ends_jobs=True, signals_at=NOW)
+        now = Release(leaves_at=NOW, mode=PowerDownMode.FORCE, ends_jobs=True, signals_at=NOW)
         asyncio.run(slurm.session(may_end=frozenset({"1"})).shrink(0, now))
         return job.restarts, other.restarts, job.admin_comment[:8]
 
