@@ -1,8 +1,4 @@
-"""Schedules proposed from a month, with and without demand: what each would have changed, and the best as code.
-
-Proposals are made of the first three quarters of the month, chosen by what they come to there, and shown with what they
-come to in the last quarter, of which they know nothing.
-"""
+"""Schedules proposed from a month, with and without demand: what each would have changed, and the best as code."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The lease of a block, which one shift holds at a time, and the record of that shift.
-
-A holder renews its lease in every round. One that is not renewed for its term is free for any shift, whatever became
-of its holder. Each place that keeps leases has a ``LeaseStore``; the rules are here.
-"""
+"""The lease of a block, which one shift holds at a time, and the record of that shift."""
 
 from __future__ import annotations
 

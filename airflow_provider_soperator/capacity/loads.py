@@ -1,7 +1,4 @@
-"""Loads: what says how many units of a target are of use now, as values that DAG files make.
-
-Each measures its target's need: units, and why so many. A need that cannot be known is not a low one.
-"""
+"""Loads: what says how many units of a target are of use now, as values that DAG files make."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Wish and world: the order for a shift by what each target has, its plan, and what is approved with that.
-
-Nothing is moved here.
-"""
+"""Wish and world: the order for a shift by what each target has, its plan and its approval; it moves nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A month played minute by minute on a block that Slurm and a service share, with the provider's own decisions.
-
-Slurm starts jobs in order and fills gaps (EASY backfill). Nodes that go to the service leave as in a shift: idle
-ones at once, then those whose jobs are requeued with the least loss after their grace, then as jobs end.
-"""
+"""A month played minute by minute on a block that Slurm and a service share, with the provider's own decisions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Requests that many tasks share: what they ask for at the same moment goes to the cluster together.
-
-Jobs of mapped tasks, which begin one after another and go as an array, wait for each other. What accounting has of
-ended jobs, figures and who cancelled them, is asked once for all that end together.
-"""
+"""Requests that many tasks share: what they ask for at the same moment goes to the cluster together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Diagnosis of a job that did not succeed, from slurmctld, its nodes and accounting.
-
-It is for people, at the end of a log. A failed request becomes a line of it, never an error.
-"""
+"""Diagnosis of a job that did not succeed, for people, from slurmctld, its nodes and accounting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How often a cluster is asked, and failures that are waited out.
-
-A poll's pause follows from the age of the youngest waiter, what an answer costs, and what the site allows.
-"""
+"""How often a cluster is asked, and failures that are waited out."""
 
 from __future__ import annotations
 

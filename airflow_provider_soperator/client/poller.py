@@ -1,7 +1,4 @@
-"""The poller: one for all waiters for jobs of a cluster in an event loop. It polls only while there are watches.
-
-For any number of waiters, a round asks the queue once, and accounting once for jobs that the queue does not have.
-"""
+"""The poller: one for all waiters for jobs of a cluster in an event loop."""
 
 from __future__ import annotations
 

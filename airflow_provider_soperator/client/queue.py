@@ -1,7 +1,4 @@
-"""The queue: jobs by filters, and changes to pending ones.
-
-A change is repeated until all selected jobs have it.
-"""
+"""The queue: jobs by filters, and changes to pending ones."""
 
 from __future__ import annotations
 

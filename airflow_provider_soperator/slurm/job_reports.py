@@ -1,9 +1,4 @@
-"""What a task returns about its job: the report, and what the job has computed.
-
-A report is JSON of one shape for plain jobs, arrays and heterogeneous jobs. What it has used is there by accounting:
-GPU-hours, memory, and efficiencies as Slurm's ``seff`` computes them. A result, for the next task, is the last line of
-the job's output, or a small file.
-"""
+"""What a task returns about its job: the report, and what the job has computed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Events of a cluster as asset events, on which DAGs are scheduled.
 
-Each trigger asks through the clients that all tasks of a triggerer share: any number of watchers with the same question
-cost a cluster one request in an interval. Airflow's own shared streams are not used: they are for
-watchers only, and a watcher that comes later, or lags, loses events in them.
+Airflow's own shared streams are not used: they are for watchers only, and a watcher that comes later, or lags, loses
+events in them.
 """
 
 from __future__ import annotations

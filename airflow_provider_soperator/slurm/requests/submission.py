@@ -11,9 +11,7 @@ Jobs can be submitted together, all or none. Those that depend on no other of th
 with a comment that says so, by which the next try tells them from jobs that their user has held: after a success
 nothing more is released. If one is rejected, the others are held, lose their keys, and are cancelled.
 
-A submission can be withdrawn by a file that is named by its key. That meets the programs that have begun before, even
-if they still wait for the lock: they do not submit its job, or cancel it. A job that was to be cancelled at that time,
-and is still there, is cancelled by the process that reaches the cluster next, to submit other jobs or to poll.
+A submission can be withdrawn by a file that is named by its key, which also reaches programs that wait for the lock.
 
 A dependency may name other jobs by their submission keys. Slurm knows neither keys nor names without them, so they are
 replaced by ids at the last moment.
