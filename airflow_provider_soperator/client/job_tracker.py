@@ -55,7 +55,7 @@ class TrackedJob:
     #: The newest record of each part; None for a part that was never seen but must exist.
     _known: dict[_Key, Job | None] = field(default_factory=dict)
     #: Parts that the queue has.
-    _here: set[_Key] = field(default_factory=set)
+    here: set[_Key] = field(default_factory=set)
     #: Parts that accounting has as unfinished and the queue does not have.
     _stale: dict[_Key, Job] = field(default_factory=dict)
     #: True if the cluster has no accounting.
@@ -88,7 +88,7 @@ class TrackedJob:
 
     def look_at_queue(self, rows: Collection[Job]) -> None:
         self.trouble = self._stranger = ""
-        self._here = set()
+        self.here = set()
         # All rows are of one job, of which further components may have names of their own.
         if rows and not any(self._is_named(row.name) for row in rows):
             self._stranger = next(iter(rows)).name
@@ -98,10 +98,10 @@ class TrackedJob:
                 self.trouble = f"its record in the queue cannot be read: {row.unreadable}"
                 continue
             for key in _keys(row.id):
-                self._here.add(key)
+                self.here.add(key)
                 self._known[key] = row
         # A plain job is complete. Of others some parts may have left the queue already.
-        self._complete = self._complete or _PLAIN in self._here
+        self._complete = self._complete or _PLAIN in self.here
         self._forget_the_whole()
 
     @property
@@ -109,7 +109,8 @@ class TrackedJob:
         """True if accounting must be asked."""
         return not self._complete or not self._known or bool(self._missing())
 
-    def look_at_accounting(self, rows: Collection[AccountingJob]) -> None:
+    def look_at_accounting(self, rows: Collection[AccountingJob], here: Set[_Key] = frozenset()) -> None:
+        """``here``: parts that the queue had when accounting was asked; what is known of these is newer."""
         self._stale = {}
         is_ours = any(map(self._ours, rows))
         for row in rows:
@@ -124,7 +125,7 @@ class TrackedJob:
             job = ours.as_job()
             for key in _keys(job.id):
                 known = self._known.setdefault(key, None)
-                if key in self._here:
+                if key in self.here or key in here:
                     continue
                 if not job.state.is_finished:
                     self._stale[key] = job
@@ -192,7 +193,7 @@ class TrackedJob:
             if job is None:
                 continue
             # One row may stand for many pending elements; those that have left it have records of their own.
-            if job.id.elements and key not in self._here and not job.state.is_finished:
+            if job.id.elements and key not in self.here and not job.state.is_finished:
                 job = replace(job, id=JobId(self.number, element=key[0]))
             newest[job.id] = job
         return tuple(sorted(newest.values(), key=lambda job: job.id))
@@ -244,7 +245,7 @@ class TrackedJob:
             self._stale.pop(_PLAIN, None)
 
     def _missing(self) -> set[_Key]:
-        away = self._known.keys() - self._here
+        away = self._known.keys() - self.here
         return {key for key in away if not ((job := self._known[key]) and job.state.is_finished)}
 
     def _ours(self, row: AccountingJob) -> AccountingJob | None:

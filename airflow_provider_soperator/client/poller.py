@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 POLL_INTERVAL = 10.0
 #: Seconds that the first watch waits for others.
 GATHERING = 0.05
+#: Seconds for which a round waits for accounting. An answer that takes longer is used when it comes.
+PROMPT = 2.0
 
 
 class Waiter:
@@ -100,12 +102,16 @@ class WatchList(Generic[W]):
 
     def round(self) -> Steps[None]:
         """Ask for all jobs, and give each waiter its new status."""
+        yield from self.ask_accounting((yield from self.ask_queue()))
+
+    def ask_queue(self) -> Steps[list[TrackedJob]]:
+        """Ask the queue, and tell of jobs that it knows enough of; returns those that accounting may know more of."""
         # Waiters that come while the request is under way are not in its answer.
         jobs = list(self._jobs.values())
         if not jobs:
-            return
+            return []
         try:
-            queue = yield from self._ask_queue(jobs)
+            queue = yield from self._queue_of(jobs)
         except BaseException:
             for job in jobs:
                 job.could_not_ask()
@@ -119,15 +125,24 @@ class WatchList(Generic[W]):
             job.judge(self.asked_at, self._patience)
         # They need not wait for accounting.
         self._tell(settled)
-        if open_ones:
-            yield from self._ask_accounting(open_ones)
-            self._tell(open_ones)
+        return open_ones
+
+    def ask_accounting(self, jobs: list[TrackedJob]) -> Steps[None]:
+        """Ask accounting for these jobs, if it is due, and give waiters their new status."""
+        if jobs and self._clock() >= self._accounting_due:
+            yield from self._look_at_accounting(jobs)
+        self.go_on(jobs)
+
+    def go_on(self, jobs: Iterable[TrackedJob]) -> None:
+        """Tell of jobs that accounting may know more of; a failure of it lasts until its next answer."""
+        for job in jobs:
+            self._tell([job], str(self._accounting_failure or "") if job.is_open else "")
 
     def tell_all(self, trouble: str) -> None:
         """Tell all waiters why the queue cannot be asked."""
         self._tell(list(self._jobs.values()), trouble)
 
-    def _ask_queue(self, jobs: list[TrackedJob]) -> Steps[dict[int, list[Job]]]:
+    def _queue_of(self, jobs: list[TrackedJob]) -> Steps[dict[int, list[Job]]]:
         self.asked_at = self._clock()
         rows = yield ListJobs(ids=_ids(jobs), mine=not self._not_mine)
         self.effort = self._effort.of(self._clock() - self.asked_at)
@@ -136,12 +151,9 @@ class WatchList(Generic[W]):
             queue.setdefault(row.id.job, []).append(row)
         return queue
 
-    def _ask_accounting(self, jobs: list[TrackedJob]) -> Steps[None]:
-        asked_at = self._clock()
-        if asked_at < self._accounting_due:
-            for job in jobs:
-                job.trouble = str(self._accounting_failure or job.trouble)
-            return
+    def _look_at_accounting(self, jobs: list[TrackedJob]) -> Steps[None]:
+        # The queue may be asked again before the answer comes.
+        asked_at, here = self._clock(), [job.here for job in jobs]
         past: dict[int, list[AccountingJob]] = {}
         ids = _ids(jobs)
         try:
@@ -149,6 +161,7 @@ class WatchList(Generic[W]):
                 for found in (yield Accounting(ids=ids[start : start + MOST_IDS], mine=not self._not_mine)):
                     past.setdefault(found.id.job, []).append(found)
         except AccountingDisabled:
+            self._accounting_failure = None
             for job in jobs:
                 job.do_without_accounting()
                 job.judge(asked_at, self._patience)
@@ -157,13 +170,13 @@ class WatchList(Generic[W]):
             self._accounting_failure = first_of_kind(self._accounting_failure, error)
             self._accounting_due = self._clock() + self._accounting.after_failure()
             for job in jobs:
-                job.could_not_ask(str(self._accounting_failure))
+                job.could_not_ask()
             return
         self._accounting_failure, self.has_accounting = None, True
         effort = self._accounting_effort.of(self._clock() - asked_at)
         self._accounting_due = asked_at + self._accounting.after_answer(effort=effort)
-        for job in jobs:
-            job.look_at_accounting(past.get(job.number, ()))
+        for job, then in zip(jobs, here, strict=True):
+            job.look_at_accounting(past.get(job.number, ()), then)
             job.judge(self._clock(), self._patience)
 
     def _tell(self, jobs: Iterable[TrackedJob], trouble: str = "") -> None:
@@ -273,6 +286,8 @@ class Poller:
         self._may_be_withdrawn = True
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        #: The question to accounting that is under way: news from the queue do not wait for its answer.
+        self._past: asyncio.Task[None] | None = None
 
     def watch(self, job: JobId, *, poll_interval: float = POLL_INTERVAL, **of_waiter: Any) -> JobNews:
         """Watch a job; the other arguments are those of a ``Waiter``."""
@@ -305,9 +320,9 @@ class Poller:
         """Close all watches, and end the task."""
         for watch in self._book:
             self.remove(watch)
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        for task in filter(None, (self._task, self._past)):
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _poll(self) -> None:
         try:
@@ -319,7 +334,7 @@ class Poller:
                         async with timeout(left):
                             await self._sooner.wait()
                     continue
-                await run_steps_async(self._round(), self._ask)
+                await self._round()
         except Exception as failure:
             # It is permanent, and the watches would wait for ever.
             for watch in self._book:
@@ -328,13 +343,13 @@ class Poller:
         finally:
             self._task = None
 
-    def _round(self) -> Steps[None]:
+    async def _round(self) -> None:
         """Take one round, and plan the next."""
         try:
             if not self._paced:
-                yield from self._learn_pace()
-            yield from self._book.round()
-            yield from self._cancel_withdrawn()
+                await self._learn_pace()
+            await self._look()
+            await self._cancel_withdrawn()
         except (InvalidRequest, NotSupported):
             # It would fail the same way each time.
             raise
@@ -360,16 +375,26 @@ class Poller:
             self._soonest = asked_at + self._pace.soonest(effort)
             self._due = asked_at + self._pace.after_answer(youngest=youngest, longest=longest, effort=effort)
 
-    def _cancel_withdrawn(self) -> Steps[None]:
+    async def _look(self) -> None:
+        jobs = await run_steps_async(self._book.ask_queue(), self._ask)
+        if self._past is None or self._past.done():
+            self._past = asyncio.create_task(run_steps_async(self._book.ask_accounting(jobs), self._ask))
+            await asyncio.wait([self._past], timeout=PROMPT)
+        if self._past.done():
+            self._past.result()
+        else:
+            self._book.go_on(jobs)
+
+    async def _cancel_withdrawn(self) -> None:
         # Its failure is no matter of those who watch.
         with contextlib.suppress(ClusterError):
             if self._may_be_withdrawn:
-                yield CancelWithdrawn()
+                await self._ask(CancelWithdrawn())
             self._may_be_withdrawn = False
 
-    def _learn_pace(self) -> Steps[None]:
+    async def _learn_pace(self) -> None:
         with contextlib.suppress(NotSupported):
-            config = yield ShowConfig()
+            config = await self._ask(ShowConfig())
             self._pace.respect(config)
             self._book.respect(config)
         self._paced = True

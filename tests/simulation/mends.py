@@ -107,7 +107,7 @@ MENDS = (
     Mend(
         "whoever polls cancels what was withdrawn",
         "client/poller.py",
-        (("                yield CancelWithdrawn()\n", "                yield from ()\n"),),
+        (("                await self._ask(CancelWithdrawn())\n", "                pass\n"),),
     ),
     Mend(
         "an element of mapped tasks that is missing is lost, and not cancelled",

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.client.poller import Poller, WatchList
+from airflow_provider_soperator.client.poller import JobNews, Poller, WatchList
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
     AccountingUnreachable,
@@ -314,6 +314,132 @@ def test_a_single_slow_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -
     assert run_without_waiting(asked_within(90, 0.1, 60), monkeypatch) >= 5
     # A slurmctld that is busy is spared.
     assert run_without_waiting(asked_within(400, 20, 20, 20), monkeypatch) == 3
+
+
+class SlowAccounting(Slurm):
+    """Its slurmdbd takes its time; ``fails`` is what comes of that."""
+
+    takes = 95.0
+    fails: Exception | None = None
+    under_way = most_under_way = 0
+
+    async def ask(self, request: Request[Any]) -> Any:
+        if isinstance(request, Accounting):
+            self.under_way += 1
+            self.most_under_way = max(self.most_under_way, self.under_way)
+            try:
+                await asyncio.sleep(self.takes)
+            finally:
+                self.under_way -= 1
+            if self.fails:
+                raise self.fails
+        return await super().ask(request)
+
+
+# Of an array it is not known at first what was there before.
+ARRAY = (queued("9_0", "RUNNING"), queued("9_1", "RUNNING"))
+
+
+def test_an_accounting_that_hangs_delays_no_news_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = SlowAccounting(queued("7", "RUNNING"), *ARRAY, accounting=[])
+    slurm.fails = AccountingUnreachable("Unable to connect to database")
+
+    async def story() -> tuple[float, list[JobStatus | None]]:
+        poller = Poller(slurm.ask)
+        watch, array = poller.watch(JobId(7)), poller.watch(JobId(9), indices=(0, 1))
+        await asyncio.sleep(5)
+        told, slurm.queue[0] = [array.told], queued("7", "COMPLETED")
+        since = time.monotonic()
+        await watch.end()
+        took = time.monotonic() - since
+        # It has failed by then, and in between nothing was news.
+        for after in (85, 60, 60):
+            await asyncio.sleep(after)
+            told.append(array.told)
+        await poller.close()
+        return took, told
+
+    took, [first, *later] = run_without_waiting(story(), monkeypatch)
+    assert took < 5
+    assert first
+    assert (str(first.state), first.is_partial, first.trouble) == ("RUNNING", True, "")
+    assert all(one and "Unable to connect" in one.trouble for one in later[1:])
+    gaps = [after - before for before, after in zip(slurm.asked_at, slurm.asked_at[1:], strict=False)]
+    assert max(gaps) < 15
+    assert slurm.most_under_way == 1
+    assert slurm.count(Accounting) <= 3
+
+
+def test_a_slow_answer_of_accounting_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = SlowAccounting(*ARRAY, accounting=[past("8", "COMPLETED")])
+
+    async def story(*jobs: int) -> list[float]:
+        poller, began = Poller(slurm.ask), time.monotonic()
+        watches = [poller.watch(JobId(job), name="train", poll_interval=900) for job in jobs]
+
+        async def end(watch: JobNews) -> float:
+            status = await watch.end()
+            assert status
+            assert (status.succeeded, status.lost) == (watch.job == JobId(8), "" if watch.job == JobId(8) else LOST)
+            return time.monotonic() - began
+
+        ends = await asyncio.gather(*map(end, watches))
+        await poller.close()
+        return ends
+
+    [known] = run_without_waiting(story(8), monkeypatch)
+    # When it comes, and not with a later round.
+    assert known < 100
+    # A job that accounting does not have is lost only once it has said so for a while.
+    for takes in (5, 95):
+        slurm.takes = takes
+        assert run_without_waiting(story(6), monkeypatch)[0] > 60 + takes
+
+
+LOST = "it is in neither the queue nor accounting"
+
+
+def test_a_poller_that_is_closed_asks_accounting_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = SlowAccounting(*ARRAY, accounting=[])
+
+    async def story() -> tuple[int, int]:
+        poller = Poller(slurm.ask)
+        poller.watch(JobId(9))
+        await asyncio.sleep(30)
+        before = slurm.under_way
+        await poller.close()
+        return before, slurm.under_way
+
+    assert run_without_waiting(story(), monkeypatch) == (1, 0)
+
+
+def meanwhile(rounds: Rounds, queue: list[Job], answer: Any) -> None:
+    """The queue is asked once more before accounting answers."""
+    steps = rounds.book.ask_accounting(run_steps(rounds.book.ask_queue(), rounds._answer))
+    assert isinstance(next(steps), Accounting)
+    rounds.queue = list(queue)
+    run_steps(rounds.book.ask_queue(), rounds._answer)
+    with pytest.raises(StopIteration):
+        steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+
+
+def test_what_the_queue_has_told_since_accounting_was_asked_is_newer() -> None:
+    """An element that has failed and was put back may run, end and be forgotten before a slow answer comes."""
+    array = Listener("9")
+    rounds = Rounds(array)
+    rounds.queue = list(ARRAY)
+    meanwhile(rounds, [], (past("9_0", "FAILED"), past("9_1", "RUNNING")))
+    assert array.states == ["RUNNING"]
+    rounds.past = [past("9_0", "COMPLETED"), past("9_1", "COMPLETED")]
+    rounds.round()
+    assert array.news[-1].succeeded
+
+
+def test_a_late_failure_of_accounting_is_no_trouble_of_a_job_that_the_queue_knows_by_then() -> None:
+    listener = Listener("7")
+    rounds = Rounds(listener)
+    meanwhile(rounds, [queued("7", "RUNNING")], AccountingUnreachable("refused"))
+    assert [(str(status.state), status.trouble) for status in listener.news] == [("RUNNING", "")]
 
 
 def test_nobody_is_troubled_where_what_was_withdrawn_cannot_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
