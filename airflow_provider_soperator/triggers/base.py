@@ -189,7 +189,8 @@ class TaskTrigger(SlurmTrigger):
         if self.task_instance is not None:
             late = conf.getfloat("workers", "min_heartbeat_interval", fallback=5)
             late += _ROUNDS * conf.getfloat("scheduler", "scheduler_heartbeat_sec", fallback=5)
-            await asyncio.sleep((self.made or 0) + late - time.time())
+            # The clock of the worker that deferred it may be ahead.
+            await asyncio.sleep(min(late, (self.made or 0) + late - time.time()))
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
 

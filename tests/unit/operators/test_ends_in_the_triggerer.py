@@ -312,6 +312,19 @@ def test_what_no_worker_came_before_waits_for_none(monkeypatch: pytest.MonkeyPat
     assert run_without_waiting(seconds(), monkeypatch) == 0
 
 
+def test_a_task_does_not_wait_longer_as_the_clock_of_its_worker_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def seconds(ahead: float) -> float:
+        trigger = SbatchTrigger("c", {}, [], made=time.time() + ahead)
+        trigger.task_instance = TaskRun("fit").begin_in_the_triggerer()
+        began = time.monotonic()
+        await trigger.resume({})
+        return time.monotonic() - began
+
+    usual = run_without_waiting(seconds(0), monkeypatch)
+    assert 5 < usual < 60
+    assert run_without_waiting(seconds(600), monkeypatch) == pytest.approx(usual, abs=1)
+
+
 def test_a_later_try_that_is_handed_to_a_worker_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = SbatchOperator(task_id="fit", command="true", start_from_trigger=True, retries=1)
     trigger = SbatchStartTrigger(**operator._asked(), **operator.endings())
