@@ -7,7 +7,7 @@ import contextlib
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timezone
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -51,6 +51,8 @@ _HEAD, _SCRIPT_AGE = 64 << 10, 1.0
 #: A broken connection is reopened silently. Slower failures, such as those of Slurm's own commands, are left to the
 #: poller, which reports them.
 _OF_WATCHERS = RetryPolicy(tries=2, within=5.0)
+#: Of a caller that shares a question, which has tries of its own.
+_OF_SHARERS = RetryPolicy(tries=1)
 
 
 def _method(steps: Callable[P, Steps[T]]) -> Callable[Concatenate[AsyncSlurmClient, P], Coroutine[Any, Any, T]]:
@@ -112,13 +114,19 @@ class AsyncSlurmClient:
 
     async def ask(self, request: Request[T]) -> T:
         """Send a request; repeat it after a transient failure if that does no harm."""
-        return await self._ask(request, self._policy)
+        return await self._ask(request, self._policy, self._log)
 
-    async def _ask(self, request: Request[T], policy: RetryPolicy) -> T:
-        attempt, started, patience, pace = 1, time.monotonic(), Patience(self._log), Pace()
+    async def _ask(
+        self,
+        request: Request[T],
+        policy: RetryPolicy,
+        log: Logger | None = None,
+        send: Callable[[Request[T]], Awaitable[T]] | None = None,
+    ) -> T:
+        attempt, started, patience, pace = 1, time.monotonic(), Patience(log), Pace()
         while True:
             try:
-                return await self._transport.ask(request)
+                return await (send or self._transport.ask)(request)
             except ClusterError as error:
                 again = repeated(request, error)
                 pause = policy.pause(attempt, time.monotonic() - started) if error.retryable else None
@@ -136,7 +144,12 @@ class AsyncSlurmClient:
 
     async def ask_shared(self, request: Request[T], max_age: float) -> T:
         """An answer no older than ``max_age`` seconds, shared by all callers with the same request."""
-        return await self._answers.get(request, lambda: self.ask(request), max_age)
+
+        def shared(request: Request[T]) -> Awaitable[T]:
+            return self._answers.get(request, lambda: self._ask(request, self._policy), max_age)
+
+        # Each caller bears a failure, and is told of it, by itself.
+        return await self._ask(request, _OF_SHARERS, self._log, shared)
 
     async def ask_now(self, request: Request[T], max_age: float = 0.0) -> T:
         """The same for one who looks: a broken connection is reopened, any other failure is told at once."""

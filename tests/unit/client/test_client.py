@@ -112,6 +112,33 @@ def test_others_are_told_at_once_that_there_is_no_connection(
         run_without_waiting(caller.ask(ListJobs()), monkeypatch)
 
 
+@pytest.mark.parametrize("is_patient_first", [True, False])
+def test_those_who_share_a_question_are_told_and_fail_each_by_himself(
+    is_patient_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(Failing):
+        async def ask(self, request: Request[Any]) -> Any:
+            await asyncio.sleep(1)
+            return await super().ask(request)
+
+    async def ask() -> list[Any]:
+        client = AsyncSlurmClient(transport)
+        callers = [client.patient(logs[0]), client.patient(logs[1])]
+        callers.insert(2 if is_patient_first else 0, client)
+        asking = [asyncio.ensure_future(caller.ask_shared(ListJobs(), 60)) for caller in callers]
+        # The task whose question it was is killed.
+        await asyncio.sleep(2)
+        asking[0].cancel()
+        return await asyncio.gather(*asking, return_exceptions=True)
+
+    transport, logs = Away(*[AWAY] * 5), (Log(), Log())
+    told = run_without_waiting(ask(), monkeypatch)
+    assert [type(one) for one in told].count(Unreachable) == 1
+    assert "answer" in told
+    assert [len(log.lines) for log in logs] == [1, 1]
+    assert len(transport.asked) <= 8
+
+
 def test_nobody_waits_for_a_client_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def closed() -> None:
         client = AsyncSlurmClient(Failing(*[AWAY] * 1000))
