@@ -103,6 +103,8 @@ class ReconciledCapacityTimetable(CapacityTimetable, AssetTriggeredTimetable):
 
     def __init__(self, schedule: CapacitySchedule, assets: Any) -> None:
         AssetTriggeredTimetable.__init__(self, assets)
+        # From Airflow 3.4 on each event would have a run of its own; one does what all of them ask for.
+        self.batch_asset_events = True
         CapacityTimetable.__init__(self, schedule)
 
     def serialize(self) -> dict[str, Any]:
