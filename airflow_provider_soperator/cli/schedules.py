@@ -49,7 +49,7 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
     schedule, now = task.schedule, datetime.now(timezone.utc)
     try:
         if task.overrides_variable:
-            _need_database()
+            _need_database(task.overrides_variable)
         schedule = schedule.as_kept(task.overrides_variable, now)
     except CapacityMistake:
         raise
@@ -60,15 +60,22 @@ def _scheduled(dag: DAG) -> CapacityDag | None:
     return CapacityDag(dag_id=dag.dag_id, is_paused=False, schedule=schedule, order=order)
 
 
-def _need_database() -> None:
-    """Refuse to go on without Airflow's database: to Airflow a Variable that it cannot read is none."""
-    from airflow.models import DagModel
+def _need_database(key: str) -> None:
+    """Refuse to go on without Airflow's database and its key: to Airflow a Variable that it cannot read is none."""
+    from airflow.models.crypto import get_fernet
+    from airflow.models.variable import Variable
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
 
     try:
-        DagModel.get_paused_dag_ids([])
+        with create_session() as session:
+            row = session.scalar(select(Variable).where(Variable.key == key))
     except Exception as error:
         what = f"Airflow's database cannot be read ({str(error).splitlines()[0]})"
         raise LookupError(f"{what}: run this where Airflow's configuration is") from error
+    # Without any key Airflow takes what is encrypted as it stands.
+    if row and (row.val is None or (row.is_encrypted and not get_fernet().is_encrypted)):
+        raise LookupError(f"the Airflow Variable {key} cannot be decrypted: [core] fernet_key here is not Airflow's")
 
 
 # schedule
@@ -116,7 +123,7 @@ def shift(args: Namespace) -> None:
     if (task := shift_task(dag)) is None:
         raise LookupError(f"DAG {dag.dag_id} shifts no capacity: name a DAG with a ShiftCapacityOperator")
     if task.overrides_variable:
-        _need_database()
+        _need_database(task.overrides_variable)
     sizes = _sizes(args.sizes, [target.name for target in task.targets])
     until = moment_by_clocks(task.schedule and task.schedule.zone, "until", args.until)
     if until and not sizes and task.schedule:
@@ -183,7 +190,7 @@ def override(args: Namespace) -> None:
     task = shift_task(dag)
     if task is None or task.schedule is None or not task.overrides_variable:
         raise LookupError(f"DAG {dag.dag_id} keeps no overrides: name one of capacity_dag")
-    _need_database()
+    _need_database(task.overrides_variable)
     if args.remove and args.sizes:
         raise ValueError("--remove takes no sizes: it removes all overrides that hold between --since and --until")
     base: CapacitySchedule = task.schedule

@@ -12,6 +12,9 @@ from unittest.mock import MagicMock
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.models.crypto import _NullFernet, _RealFernet
+from airflow.models.variable import Variable
+from cryptography.fernet import Fernet, MultiFernet
 
 from airflow_provider_soperator.cli import rehearsal, schedules
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -57,7 +60,9 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     kept: dict[str, str] = {}
     monkeypatch.setattr("airflow.sdk.Variable.get", lambda key, default=None: kept.get(key, default))
     monkeypatch.setattr("airflow.models.variable.Variable.set", lambda key, value: kept.update({key: value}))
-    monkeypatch.setattr("airflow.utils.session.create_session", MagicMock())
+    session = MagicMock()
+    session.return_value.__enter__.return_value.scalar.return_value = None
+    monkeypatch.setattr("airflow.utils.session.create_session", session)
     monkeypatch.setattr(schedules, "user", lambda: "ann")
     return kept
 
@@ -75,6 +80,26 @@ def test_without_airflows_database_overrides_are_unknown_and_not_none(
     assert (drawn.status, drawn.err.count(f"Overrides of nights are unknown: {why}")) == (0, 1)
     for words in (["override", dag], ["override", dag, "training=2", "inference=2", "--yes"], ["shift", dag, "--plan"]):
         assert str(called(capsys, *words).status).startswith(why)
+
+
+@pytest.mark.parametrize("key", [Fernet.generate_key(), b""], ids=["another", "none"])
+def test_overrides_that_cannot_be_decrypted_are_unknown_and_not_none(
+    key: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Variable("nights_overrides")
+    row._val, row.is_encrypted = Fernet(Fernet.generate_key()).encrypt(b"[]").decode(), True
+    fernet = _RealFernet(MultiFernet([Fernet(key)])) if key else _NullFernet()
+    for module in ("crypto", "variable"):
+        monkeypatch.setattr(f"airflow.models.{module}.get_fernet", lambda: fernet)
+    session = MagicMock()
+    session.return_value.__enter__.return_value.scalar.return_value = row
+    monkeypatch.setattr("airflow.utils.session.create_session", session)
+    dag = written(tmp_path, "nights")
+    why = "he Airflow Variable nights_overrides cannot be decrypted: [core] fernet_key here is not Airflow's"
+    drawn = called(capsys, "schedule", dag, "--at", AT)
+    assert (drawn.status, drawn.err.count(f"Overrides of nights are unknown: t{why}")) == (0, 1)
+    for words in (["override", dag], ["override", dag, "training=2", "inference=2", "--yes"], ["shift", dag, "--plan"]):
+        assert str(called(capsys, *words).status) == f"T{why}."
 
 
 def test_a_schedule_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
