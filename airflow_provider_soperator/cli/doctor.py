@@ -17,7 +17,7 @@ from airflow_provider_soperator.cli.verdicts import Verdict, of_error
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.hooks.slurm import Settings, SlurmHook
-from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
+from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint, Unreachable
 
 
 @command
@@ -65,7 +65,8 @@ async def _nebius(args: Namespace) -> list[Verdict]:
     conn_id = args.nebius_conn_id or NebiusHook.default_conn_name
     try:
         await NebiusHook(conn_id).async_settings()
-    except UnknownEndpoint as error:
+    except (UnknownEndpoint, Unreachable) as error:
+        # Of a database that cannot be read another verdict tells.
         return [of_error("nebius", error)] if args.nebius_conn_id or args.block else []
     except Exception as error:
         return [of_error("nebius", error)]

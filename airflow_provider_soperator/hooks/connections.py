@@ -215,9 +215,19 @@ async def known_in_loop(conn_id: str) -> AsyncIterator[None]:
 
 def _not_told(conn_id: str) -> TransportError:
     from airflow.sdk.execution_time.comms import GetConnection
+    from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
     from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint, Unreachable
 
+    try:
+        for backend in ensure_secrets_backend_loaded():
+            # Airflow passes over what they raise. The words of others may have a password in them.
+            if type(backend).__name__ == "MetastoreBackend" and (found := backend.get_connection(conn_id)):
+                found.get_uri()
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+        remedy = "see whether Airflow's database answers, and whether [core] fernet_key is Airflow's"
+        return Unreachable(f"the connection {conn_id} cannot be read ({why})", remedy)
     try:
         if asked_again(GetConnection(conn_id=conn_id)) is None:
             return UnknownEndpoint(f"there is no connection {conn_id}", "add it, or name another one")

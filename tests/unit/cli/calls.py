@@ -37,9 +37,12 @@ def parsed(*words: str) -> argparse.Namespace:
 def called(capsys: pytest.CaptureFixture[str], *words: str) -> Called:
     args = parsed(*words)
     status: int | str | None = 0
-    try:
-        args.func(args)
-    except SystemExit as end:
-        status = end.code
+    with pytest.MonkeyPatch.context() as patch:
+        # A command is a process of its own, which has a database.
+        patch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+        try:
+            args.func(args)
+        except SystemExit as end:
+            status = end.code
     printed = capsys.readouterr()
     return Called(printed.out, printed.err, status)

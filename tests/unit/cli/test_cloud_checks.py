@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from argparse import Namespace
 from datetime import datetime, timezone
 from pathlib import Path
 from unittest.mock import AsyncMock, MagicMock
@@ -10,9 +11,10 @@ from unittest.mock import AsyncMock, MagicMock
 import pytest
 import yaml
 
-from airflow_provider_soperator.cli import cloud_checks
+from airflow_provider_soperator.cli import cloud_checks, doctor
 from airflow_provider_soperator.cli.cloud_checks import RIGHTS, Right, nebius_checks, rights_of_feature
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.transports.transport_errors import Unreachable
 
 MANIFESTS = Path(__file__).parents[3] / "docs" / "rbac"
 
@@ -43,3 +45,13 @@ def test_the_announced_change_of_a_block_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cloud_checks, "read_block", AsyncMock(return_value=block))
     _, verdict = asyncio.run(nebius_checks("n", "block-1"))
     assert f"24 of them free, {said}" in str(verdict)
+
+
+@pytest.mark.parametrize(("asked", "told"), [("", []), ("nebius_default", ["wrong"])])
+def test_without_a_database_only_a_nebius_connection_that_was_asked_for_is_missed(
+    asked: str, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unread = AsyncMock(side_effect=Unreachable("the connection nebius_default cannot be read"))
+    monkeypatch.setattr(doctor.NebiusHook, "async_settings", unread)
+    verdicts = asyncio.run(doctor._nebius(Namespace(nebius_conn_id=asked, block="")))
+    assert [one.state for one in verdicts] == told
