@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from functools import partial
 
 from airflow_provider_soperator.errors import ClusterError
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.errors import UnknownJob
 from airflow_provider_soperator.slurm.job_failures import canceller, failure
 from airflow_provider_soperator.slurm.job_records import AccountingStep, Job, JobStatus
-from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListNodes
+from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListNodes, ListReservations
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.states import JobBase, NodeBase, NodeFlag
 
@@ -83,6 +84,8 @@ def _is_out_of_service(node: Node) -> bool:
 def hindrances(parts: Iterable[Job], asked: str | None = None) -> Steps[list[str]]:
     """Lines about the nodes that a waiting job asks for by name and cannot get, as Slurm's reason names none.
 
+    And about reservations of them.
+
     ``asked``: those nodes, where they are known.
     """
     part = next((one for one in parts if one.state.is_pending and one.reason.startswith("ReqNodeNotAvail")), None)
@@ -93,7 +96,24 @@ def hindrances(parts: Iterable[Job], asked: str | None = None) -> Steps[list[str
         asked = (found[1] or found[2]) if found else ""
     nodes: tuple[Node, ...] = (yield ListNodes(tuple(hostlist.expand(asked)))) if asked else ()
     # Those that Slurm or an administrator has taken out of service.
-    return _some([_node(node) for node in nodes if node.reason], "nodes")
+    lines, reserved = [_node(node) for node in nodes if node.reason], list[str]()
+    if len(lines) < len(nodes):
+        with suppress(ClusterError):
+            all_of_them: tuple[Reservation, ...] = yield ListReservations()
+            reserved = [_reservation(one) for one in all_of_them if _is_in_the_way(one, part, asked)]
+    return _some(lines, "nodes") + reserved
+
+
+def _is_in_the_way(one: Reservation, of: Job, asked: str) -> bool:
+    # Slurm starts no job that may last until the reservation begins, and takes no limit for a year.
+    limit = of.time_limit if isinstance(of.time_limit, timedelta) else timedelta(days=365)
+    is_soon = one.start is None or one.start < datetime.now(timezone.utc) + limit
+    return is_soon and one.name != of.reservation and bool(hostlist.intersect(one.nodelist, asked))
+
+
+def _reservation(one: Reservation) -> str:
+    when = " to ".join(f"{at:%Y-%m-%d %H:%M:%S}" for at in (one.start, one.end) if at)
+    return ", ".join(filter(None, (f"reservation {one.name} of {one.nodelist}", when, one.comment)))
 
 
 def _queue(part: Job) -> Steps[list[str]]:

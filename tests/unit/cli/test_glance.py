@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -20,7 +20,8 @@ from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListJobs, ListNodes
+from airflow_provider_soperator.slurm.notations import NoDuration
+from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListJobs, ListNodes, ListReservations
 from airflow_provider_soperator.slurm.states import JobState, NodeState
 
 NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
@@ -183,8 +184,8 @@ def test_what_is_no_job_is_refused() -> None:
 class Hook:
     """A connection to a cluster that has some jobs and answers nothing else: it is asked at once, or not at all."""
 
-    def __init__(self, *jobs: Job, asks_for: str = "") -> None:
-        self.jobs, self.asks_for = jobs, asks_for
+    def __init__(self, *jobs: Job, asks_for: str = "", reservations: Sequence[Reservation] = ()) -> None:
+        self.jobs, self.asks_for, self.reservations = jobs, asks_for, reservations
 
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[Hook]:
@@ -199,6 +200,8 @@ class Hook:
             return f"JobId=8 JobName=x\n   ReqNodeList={self.asks_for} ExcNodeList=(null)\n"
         if isinstance(request, ListNodes) and self.asks_for:
             return [node for node in PICTURE.nodes if node.name in request.names]
+        if isinstance(request, ListReservations) and self.reservations:
+            return self.reservations
         raise SlurmError("not now", "scontrol")
 
 
@@ -249,3 +252,35 @@ def test_why_names_the_nodes_that_a_job_asks_for_and_cannot_get(
     monkeypatch.setattr(glance, "SlurmHook", lambda connection: Hook(job, asks_for="(null)"))
     glance.why(argparse.Namespace(conn_id="c", job="8", output="table"))
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_why_names_the_reservations_that_a_job_has_to_be_over_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = datetime.now(timezone.utc) + timedelta(hours=1)
+    job = Job(
+        id=JobId(8),
+        state=JobState.parse("PENDING"),
+        reason="ReqNodeNotAvail,_May_be_reserved_for_other_job",
+        time_limit=timedelta(hours=2),
+    )
+    reserved = (
+        Reservation(name="upgrade", nodelist="worker-[0-3]", start=start, end=start, comment="night (gpu_shifts)"),
+        # Not in the way: of other nodes; of a time when the job has ended, as a lease is; and the job's own.
+        Reservation(name="other", nodelist="worker-3", start=start),
+        Reservation(name="lease", nodelist="worker-0", start=start + timedelta(hours=2)),
+        Reservation(name="own", nodelist="worker-0", start=start),
+    )
+
+    def told(job: Job) -> list[str]:
+        monkeypatch.setattr(glance, "SlurmHook", lambda _: Hook(job, asks_for="worker-[0-1]", reservations=reserved))
+        glance.why(argparse.Namespace(conn_id="c", job="8", output="table"))
+        return capsys.readouterr().out.splitlines()[2:]
+
+    drained, found = told(dataclasses.replace(job, reservation="own"))
+    assert drained.startswith("  worker-1: ")
+    when = f"{start:%Y-%m-%d %H:%M:%S}"
+    assert found == f"  reservation upgrade of worker-[0-3], {when} to {when}, night (gpu_shifts)"
+    # Slurm takes no limit for a year.
+    unlimited = told(dataclasses.replace(job, time_limit=NoDuration.UNLIMITED))
+    assert [line.split()[1] for line in unlimited[1:]] == ["upgrade", "lease", "own"]

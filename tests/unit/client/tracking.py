@@ -23,6 +23,7 @@ from airflow_provider_soperator.slurm.requests import (
     JobDetail,
     ListJobs,
     ListNodes,
+    ListReservations,
     Request,
     ShowConfig,
     UpdateJob,
@@ -119,6 +120,8 @@ class Slurm:
         if isinstance(request, ListNodes):
             self.looks_at_nodes += 1
             return tuple(node for node in self.nodes if node.name in request.names)
+        if isinstance(request, ListReservations):
+            return ()
         assert isinstance(request, (CancelJobs, UpdateJob)), request
         self.orders.append(request)
         return None
