@@ -118,15 +118,18 @@ async def trial(executor: SlurmExecutor, asked: Mapping[str, Any], patience: flo
         tasks.append(executor.queued_task(ExecuteTask.model_validate(said)))
     tasks[1] = replace(tasks[1], workload={**tasks[1].workload, "token": "none"})
     keeper, ends, last = executor.keeper, dict[str, Any](), list[Any]()
-    with suppress(asyncio.TimeoutError):
-        async with timeout(patience):
-            await keeper.submit(tasks)
-            while len(ends) < len(tasks):
-                await asyncio.sleep(0.2)
-                news = [*executor.news()]
-                last = news[-1:] or last
-                ends |= {one.leg: one for one in news if one.is_end}
-    await keeper.drop([task.leg for task in tasks])
+    try:
+        with suppress(asyncio.TimeoutError):
+            async with timeout(patience):
+                await keeper.submit(tasks)
+                while len(ends) < len(tasks):
+                    await asyncio.sleep(0.2)
+                    news = [*executor.news()]
+                    last = news[-1:] or last
+                    ends |= {one.leg: one for one in news if one.is_end}
+    finally:
+        # Also after Ctrl-C.
+        await keeper.drop([task.leg for task in tasks])
     return [ends[task.leg] for task in tasks] if len(ends) == len(tasks) else last
 
 

@@ -7,6 +7,7 @@ import json
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from airflow_provider_soperator.cli import executor_checks
 from airflow_provider_soperator.cli.verdicts import of_error
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from airflow_provider_soperator.slurm.files import FileError
+from tests.patience import PATIENCE
 
 
 class Away:
@@ -86,3 +88,35 @@ def test_nodes_that_have_the_secret_of_the_api_server_are_told(
 
     assert told("a secret of ours", "a secret of ours") == ["wrong"]
     assert told("another", "a secret of ours") == told("", "") == []
+
+
+def test_a_trial_that_is_interrupted_leaves_no_job() -> None:
+    done: list[Any] = []
+
+    class Keeper:
+        async def submit(self, tasks: Any) -> None:
+            done.append([task.leg for task in tasks])
+
+        async def drop(self, legs: Any) -> None:
+            done.append(legs)
+
+    @dataclass(frozen=True)
+    class Task:
+        leg: str
+        workload: dict[str, str] = field(default_factory=dict)
+
+    async def interrupted() -> None:
+        conf = SimpleNamespace(get=lambda *where, fallback: fallback)
+        made = SimpleNamespace(
+            conf=conf, keeper=Keeper(), news=list, queued_task=lambda said: Task(str(said.ti.map_index))
+        )
+        trial = asyncio.ensure_future(executor_checks.trial(made, {}, PATIENCE))  # type: ignore[arg-type]
+        while not done:
+            await asyncio.sleep(0)
+        # As Ctrl-C does.
+        trial.cancel()
+        await asyncio.wait([trial])
+        assert trial.cancelled()
+
+    asyncio.run(interrupted())
+    assert done == [["0", "1"], ["0", "1"]]
