@@ -36,7 +36,11 @@ def command(run: Command) -> Command:
             # A terminal may be without bars and names; what goes to a file keeps all.
             sys.stdout.reconfigure(errors="replace" if sys.stdout.isatty() else "backslashreplace")
         try:
-            suppress_logs_and_warning(run)(args)
+            try:
+                suppress_logs_and_warning(run)(args)
+            finally:
+                # Python itself would do so too late for what follows.
+                sys.stdout.flush()
         except KeyboardInterrupt:
             sys.exit(130)
         except EOFError:

@@ -12,15 +12,19 @@ import pytest
 from airflow_provider_soperator.cli.terminal import agreed, command, show
 
 
+@pytest.mark.parametrize("flush", [True, False])
+@pytest.mark.parametrize("status", [None, 1])
 def test_one_whose_output_is_not_read_to_its_end_does_not_say_that_all_is_well(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, flush: bool, status: int | None
 ) -> None:
     read, write = os.pipe()
     os.close(read)
 
     @command
     def wordy(args: Namespace) -> None:
-        print("a problem", flush=True)
+        print("a problem", flush=flush)
+        if status:
+            sys.exit(status)
 
     with os.fdopen(write, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
