@@ -7,6 +7,8 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -83,16 +85,23 @@ def _need_database(key: str) -> None:
 
 @command
 def schedule(args: Namespace) -> None:
-    """Draw schedules; ends with status 1 if two DAGs contradict each other."""
+    """Draw schedules; ends with status 1 if two DAGs contradict each other that are not paused."""
+    from airflow.models import DagModel
+
     if args.days < 1:
         raise ValueError(f"--days is {args.days}: draw one day or more")
     found = [one for dag in dags_of(args.dags) if (one := _scheduled(dag))]
     if not found:
         raise LookupError("no DAG has a schedule of capacity: capacity_dag makes one")
+    # Without a database all that is drawn is taken to be in force.
+    with suppress(Exception):
+        paused = DagModel.get_paused_dag_ids([one.dag_id for one in found])
+        found = [replace(one, is_paused=one.dag_id in paused) for one in found]
     start = moment_by_clocks(found[0].schedule.zone, "at", args.at) or datetime.now(timezone.utc)
     rows, lines = list[dict[str, Any]](), list[str]()
     for one in found:
-        lines.append(f"{one.dag_id}: block {one.order.block if one.order else ''}, times of {one.schedule.timezone}")
+        block, paused_or_not = one.order.block if one.order else "", ", paused" * one.is_paused
+        lines.append(f"{one.dag_id}: block {block}, times of {one.schedule.timezone}{paused_or_not}")
         segments = one.schedule.segments(start, start + timedelta(days=args.days))
         held = [least_gpus(segment.allocation, one.gpus) for segment in segments]
         most = one.schedule.limit or max(sum(gpus.values()) for gpus in held)

@@ -136,6 +136,19 @@ def test_what_two_dags_both_want_is_told(
     assert found.status == bool(conflicts)
 
 
+def test_a_paused_dag_is_told_to_be_and_contradicts_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow.models.DagModel.get_paused_dag_ids", lambda ids: {"more"} & {*ids})
+    dags = written(tmp_path, "nights"), written(tmp_path, "more", night=2)
+    found = called(capsys, "schedule", *dags, "--days", "1", "--at", AT)
+    assert [line.rpartition(", ")[2] for line in found.out.splitlines() if "times of" in line] == [
+        "times of Europe/Amsterdam",
+        "paused",
+    ]
+    assert ("both move" in found.out, found.status) == (False, 0)
+
+
 def test_what_two_dags_want_differently_is_looked_for_in_all_days_that_are_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], variables: dict[str, str]
 ) -> None:
