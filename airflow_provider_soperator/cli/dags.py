@@ -24,6 +24,7 @@ from airflow_provider_soperator.cli.rehearsal import Unknown, bags, cause_of, in
 from airflow_provider_soperator.cli.terminal import command, show, tell, told
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.executors.task_jobs import ExecutorFolder, JobDefaults, QueuedTask
+from airflow_provider_soperator.hooks.check import if_supported
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.chains.reading import script_of, task_parameters
 from airflow_provider_soperator.pipelines.stages import option
@@ -31,7 +32,8 @@ from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import INTERNAL, InvalidJob
-from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowRights, WhoAmI
+from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowConfig, ShowRights, WhoAmI
+from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.values import COMMENT, has_template, is_template, path_pairs
 
 if TYPE_CHECKING:
@@ -248,35 +250,40 @@ def _rejected(task: Any) -> Iterator[str]:
     yield from (f"executor_config: {told(error)}" for error in rejected.values())
 
 
-async def _names(conn_id: str) -> dict[str, set[str]]:
-    """What there is on a cluster for the user of a connection."""
+async def _names(conn_id: str) -> dict[str, tuple[str, set[str]]]:
+    """What there is on a cluster for the user of a connection, and who has it."""
     async with SlurmHook(conn_id).async_client() as client:
         found = {
-            "partition": {one.name for one in await client.ask(ListPartitions())},
-            "reservation": {one.name for one in await client.ask(ListReservations())},
+            "partition": ("the cluster", {one.name for one in await client.ask(ListPartitions())}),
+            "reservation": ("the cluster", {one.name for one in await client.ask(ListReservations())}),
         }
+        user = await client.ask(WhoAmI())
         try:
-            rights = await client.ask(ShowRights(await client.ask(WhoAmI())))
+            rights = await client.ask(ShowRights(user))
         except AccountingDisabled:
             return found
+        config = await run_steps_async(if_supported(ShowConfig()), client.ask)
+    # A job has any QOS where Slurm enforces none; and of accounts then the default one.
+    qos = rights.qos if config is None or config.enforces("qos") else ()
+    whose = f"the user {user}"
     # root, for one, may have none, and need none.
-    return found | {name: {*of} for name, of in (("account", rights.accounts), ("qos", rights.qos)) if of}
+    return found | {name: (whose, {*of}) for name, of in (("account", rights.accounts), ("qos", qos)) if of}
 
 
-def _strange(task: Any, known: Mapping[str, set[str]]) -> Iterator[str]:
-    """Names in a task that the cluster does not know."""
+def _strange(task: Any, known: Mapping[str, tuple[str, set[str]]]) -> Iterator[str]:
+    """Names in a task that the cluster does not know, or the user does not have."""
     job = getattr(task, "job", None) or {}
     script = option(task, "script")
     said: Mapping[str, Any] = {}
     # Lines with templates may be none that can be read.
     with suppress(directives.DirectiveError):
         said = directives.read(script)[0].fields if isinstance(script, str) and script.startswith("#!") else {}
-    for name, names in known.items():
+    for name, (owner, names) in known.items():
         given = job.get(name) or option(task, name) or said.get(name)
         if isinstance(given, str) and not has_template(given):
             for one in given.split(","):
                 if one not in names:
-                    yield f"{name}={one!r}: the cluster has none of that name; {name_remedy(one, sorted(names))}"
+                    yield f"{name}={one!r}: {owner} has none of that name; {name_remedy(one, sorted(names))}"
 
 
 # import

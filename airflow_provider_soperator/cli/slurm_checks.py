@@ -88,14 +88,21 @@ async def _accounting(client: AsyncSlurmClient, wanted: Namespace) -> AsyncItera
         yield Verdict("accounting", "the cluster keeps no accounting", error.remedy, "note")
         return
     yield Verdict("accounting", f"slurmdbd answers; accounts of {user}: {', '.join(rights.accounts) or 'none'}")
-    for what, name, known in (("account", wanted.account, rights.accounts), ("QOS", wanted.qos, rights.qos)):
-        if name and name not in known:
-            add = f"`sacctmgr add user {user} account={name}`" if what == "account" else _ADD_QOS.format(user, name)
-            remedy = f"{name_remedy(name, known)}; {add} gives it to the user"
-            yield Verdict("accounting", f"{user} may not use the {what} {name}", remedy, "wrong")
+    config, is_silent = None, False
     try:
         config = await run_steps_async(if_supported(ShowConfig()), client.ask)
     except ControllerUnreachable:
+        is_silent = True
+    asked = (("account", "associations", wanted.account, rights.accounts), ("QOS", "qos", wanted.qos, rights.qos))
+    for what, rule, name, known in asked:
+        if name and name not in known:
+            said, is_enforced = f"{user} may not use the {what} {name}", config is None or config.enforces(rule)
+            if not is_enforced:
+                said += ", which Slurm does not enforce" + ": jobs count for the default account" * (what == "account")
+            add = f"`sacctmgr add user {user} account={name}`" if what == "account" else _ADD_QOS.format(user, name)
+            remedy = f"{name_remedy(name, known)}; {add} gives it to the user"
+            yield Verdict("accounting", said, remedy, "wrong" if is_enforced else "note")
+    if is_silent:
         return
     said, _, remedy = (await run_steps_async(rights_of(user, config), client.ask)).partition(", for which ")
     yield Verdict("rights", said, remedy, "note" if remedy else "ok")

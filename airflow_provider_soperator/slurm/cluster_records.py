@@ -166,6 +166,10 @@ class ClusterConfig:
     def has_accounting(self) -> bool:
         return self.accounting_storage.endswith("slurmdbd")
 
+    def enforces(self, what: str) -> bool:
+        """True if Slurm rejects jobs for ``associations``, or ``qos``, that their user lacks; or if it is unknown."""
+        return what in self.settings.get("AccountingStorageEnforce", what)
+
     @property
     def counts_gpus(self) -> bool:
         """True if jobs have their GPUs among their resources, which Slurm's default leaves out; or if it is unknown."""

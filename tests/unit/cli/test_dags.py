@@ -12,8 +12,8 @@ import pytest
 
 from airflow_provider_soperator.cli import dags, rehearsal
 from airflow_provider_soperator.cli.rehearsal import dags_of
-from airflow_provider_soperator.slurm.cluster_records import Association, Partition, UserRights
-from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowRights, WhoAmI
+from airflow_provider_soperator.slurm.cluster_records import Association, ClusterConfig, Partition, UserRights
+from airflow_provider_soperator.slurm.requests import ListPartitions, ListReservations, ShowConfig, ShowRights, WhoAmI
 from tests.unit.cli.calls import called
 
 HEAD = """\
@@ -227,11 +227,15 @@ def test_what_the_executor_would_reject_is_told(
 class Client:
     """A cluster with one partition, and one account."""
 
+    def __init__(self, enforced: str = "associations,qos") -> None:
+        self.config = ClusterConfig(version="25.11.3", settings={"AccountingStorageEnforce": enforced})
+
     async def ask(self, request: Any) -> Any:
         return {
             ListPartitions: (Partition(name="main"),),
             ListReservations: (),
             WhoAmI: "ann",
+            ShowConfig: self.config,
             ShowRights: UserRights(user="ann", associations=(Association("chemistry", "", ("normal",)),)),
         }[type(request)]
 
@@ -249,9 +253,17 @@ def test_names_are_looked_up_on_the_cluster(
         ("first", "partition='mian'"), ("wide", "account='physics'"), ("last", "qos='high'"),
     }  # fmt: skip
     assert "did you mean 'main'?" in found.out
+    assert {row["problem"].partition(": ")[2].partition(" has none")[0] for row in found.rows} == {
+        "the cluster",
+        "the user ann",
+    }
     assert "7 tasks with jobs checked, 7 of them against soperator_default" in found.err
     # Tasks of another connection are not for this cluster.
     assert called(capsys, "lint", str(folder), "--conn-id", "other", "--json").rows == []
+    # A job has any QOS there.
+    monkeypatch.setattr(dags.SlurmHook, "async_client", lambda hook: Client("associations").async_client())
+    found = called(capsys, "lint", str(folder), "--conn-id", "soperator_default", "--json")
+    assert {row["task"] for row in found.rows} == {"first", "wide"}
 
 
 def test_an_imported_chain_can_be_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

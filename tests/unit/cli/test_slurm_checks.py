@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.cli import slurm_checks
-from airflow_provider_soperator.cli.slurm_checks import ProbeFolder, _files, _gpus, _partition
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Controller, Node, Partition
+from airflow_provider_soperator.cli.slurm_checks import ProbeFolder, _accounting, _files, _gpus, _partition
+from airflow_provider_soperator.slurm.cluster_records import (
+    Association,
+    ClusterConfig,
+    Controller,
+    Node,
+    Partition,
+    UserRights,
+)
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.files import JobFolder
 from airflow_provider_soperator.slurm.requests import ListNodes, Ping, ShowConfig, ShowRights, WhoAmI
@@ -102,6 +109,40 @@ def test_gpus_that_slurm_does_not_count_are_noted_without_accounting_too(monkeyp
     found = asyncio.run(slurm_checks.slurm_checks(SimpleNamespace(transport="ssh"), wanted))  # type: ignore[arg-type]
     said = [one.said.partition(":")[0] for one in found if one.subject == "accounting"]
     assert said == ["the cluster keeps no accounting", "Slurm does not count the GPUs of jobs"]
+
+
+_NOT = ", which Slurm does not enforce"
+
+
+@pytest.mark.parametrize(
+    ("enforced", "told"),
+    [
+        (None, ["wrong: account physics", "wrong: QOS high"]),
+        ("associations,limits,qos", ["wrong: account physics", "wrong: QOS high"]),
+        ("associations", ["wrong: account physics", f"note: QOS high{_NOT}"]),
+        ("none", [f"note: account physics{_NOT}: jobs count for the default account", f"note: QOS high{_NOT}"]),
+    ],
+)
+def test_rights_that_slurm_does_not_enforce_are_noted(enforced: str | None, told: list[str]) -> None:
+    settings = {} if enforced is None else {"AccountingStorageEnforce": enforced}
+
+    class Cluster:
+        async def ask(self, request: Any) -> Any:
+            rights = UserRights(user="ann", associations=(Association("chemistry", "", ("normal",)),))
+            answers = {
+                WhoAmI: "ann",
+                ShowRights: rights,
+                ShowConfig: ClusterConfig(version="25.11.3", settings=settings),
+            }
+            return answers[type(request)]
+
+    async def said() -> list[str]:
+        wanted = Namespace(account="physics", qos="high")
+        found = [one async for one in _accounting(Cluster(), wanted)]  # type: ignore[arg-type]
+        return [f"{one.state}: {one.said.removeprefix(no)}" for one in found if one.said.startswith(no)]
+
+    no = "ann may not use the "
+    assert asyncio.run(said()) == told
 
 
 @pytest.mark.parametrize(
