@@ -223,7 +223,7 @@ def _with_needs(found: Sequence[LeftOver]) -> list[tuple[LeftOver, OwnersNeed]]:
 def _is_as_before(one: LeftOver, need: OwnersNeed, other: LeftOver, its: OwnersNeed) -> bool:
     """True if it is the other one, or a part of that, and its owner needs it no more than before."""
     same = other.of({*one.nodes, *one.files})
-    return (same.what, same.owner) == (one.what, one.owner) and its.at_work in (need.at_work, "no")
+    return (same.what, same.owner, same.why) == (one.what, one.owner, one.why) and its.at_work in (need.at_work, "no")
 
 
 async def _release(conn_id: str, chosen: Sequence[LeftOver]) -> None:

@@ -157,11 +157,12 @@ def test_what_is_named_is_released_whoever_owns_it(cluster: Cluster, capsys: pyt
     assert "nothing that is left is called e" in str(called(capsys, "leftovers", "e").status).lower()
 
 
+@pytest.mark.parametrize("reason", ["[hardware_problem] gpu", "airflow:idle_dag: broken"])
 def test_what_has_changed_since_the_plan_is_left_alone(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    reason: str, cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change(args: Any, question: str) -> None:
-        cluster.nodes = (drained("a", "[hardware_problem] gpu"), *cluster.nodes[1:])
+        cluster.nodes = (drained("a", reason), *cluster.nodes[1:])
 
     monkeypatch.setattr(glance, "agreed", change)
     said = called(capsys, "leftovers", "a", "--release")
