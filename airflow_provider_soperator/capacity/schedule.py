@@ -246,7 +246,7 @@ class CapacitySchedule:
         try:
             return self.overridden(kept, now)
         except CapacityMistake as error:
-            where = f"remove it from the Airflow Variable {variable}, such as by `airflow soperator override --remove`"
+            where = f"remove it from the Airflow Variable {variable}, as `airflow soperator override DAG --remove` does"
             raise CapacityMistake(error.said, where) from None
 
     def overridden(self, more: Iterable[Override], now: datetime) -> CapacitySchedule:

@@ -284,9 +284,8 @@ def test_an_override_that_names_a_removed_target_is_refused_with_the_variable_th
     kept = [{"when": WEEKEND, "allocation": {**DEADLINE, "batch": 1}}]
     monkeypatch.setattr(Variable, "get", lambda key, default=None: json.dumps(kept))
     now = datetime.fromisoformat("2026-11-27T12:00+01:00")
-    with pytest.raises(
-        CapacityMistake, match=r"names the target 'batch', .*: remove it from the Airflow Variable shifts"
-    ):
+    where = "remove it from the Airflow Variable shifts, as `airflow soperator override DAG --remove` does"
+    with pytest.raises(CapacityMistake, match=rf"names the target 'batch', .*: {where}"):
         schedule().as_kept("shifts", now)
     assert schedule().as_kept("shifts", now + timedelta(days=9)) == schedule()
 
