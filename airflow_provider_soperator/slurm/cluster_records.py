@@ -64,8 +64,8 @@ class Node:
     def is_coming_up(self) -> bool:
         """True if the node is to power up, or is booting."""
         # A node that boots by itself between the order and its turn keeps that mark, which then means nothing.
-        is_ordered = self.state.has(NodeFlag.POWER_UP) and self.state.has(NodeFlag.POWERED_DOWN)
-        return is_ordered or self.state.has(NodeFlag.POWERING_UP)
+        is_wanted = self.state.has(NodeFlag.POWER_UP) or self.has_job
+        return (is_wanted and self.state.has(NodeFlag.POWERED_DOWN)) or self.state.has(NodeFlag.POWERING_UP)
 
     @property
     def is_rebooting(self) -> bool:
@@ -87,9 +87,14 @@ class Node:
         return self.is_up and not self.state.has(*leaving, *broken)
 
     @property
+    def has_job(self) -> bool:
+        """True if jobs have the node, which may be off still: it boots for them."""
+        return self.state.base in (NodeBase.ALLOCATED, NodeBase.MIXED)
+
+    @property
     def is_busy(self) -> bool:
-        """True if jobs run on the node, or are completing."""
-        return self.state.base in (NodeBase.ALLOCATED, NodeBase.MIXED) or self.state.has(NodeFlag.COMPLETING)
+        """True if jobs have the node, or are completing."""
+        return self.has_job or self.state.has(NodeFlag.COMPLETING)
 
     @property
     def failed_to_resume(self) -> bool:

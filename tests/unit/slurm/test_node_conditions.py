@@ -34,6 +34,9 @@ def node(state: str, reason: str = "") -> Node:
         ("MIXED+CLOUD+POWER_DOWN", {"up", "busy", "going_off"}),
         ("MIXED+CLOUD+DRAIN+POWER_DOWN+POWER_DRAIN", {"up", "busy", "going_off", "draining"}),
         ("IDLE+CLOUD+POWERED_DOWN+POWER_UP", {"coming_up"}),
+        # A job has been given the node, and slurmctld powers it up within seconds.
+        ("MIXED+CLOUD+POWERED_DOWN", {"coming_up", "busy"}),
+        ("IDLE+CLOUD+COMPLETING+POWERED_DOWN", {"off", "busy"}),
         # The Pod of an attempt that slurmctld had given up registered before the next order had its turn.
         ("IDLE+CLOUD+POWER_UP", {"usable", "up"}),
         ("ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP", {"coming_up", "busy"}),

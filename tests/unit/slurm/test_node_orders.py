@@ -125,6 +125,8 @@ def test_a_node_that_did_not_boot_is_powered_down_so_that_its_pod_goes() -> None
         ("IDLE+CLOUD+POWERING_DOWN+DRAIN", ()),
         ("MIXED+CLOUD", (PowerDown(ONE, ASAP, str(OURS)),)),
         ("IDLE+CLOUD+POWERING_UP", (PowerDown(ONE, ASAP, str(OURS)),)),
+        # A drain would end the job that is to power it up.
+        ("ALLOCATED+CLOUD+POWERED_DOWN", (PowerDown(ONE, ASAP, str(OURS)),)),
     ],
 )
 def test_kept_off(state: str, orders: tuple[object, ...]) -> None:
