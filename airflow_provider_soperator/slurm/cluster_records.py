@@ -73,6 +73,11 @@ class Node:
         return self.state.has(NodeFlag.REBOOT_REQUESTED, NodeFlag.REBOOT_ISSUED)
 
     @property
+    def boots_for_job(self) -> bool:
+        """True if a job waits for the node to boot; a drain would end the job."""
+        return self.is_coming_up and self.has_job
+
+    @property
     def is_up(self) -> bool:
         """True if the node runs and responds, whether or not jobs may start on it."""
         is_alive = self.state.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED)

@@ -236,11 +236,18 @@ def refuse_power(names: Iterable[str], config: ClusterConfig, partitions: Iterab
         )
 
 
-def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: bool = False) -> NodeMove:
-    """Drain nodes. A node that is drained already keeps its reason, unless that would end the drain."""
+def drained(
+    nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: bool = False, ends_jobs: bool = False
+) -> NodeMove:
+    """Drain nodes. A node that is drained already keeps its reason, unless that would end the drain.
+
+    A drain ends the jobs for which a node boots; so it waits, unless it ``ends_jobs``.
+    """
 
     def step(node: Node) -> NodeStep:
         if not node.state.has(NodeFlag.DRAIN):
+            if node.boots_for_job and not ends_jobs:
+                return NodeStep(waits="boots for a job, which a drain would end, and is drained after that")
             return NodeStep((Drain((node.name,), str(reason)),), waits="is being drained")
         if node.state.has(NodeFlag.POWER_DOWN):
             return NodeStep(waits="powers down, which ends its drain, and is drained after that")

@@ -74,7 +74,7 @@ class Resize:
     def prepare(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> NodeMove:
         """The move before the resize: drain the nodes that go, and wait for their jobs."""
         nodes = known(self.leaving(nodeset), slurm)
-        move = drained(nodes, self.reason, wait_for_jobs=True)
+        move = drained(nodes, self.reason, wait_for_jobs=True, ends_jobs=self.mode == "force")
         on = [node.name for node in nodes if nodeset.is_ephemeral and node.is_drained and not node.is_off]
         return replace(move, waiting={**move.waiting, **dict.fromkeys(on, "is not off yet")})
 

@@ -243,9 +243,10 @@ class CheckRun(Work[CheckClients]):
         """Drain the nodes that have failed, as far as they are not drained already."""
         nodes = await slurm.ask(ListNodes())
         bad = {*outcome.failing_since({node.name: node.booted_at for node in nodes})}
+        bad -= {node.name for node in nodes if node.boots_for_job}
         if past := {*outcome.failing} - bad:
             # The run may have waited for other nodes for hours.
-            self._log.info("Not drained, as they have booted since they failed: %s", hostlist.fold(past))
+            self._log.info("Not drained, as they have booted since they failed, or boot now: %s", hostlist.fold(past))
         failing = [node for node in nodes if node.name in bad]
         self._refuse_too_many(nodes, failing)
         orders = drained(failing, self.drain_reason).orders

@@ -147,6 +147,12 @@ def test_many_nodes_are_ordered_together_and_no_job_can_start_between_two_orders
     ("state", "reason", "busy_counts", "orders", "is_over"),
     [
         ("IDLE+CLOUD", "", False, (Drain(ONE, str(OURS)),), False),
+        # A drain would end the job for which it boots.
+        ("ALLOCATED+CLOUD+POWERING_UP+NOT_RESPONDING", "", False, (), False),
+        ("MIXED+CLOUD+POWERED_DOWN", "", False, (), False),
+        ("IDLE+CLOUD+POWERING_UP+NOT_RESPONDING", "", False, (Drain(ONE, str(OURS)),), False),
+        ("IDLE+CLOUD+POWERED_DOWN", "", False, (Drain(ONE, str(OURS)),), False),
+        ("MIXED+CLOUD", "", False, (Drain(ONE, str(OURS)),), False),
         ("MIXED+CLOUD+DRAIN", str(OURS), False, (), True),
         ("MIXED+CLOUD+DRAIN", str(OURS), True, (), False),
         ("IDLE+CLOUD+DRAIN", "[hardware_problem] XID", True, (), True),
@@ -167,6 +173,12 @@ def test_many_nodes_are_ordered_together_and_no_job_can_start_between_two_orders
 def test_drained(state: str, reason: str, busy_counts: bool, orders: tuple[object, ...], is_over: bool) -> None:
     move = drained([node(state, reason)], OURS, wait_for_jobs=busy_counts)
     assert (move.orders, move.is_over) == (orders, is_over)
+
+
+def test_a_drain_that_is_to_end_jobs_ends_those_for_which_a_node_boots() -> None:
+    booting = [node("ALLOCATED+CLOUD+POWERING_UP")]
+    assert drained(booting, OURS).waiting["n-1"].startswith("boots for a job")
+    assert drained(booting, OURS, ends_jobs=True).orders == (Drain(ONE, str(OURS)),)
 
 
 def test_undrained_by_force_only_if_it_is_somebody_elses() -> None:

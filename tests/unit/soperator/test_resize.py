@@ -78,6 +78,12 @@ def test_an_ephemeral_node_goes_once_it_is_off_and_no_job_can_power_it_up(state:
     assert (stage.is_over, told(stage)) == (not waits, waits)
 
 
+def test_a_node_that_boots_for_a_job_is_drained_at_once_by_force_only() -> None:
+    seen, booting = nodeset(2, active=[0]), slurm(worker_0=IDLE, worker_1="MIXED+CLOUD+POWERING_UP")
+    assert not to(1).prepare(seen, booting).orders
+    assert to(1, mode="force").prepare(seen, booting).orders
+
+
 @pytest.mark.parametrize(
     ("seen", "wanted", "says"),
     [

@@ -180,6 +180,12 @@ def test_a_node_that_has_booted_since_it_failed_is_not_drained_on_its_next_machi
     assert found == ["worker-3", "worker-4"][state == "FAILED" :]
 
 
+def test_a_node_that_boots_for_a_job_is_not_told_as_drained(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert drains([*TWENTY[:18], node(18, "MIXED+POWERING_UP")], ["worker-18"]) == []
+    assert caplog.messages == ["Not drained, as they have booted since they failed, or boot now: worker-18"]
+
+
 def test_a_node_that_keeps_its_reason_is_not_told_as_drained_for_another(caplog: pytest.LogCaptureFixture) -> None:
     nodes = [*TWENTY[:18], node(18, "IDLE+DRAIN", "[node_problem] xid"), node(19, "IDLE+DRAIN", "[user_problem] disk")]
     with caplog.at_level(logging.INFO):
