@@ -137,8 +137,8 @@ def _up(node: Node, owner: str, since: datetime | None) -> NodeStep:
         return held(node, "is drained")
     if node.state.has(NodeFlag.POWERING_DOWN):
         return NodeStep(waits="is powering down and can be powered up only after that")
-    # Soperator 4.1 ends a drain when the node's Pod starts, 5.0 does not.
-    undrain = (Undrain((node.name,)),) if drained else ()
+    # Soperator 4.1 ends a drain when the node's Pod starts, 5.0 does not. Slurm refuses it of an INVALID_REG node.
+    undrain = (Undrain((node.name,)),) if drained and not node.state.has(NodeFlag.INVALID_REG) else ()
     if node.is_coming_up:
         return NodeStep(undrain, waits="boots")
     if node.failed_to_resume and since and node.reason_since and node.reason_since > since:
@@ -272,6 +272,9 @@ def undrained(nodes: Iterable[Node], *, owner: str = "", any_owner: bool = False
                 # It may have taken over a drain of ours, and ends it.
                 return held(node, "is drained")
             return NodeStep(lost=because(node, "is drained"))
+        if node.state.has(NodeFlag.INVALID_REG):
+            how = "is drained, and Slurm does not undrain it before it registers with all its configured resources"
+            return NodeStep(lost=because(node, how))
         return NodeStep((Undrain((node.name,)),), waits="is being undrained")
 
     return move_each(nodes, step)

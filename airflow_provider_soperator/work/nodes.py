@@ -125,9 +125,9 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
         self._tell(move)
         if self._is_reserving:
             await self._reserve(frozenset(move.waiting), client, known)
-        await give_orders(move.orders, client)
         there = [f"{hostlist.fold(move.there)}: there"] if move.there else []
         self.place = "; ".join([*there, *in_lines({**move.waiting, **move.lost})])
+        await give_orders(move.orders, client)
         if not move.is_over:
             return None
         if self.action == "drain":

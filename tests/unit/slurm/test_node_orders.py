@@ -64,6 +64,8 @@ def test_up(state: str, reason: str, orders: tuple[object, ...], waits: str | No
         # What would heal it needs a machine.
         ("IDLE+CLOUD+POWERED_DOWN+DRAIN", "[user_problem] disk", "(a job has left something behind"),
         ("DOWN+CLOUD", "Prolog error", "it needs manual repair"),
+        # Slurm refuses to undrain it.
+        ("IDLE+CLOUD+DRAIN+INVALID_REG", str(OURS), f"is IDLE+CLOUD+DRAIN+INVALID_REG: {OURS}"),
     ],
 )
 def test_what_others_hold_is_lost_and_left_alone(state: str, reason: str, says: str) -> None:
@@ -190,6 +192,14 @@ def test_undrained_by_force_only_if_it_is_somebody_elses() -> None:
     replaced = [node("IDLE+CLOUD+DRAIN", "[hardware_problem] airflow:night: NVLink")]
     assert undrained(replaced, owner="night").orders == (Undrain(ONE),)
     assert undrained(replaced, owner="day").lost
+
+
+def test_what_slurm_does_not_undrain_is_lost() -> None:
+    invalid = node("IDLE+CLOUD+DRAIN+INVALID_REG", "Low RealMemory")
+    assert undrained([invalid], any_owner=True).lost == {
+        "n-1": "is drained, and Slurm does not undrain it before it registers with all its configured resources: "
+        "Low RealMemory"
+    }
 
 
 def test_a_drain_of_a_reboot_is_waited_for() -> None:

@@ -7,13 +7,14 @@ import logging
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
+from unittest.mock import AsyncMock
 
 import pytest
 
 from airflow_provider_soperator.board.leftovers import left_overs
 from airflow_provider_soperator.board.picture import Picture
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Partition
-from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownNode
+from airflow_provider_soperator.slurm.errors import InvalidStateTransition, NotPermitted, SlurmError, UnknownNode
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     Drain,
@@ -131,6 +132,15 @@ def test_the_suspend_time_of_a_partition_is_enough_for_power_orders() -> None:
     slurm.has_suspend_time = False
     with pytest.raises(SlurmError, match="SuspendTime=INFINITE"):
         down(slurm, 1)
+
+
+def test_a_time_out_names_the_nodes_whose_orders_slurm_refuses() -> None:
+    slurm: Any = Slurm(worker_0="IDLE+CLOUD+DRAIN: airflow:nights: lent")
+    change = change_of(slurm, "undrain")
+    slurm.ask = AsyncMock(side_effect=InvalidStateTransition("Invalid node state specified"))
+    with pytest.raises(InvalidStateTransition):
+        asyncio.run(change.step(slurm))
+    assert change.place == "worker-0 is being undrained"
 
 
 def test_one_node_that_others_have_drained_keeps_no_other_from_being_undrained() -> None:
