@@ -213,10 +213,11 @@ class Replacement:
         if not node.is_up:
             state = "; ".join((str(node.state), *snapshot.problems))
             return NodeStep(lost=f"is {state}, and Soperator acts on drained nodes only that are idle")
-        return NodeStep(
-            lost=f"is drained for {node.reason!r}, but Soperator did not react within {self.options.response_timeout}: "
-            "check that soperatorchecks runs with --enable-node-replacement"
-        )
+        late = f"is drained for {node.reason!r}, but Soperator did not react within {self.options.response_timeout}"
+        if not node.instance:
+            known = f"`scontrol update nodename={node.name} instanceid={snapshot.machine.name}`"
+            return NodeStep(lost=f"{late}: Slurm does not know the machine, by which Soperator finds it: {known}")
+        return NodeStep(lost=f"{late}: check that soperatorchecks runs with --enable-node-replacement")
 
     def _arrive(self, snapshot: NodeSnapshot, now: datetime) -> NodeStep:
         node, machine = snapshot.node, snapshot.machine

@@ -122,8 +122,10 @@ def test_nobody_acts() -> None:
     # The time that jobs take is not Soperator's.
     story.see(sight("MIXED+CLOUD+DRAIN", reason=OURS))
     assert story.see(drained, after=8).lost == ""
-    lost = story.see(drained, after=1).lost
+    lost = story.see(replace(drained, node=replace(drained.node, instance=OLD.name)), after=1).lost
     assert "Soperator did not react within 0:10:00: check that soperatorchecks runs" in lost
+    # Soperator finds it by what Slurm knows.
+    assert "`scontrol update nodename=worker-0 instanceid=computeinstance-old`" in story.see(drained).lost
     assert story.replacement.undo(drained) == (Undrain(("worker-0",)),)
 
 
