@@ -109,8 +109,7 @@ def queue_page(picture: Picture, query: QueueQuery, at_most: int = ROWS) -> Queu
     pending = [row for row in rows if row.job.state.is_pending]
     reasons, waiting = Counter[str](), dict[str, Job]()
     for row in pending:
-        # Elements that wait for several reasons are one row, with all of these.
-        reason = row.job.reason.partition(",")[0]
+        reason = row.job.reasons[0]
         reasons[reason] += row.job.count
         waiting[reason] = replace(row.job, reason=reason)
     fitting = [row for row in rows if _fits(row, query)]

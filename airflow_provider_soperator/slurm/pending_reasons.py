@@ -77,8 +77,7 @@ def reason_in_words(job: Job) -> str:
     if not job.state.is_pending:
         return ""
     reason = job.reason or "None"
-    # Some reasons go on with the nodes that they mean, and elements of an array in one entry have a reason each.
-    first = reason.split(",")[0]
+    first = job.reasons[0] or "None"
     if first in _WORDS:
         return f"{_WORDS[first]} ({reason})"
     whose = next((words for beginning, words in _WHOSE.items() if first.startswith(beginning)), "")
