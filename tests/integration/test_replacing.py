@@ -151,5 +151,7 @@ def test_what_is_refused(cluster: Cluster, replace: Replace, connections: Connec
 
 def test_what_slurm_has_not_learnt(cluster: Cluster, replace: Replace) -> None:
     cluster.power_up("worker-1")
+    # As it is after the power up on Slurm 26.05. Up to 25.11 each slurmd that starts has told it.
+    cluster.run("scontrol", "update", "nodename=worker-1", "instanceid=")
     with pytest.raises(AirflowFailException, match="Slurm has not learnt which machine worker-1 is on: give kube"):
         replace("worker-1", kubernetes_conn_id=None)
