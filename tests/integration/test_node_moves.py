@@ -109,6 +109,21 @@ def test_a_node_that_powers_down_is_powered_up_after_that(over_ssh: Mover, clust
     assert over_ssh.ordered == [PowerUp(("worker-1",))]
 
 
+@pytest.mark.each_slurm
+def test_a_drain_does_not_end_the_job_that_a_node_boots_for(over_ssh: Mover, cluster: Cluster) -> None:
+    def drain(nodes: tuple[Node, ...]) -> NodeMove:
+        return node_orders.drained(nodes, LENT, wait_for_jobs=True)
+
+    cluster.fault("node-no-boot", node="worker-1")
+    job = cluster.sbatch("--nodelist=worker-1")
+    cluster.wait("a job has the node", lambda: over_ssh.look("worker-1")[0].has_job)
+    assert over_ssh.step(drain, "worker-1").waiting["worker-1"].startswith("boots for a job")
+    cluster.fault("clear")
+    assert over_ssh.until_over(drain, "worker-1").is_over
+    assert (cluster.job_state(job), cluster.job(job)["restart_cnt"]) == ("COMPLETED", 0)
+    assert over_ssh.until_over(lambda nodes: node_orders.undrained(nodes, owner="shift/night"), "worker-1").is_over
+
+
 @pytest.mark.oldest_slurm
 def test_a_queued_job_gets_no_node_that_is_kept_off(over_ssh: Mover, cluster: Cluster) -> None:
     over_ssh.until_over(node_orders.up, "worker-1")
