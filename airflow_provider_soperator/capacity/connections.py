@@ -38,11 +38,12 @@ class ShiftConnections:
     async def open(self) -> None:
         agreed, found = await self._open_agreed(self._opened), dict[str, Session]()
         self.is_agreed = agreed is not None
+        # Also while a target is away, or lets this wait: the lease of the shift has to be renewed meanwhile.
+        self.stores = [agreed] if agreed else []
         try:
             await self._open_sessions(self._opened, found)
         finally:
-            # Also while a target is away: the lease of the shift has to be renewed meanwhile.
-            self.stores = [agreed] if agreed else [one for session in found.values() if (one := session.lease())]
+            self.stores = self.stores or [one for session in found.values() if (one := session.lease())]
         self.sessions = found
 
     async def _open_agreed(self, opened: AsyncExitStack) -> LeaseStore | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -50,6 +51,9 @@ class JointLease:
             name: f"{order.airflow}/{place}" if "/" in place else place for name, place in order.places.items()
         }
         self._term = max(TERM, timedelta(seconds=3 * order.poll_interval))
+        self.renewed_every = self._term / 3
+        #: Of two who write at a time, one would write a record that is no longer right.
+        self._writing = asyncio.Lock()
         #: The moment of the last look.
         self._now = datetime.now(timezone.utc)
         self._stores: Sequence[LeaseStore] = ()
@@ -202,19 +206,21 @@ class JointLease:
     async def keep(self, record: ShiftRecord) -> bool:
         """Store the record, unless it is stored; returns once it is."""
         if record != self.record:
-            for number in range(len(self._stores)):
-                await self._write(number, record)
-            self.record = record
+            async with self._writing:
+                for number in range(len(self._stores)):
+                    await self._write(number, record)
+                self.record = record
         return True
 
     async def renew(self, now: datetime) -> None:
         """Raise ``LeaseLost`` if the lease is gone, and renew it in time."""
-        self._now = now
-        for number in range(len(self._stores)):
-            seen = await self._confirmed(number)
-            # Also if this clock has been set back meanwhile.
-            if abs(now - seen.renewed) >= self._term / 3:
-                await self._write(number, self.record)
+        async with self._writing:
+            self._now = now
+            for number in range(len(self._stores)):
+                seen = await self._confirmed(number)
+                # Also if this clock has been set back meanwhile.
+                if abs(now - seen.renewed) >= self.renewed_every:
+                    await self._write(number, self.record)
 
     async def _confirmed(self, number: int) -> StoredLease:
         seen = await self._stores[number].read()

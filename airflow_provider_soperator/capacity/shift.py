@@ -346,7 +346,7 @@ class Shift(OrderedShift):
             self._log.warning("The reservations of the shift could not be removed: %s", error)
 
     async def _until(self, step: Callable[[datetime], Awaitable[T | None]], *, renews: bool = False) -> T:
-        """Repeat a step until it returns a result; one that ``renews`` the lease does so while a target is away, too.
+        """Repeat a step until it returns a result; with ``renews``, the lease is renewed while a target is away, too.
 
         A network failure, a restarting cluster or a connection that a person has to mend is waited out: none is a
         reason to roll back.
@@ -354,21 +354,40 @@ class Shift(OrderedShift):
         while True:
             now, began = datetime.now(timezone.utc), asyncio.get_running_loop().time()
             try:
-                await self._connect()
-                answer = await step(now)
+                answer = await (self._renewing(step, now) if renews else self._connected(step, now))
             except FAILURES as error:
                 if not is_waited_out(error):
                     raise CapacityError(str(error)) from error
                 self._progress.wait_out(error, now, self._log)
                 if renews and not self._sessions:
-                    with suppress(*FAILURES):
-                        await self._lease.renew(now)
+                    await self._renew()
                 await self._connections.close()
             else:
                 self._progress.worked()
                 if answer is not None:
                     return answer
             await asyncio.sleep(self._pause(now, asyncio.get_running_loop().time() - began))
+
+    async def _connected(self, step: Callable[[datetime], Awaitable[T]], now: datetime) -> T:
+        await self._connect()
+        return await step(now)
+
+    async def _renewing(self, step: Callable[[datetime], Awaitable[T]], now: datetime) -> T:
+        """Take a step, which may wait for a target longer than the lease lasts; it ends if the lease is lost."""
+        task = asyncio.ensure_future(self._connected(step, now))
+        try:
+            while not (await asyncio.wait([task], timeout=self._lease.renewed_every.total_seconds()))[0]:
+                await self._renew()
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _renew(self) -> None:
+        # The places of the lease may be there before the targets are.
+        self._lease.use(self._connections.stores)
+        with suppress(*FAILURES):
+            await self._lease.renew(datetime.now(timezone.utc))
 
     def _pause(self, now: datetime, took: float) -> float:
         """Seconds until the next step, after one that began ``now``; not later than units leave."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
@@ -441,6 +442,20 @@ def test_a_lease_lasts_as_long_as_a_rare_poll_needs(place: Place) -> None:
     assert not waiting.has_taken()
     assert not waiting.has_taken(START + 29 * MINUTE)
     assert waiting.has_taken(START + 30 * MINUTE)
+
+
+def test_a_renewal_does_not_undo_what_is_written_meanwhile() -> None:
+    """A shift renews its lease while a step of it may be writing."""
+    slurms = [SlurmPlace() for _ in range(3)]
+    mine = Process("monday", *(slurm.lease("monday") for slurm in slurms))
+    mine.take()
+
+    async def at_a_time() -> None:
+        await asyncio.gather(mine.lease.mark("began", START), mine.lease.renew(START + 2 * MINUTE))
+
+    asyncio.run(at_a_time())
+    for slurm in slurms:
+        assert at_once(slurm.lease("monday").read()).record == mine.lease.record
 
 
 def test_a_shift_that_this_airflow_knows_to_have_ended_is_taken_over_at_once(place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from airflow_provider_soperator.capacity import reconciliation
 from airflow_provider_soperator.capacity import shift as engine
+from airflow_provider_soperator.capacity.holdings import Holding
+from airflow_provider_soperator.capacity.lease import LeaseLost
 from airflow_provider_soperator.capacity.lease_store import TERM, LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift
@@ -19,7 +22,7 @@ from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityBusy
 from airflow_provider_soperator.transports.transport_errors import Unreachable
 from tests.unit.capacity.lease_places import KubernetesPlace
-from tests.unit.capacity.world import SECOND, START, Cloud, Connected, Death, Pace, Process, State
+from tests.unit.capacity.world import SECOND, START, Cloud, Connected, Death, Pace, Process, State, UnitsSession
 
 A, B = (
     ShiftOrder(
@@ -244,6 +247,82 @@ def test_a_shift_keeps_the_block_while_a_target_cannot_be_reached(cloud: Cloud, 
     cloud.trouble = [range(50, 60)]
     done, later = one_after_another(cloud, shift(cloud, place, patient, away=away), shift(cloud, place, B))
     assert (done.state, later.state) == ("done", "partial"), "each had it to itself"
+
+
+class Hanging:
+    """Looks at target "a" that take until a moment."""
+
+    def __init__(self, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, since: int, until: int) -> None:
+        self.is_under_way = False
+        look = UnitsSession.look
+
+        async def hangs(session: UnitsSession) -> Holding:
+            if session._units is cloud.targets["a"] and since <= cloud.now:
+                self.is_under_way = True
+                try:
+                    while cloud.now < until:
+                        await asyncio.sleep(0)
+                finally:
+                    self.is_under_way = False
+            return await look(session)
+
+        monkeypatch.setattr(UnitsSession, "look", hangs)
+
+
+def renewing(made: Shift) -> Shift:
+    """A shift that renews its lease at each turn of the loop: the term goes by in an instant."""
+    made._lease.renewed_every = 0 * SECOND
+    return made
+
+
+def test_a_shift_keeps_the_block_while_a_question_takes_longer_than_a_lease(
+    cloud: Cloud, place: KubernetesPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client waits for a slurmctld that is away."""
+    cloud.targets["a"].pace = Pace(boot=lambda unit: 60)
+    Hanging(cloud, monkeypatch, 50, 50 + 3 * int(TERM.total_seconds()))
+    done, later = one_after_another(cloud, renewing(shift(cloud, place, A)), shift(cloud, place, B))
+    assert (done.state, later.state) == ("done", "partial"), "each had it to itself"
+
+
+def test_a_shift_keeps_the_block_while_its_targets_take_long_to_be_reached(
+    cloud: Cloud, place: KubernetesPlace
+) -> None:
+    cloud.targets["a"].pace = Pace(boot=lambda unit: 60)
+    cloud.trouble = [range(50, 60)]
+    made, until = renewing(shift(cloud, place, A)), 50 + 3 * int(TERM.total_seconds())
+    opened = made._connections._open_sessions
+
+    async def slowly(*args: Any) -> None:
+        while 50 <= cloud.now < until:
+            await asyncio.sleep(0)
+        await opened(*args)
+
+    made._connections._open_sessions = slowly  # type: ignore[method-assign]
+    done, later = one_after_another(cloud, made, shift(cloud, place, B))
+    assert (done.state, later.state) == ("done", "partial"), "each had it to itself"
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_what_a_shift_is_at_ends_with_its_lease_and_with_its_process(
+    cloud: Cloud, place: KubernetesPlace, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    cloud.targets["a"].pace = Pace(boot=lambda unit: 60)
+    question = Hanging(cloud, monkeypatch, 50, sys.maxsize)
+
+    async def go() -> None:
+        running = asyncio.ensure_future(run(renewing(shift(cloud, place, A))))
+        while not question.is_under_way:
+            await asyncio.sleep(0)
+        if is_lost:
+            place.namespace.store.delete("lease", "airflow-shift-capacityblockgroup-1", "capacity")
+        else:
+            running.cancel()
+        with pytest.raises(LeaseLost if is_lost else asyncio.CancelledError):
+            await running
+        assert not question.is_under_way
+
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize(("foreign", "is_told"), [(0, False), (8, True)])
