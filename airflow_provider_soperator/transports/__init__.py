@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from airflow_provider_soperator.slurm.files import FileRequest
 from airflow_provider_soperator.slurm.requests import Request
 
 T = TypeVar("T")
+
+#: Bytes of an answer that is read in a thread: that of a queue of 10,000 jobs takes long enough for others to wait.
+_LARGE = 256 << 10
 
 
 class Transport(Protocol):
@@ -36,3 +42,12 @@ class SplitTransport:
             await self._slurm.close()
         finally:
             await self._files.close()
+
+
+async def read_apart(size: int, read: Callable[[], T]) -> T:
+    """Read an answer of this many bytes: a large one in a thread, so that others need not wait."""
+    if size > _LARGE:
+        # A process that exits, or has too many, starts no further thread.
+        with contextlib.suppress(RuntimeError):
+            return await asyncio.to_thread(read)
+    return read()

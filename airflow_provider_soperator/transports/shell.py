@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import re
 import secrets
 import shlex
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 from async_timeout import timeout
@@ -21,6 +21,7 @@ from async_timeout import timeout
 from airflow_provider_soperator.slurm.errors import command_name
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
+from airflow_provider_soperator.transports import read_apart
 from airflow_provider_soperator.transports.transport_errors import (
     CommandTimedOut,
     ConnectionLost,
@@ -203,9 +204,6 @@ HANDSHAKE = 60.0
 #: Seconds beyond a command's own limit after which the connection is given up.
 SLACK = 5.0
 
-#: Bytes of an answer that is read in a thread: that of a queue of 10,000 jobs takes long enough for others to wait.
-_LARGE = 256 * 1024
-
 #: Seconds for which no further shell is requested after one was refused.
 REFUSED_FOR = 600.0
 
@@ -268,11 +266,7 @@ class Shells:
 
     async def ask(self, request: Request[T]) -> T:
         output = await self.run(request.command())
-        if len(output.stdout) > _LARGE:
-            # A process that exits, or has too many, starts no further thread.
-            with contextlib.suppress(RuntimeError):
-                return await asyncio.to_thread(request.read, output)
-        return request.read(output)
+        return await read_apart(len(output.stdout), partial(request.read, output))
 
     async def run(self, command: Command) -> CommandOutput:
         is_long = command.timeout > TIMEOUT

@@ -11,7 +11,7 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output
@@ -242,8 +242,20 @@ def run_steps(steps: Steps[T], ask: Callable[[Request[Any]], Any]) -> T:
     raise AssertionError("the steps have awaited something")
 
 
-async def run_steps_async(steps: Generator[R, Any, T], ask: Callable[[R], Awaitable[Any]]) -> T:
-    """Run steps in an event loop."""
+def _resumed(steps: Generator[R, Any, Any], answers: list[Any]) -> R | StopIteration:
+    """The next request, or the end, which a thread cannot raise. Steps are never sent an answer twice."""
+    try:
+        return steps.send(answers.pop())
+    except StopIteration as end:
+        return end
+
+
+async def run_steps_async(
+    steps: Generator[R, Any, T],
+    ask: Callable[[R], Awaitable[Any]],
+    read: Callable[[Any, Callable[[], R | StopIteration]], Awaitable[R | StopIteration]] | None = None,
+) -> T:
+    """Run steps in an event loop; with ``read``, that calls what reads an answer."""
     try:
         request = next(steps)
         while True:
@@ -252,7 +264,11 @@ async def run_steps_async(steps: Generator[R, Any, T], ask: Callable[[R], Awaita
             except Exception as error:
                 request = steps.throw(error)
             else:
-                request = steps.send(answer)
+                resume = partial(_resumed, steps, [answer])
+                resumed = await read(answer, resume) if read else resume()
+                if isinstance(resumed, StopIteration):
+                    raise resumed
+                request = resumed
     except StopIteration as end:
         result: T = end.value
         return result

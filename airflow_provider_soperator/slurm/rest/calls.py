@@ -83,6 +83,8 @@ class RestAnswer:
 
     status: int
     data: Mapping[str, Any]
+    #: Bytes of the data.
+    size: int = 0
 
 
 #: Generator that yields calls, is sent their answers, and returns the result of the request.
