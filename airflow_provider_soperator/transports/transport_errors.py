@@ -198,6 +198,9 @@ def kubernetes_error(
             f"the Kubernetes account has no right to {what} ({words})",
             f"bind a Role with {rights} to the connection's account",
         )
+    if "field not declared in schema" in words:
+        # Server-side apply answers 500.
+        return ConnectFailed(f"could not {what} ({words})", "correct the field, or install the CRDs of this release")
     if status in (400, 404, 409, 429) or (status is not None and status >= 500):
         return ConnectRefused(f"could not {what} ({words})", for_now)
     if status is not None:

@@ -152,6 +152,14 @@ def invalid_options(field: str, why: str) -> ApiError:
     return invalid_all("PatchOptions.meta.k8s.io", "", [("FieldValueRequired", field, why)])
 
 
+def undeclared(kind: str, api_version: str, metadata: dict[str, Any], fields: list[str]) -> ApiError:
+    """Server-side apply of fields that the kind does not have."""
+    said = [f".{field}: field not declared in schema" for field in fields]
+    listed = said[0] if len(said) == 1 else "".join(["errors:", *(f"\n  {one}" for one in said)])
+    thing = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}; {api_version}, Kind={kind}"
+    return ApiError(500, "", f"failed to create typed patch object ({thing}): {listed}")
+
+
 def too_many_requests(message: str, seconds: int, cause: dict[str, str]) -> ApiError:
     details: dict[str, Any] = {"causes": [cause]}
     return ApiError(429, "TooManyRequests", message, details | ({"retryAfterSeconds": seconds} if seconds else {}))

@@ -297,13 +297,16 @@ def _part(target: Target) -> Part:
 def _fitting(request: web.Request, target: Target, thing: Object, *, whole: bool = True) -> Object:
     """An object that is of its kind's shape: without fields that are unknown, which a strict client is told of.
 
-    What is applied is not the ``whole`` object, so it may lack what is required.
+    What is applied is not the ``whole`` object, so it may lack what is required, but have no field that is unknown.
     """
     wanted = shape_of(target.kind)
     if wanted is None or target.subresource:
         return thing
     settle_type(target.kind, {**thing})
-    if request.query.get("fieldValidation") == "Strict" and (fields := unknown(thing, wanted)):
+    fields = unknown(thing, wanted)
+    if fields and not whole:
+        raise errors.undeclared(target.kind.kind, target.api_version, thing.get("metadata") or {}, fields)
+    if fields and request.query.get("fieldValidation") == "Strict":
         said = ", ".join(f'unknown field "{field}"' for field in fields)
         raise errors.bad_request(f"strict decoding error: {said}")
     if whole:

@@ -422,6 +422,26 @@ def test_apply_creates_changes_and_refuses(world: KubeWorld) -> None:
     assert apply_nodeset(world, yaml, "fieldManager=a").code == 422
 
 
+@pytest.mark.parametrize("query", ["fieldManager=a", "fieldManager=a&fieldValidation=Strict"])
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"slurmd": {"x": 1}}, ".spec.slurmd.x: field not declared in schema"),
+        (
+            {"x": 1, "y": 2},
+            "errors:\n  .spec.x: field not declared in schema\n  .spec.y: field not declared in schema",
+        ),
+    ],
+)
+def test_fields_that_are_not_there_cannot_be_applied(world: KubeWorld, query: str, spec: Any, said: str) -> None:
+    metadata = {"name": "gpu", "namespace": NAMESPACE}
+    body = {"apiVersion": "slurm.nebius.ai/v1alpha1", "kind": "NodeSet", "metadata": metadata, "spec": spec}
+    refused = apply_nodeset(world, body, query)
+    what = f"{NAMESPACE}/gpu; slurm.nebius.ai/v1alpha1, Kind=NodeSet"
+    assert refused.code == 500
+    assert refused.json["message"] == f"failed to create typed patch object ({what}): {said}"
+
+
 @pytest.mark.parametrize(
     ("query", "name", "code"), [("", "gpu", 422), ("fieldManager=a", "other", 400), ("fieldManager=a", "gpu", 422)]
 )

@@ -14,6 +14,7 @@ import kubernetes_asyncio.client.exceptions
 import pytest
 
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, kubernetes_error
+from sandbox.kube.errors import undeclared
 
 WHY = 'pods is forbidden: User "u" cannot list resource "pods"'
 BODY = json.dumps({"kind": "Status", "message": WHY, "code": 403})
@@ -52,6 +53,16 @@ def test_what_the_owner_of_a_cluster_forbids_is_no_missing_right(why: str) -> No
     said = kubernetes_error(refused_list(json.dumps({"kind": "Status", "message": why})), "scale Deployment vllm")
     assert said.what == f"could not scale Deployment vllm ({why})"
     assert said.remedy == "ask the owner of that webhook or policy"
+
+
+def test_a_field_that_the_cluster_does_not_know_is_no_overload() -> None:
+    refusal = undeclared("NodeSet", "slurm.nebius.ai/v1alpha1", {"name": "worker"}, ["spec.slurmd.shared"])
+    error = kubernetes_asyncio.client.exceptions.ApiException(status=refusal.code)
+    error.body = json.dumps(refusal.status())
+    said = kubernetes_error(error, "apply NodeSet worker", for_now="check if the API is overloaded")
+    assert not said.passing
+    assert said.what == f"could not apply NodeSet worker ({refusal.message})"
+    assert said.remedy == "correct the field, or install the CRDs of this release"
 
 
 def test_a_certificate_authority_that_cannot_be_read_is_no_silent_api(tmp_path: Path) -> None:
