@@ -193,6 +193,11 @@ def kubernetes_error(
         )
     if status is not None and status < 500 and _DENIED.search(words):
         return ConnectFailed(f"could not {what} ({words})", "ask the owner of that webhook or policy")
+    # Quotas and the like answer 403, too. Of a missing right the API says that the user cannot do it; an exec, nothing.
+    if status == 403 and "is forbidden: " in words and " cannot " not in words:
+        if "it is being terminated" in words:
+            return ConnectRefused(f"could not {what} ({words})", "try again when the namespace is gone")
+        return ConnectFailed(f"could not {what} ({words})", "the cluster's owner limits this: see the message")
     if status == 403:
         return ConnectFailed(
             f"the Kubernetes account has no right to {what} ({words})",
@@ -201,6 +206,8 @@ def kubernetes_error(
     if "field not declared in schema" in words:
         # Server-side apply answers 500.
         return ConnectFailed(f"could not {what} ({words})", "correct the field, or install the CRDs of this release")
+    if status == 422:
+        return ConnectFailed(f"could not {what} ({words})", "correct the object as the message says")
     if status in (400, 404, 409, 429) or (status is not None and status >= 500):
         return ConnectRefused(f"could not {what} ({words})", for_now)
     if status is not None:

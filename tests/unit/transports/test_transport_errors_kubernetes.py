@@ -17,13 +17,16 @@ from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from sandbox.kube.errors import undeclared
 
 WHY = 'pods is forbidden: User "u" cannot list resource "pods"'
-BODY = json.dumps({"kind": "Status", "message": WHY, "code": 403})
 
 
-def refused_list(body: str = BODY) -> Exception:
-    error = kubernetes_asyncio.client.exceptions.ApiException(status=403, reason="Forbidden")
-    error.body = body
+def refused(status: int, why: str) -> Exception:
+    error = kubernetes_asyncio.client.exceptions.ApiException(status=status)
+    error.body = json.dumps({"kind": "Status", "message": why, "code": status})
     return error
+
+
+def refused_list(why: str = WHY) -> Exception:
+    return refused(403, why)
 
 
 @pytest.mark.parametrize(
@@ -50,16 +53,49 @@ def test_a_missing_right_names_what_was_refused_and_what_to_bind(error: Exceptio
     ],
 )
 def test_what_the_owner_of_a_cluster_forbids_is_no_missing_right(why: str) -> None:
-    said = kubernetes_error(refused_list(json.dumps({"kind": "Status", "message": why})), "scale Deployment vllm")
+    said = kubernetes_error(refused_list(why), "scale Deployment vllm")
     assert said.what == f"could not scale Deployment vllm ({why})"
     assert said.remedy == "ask the owner of that webhook or policy"
 
 
+@pytest.mark.parametrize(
+    ("status", "why", "remedy", "passing"),
+    [
+        (
+            403,
+            'jobs.batch "check" is forbidden: exceeded quota: jobs, requested: count/jobs.batch=1, used: '
+            "count/jobs.batch=4, limited: count/jobs.batch=4",
+            "the cluster's owner limits this: see the message",
+            False,
+        ),
+        (
+            403,
+            'slurmclusters.slurm.nebius.ai "acme" is forbidden: unable to create new content in namespace soperator '
+            "because it is being terminated",
+            "try again when the namespace is gone",
+            True,
+        ),
+        (
+            422,
+            'NodeSet.slurm.nebius.ai "worker" is invalid: spec.replicas: Invalid value: "string": spec.replicas in '
+            'body must be of type integer: "string"',
+            "correct the object as the message says",
+            False,
+        ),
+    ],
+    ids=["quota", "terminated", "invalid"],
+)
+def test_what_the_message_explains_is_neither_a_missing_right_nor_a_wrong_connection(
+    status: int, why: str, remedy: str, passing: bool
+) -> None:
+    said = kubernetes_error(refused(status, why), "create it")
+    assert (said.what, said.remedy) == (f"could not create it ({why})", remedy)
+    assert said.passing == passing
+
+
 def test_a_field_that_the_cluster_does_not_know_is_no_overload() -> None:
     refusal = undeclared("NodeSet", "slurm.nebius.ai/v1alpha1", {"name": "worker"}, ["spec.slurmd.shared"])
-    error = kubernetes_asyncio.client.exceptions.ApiException(status=refusal.code)
-    error.body = json.dumps(refusal.status())
-    said = kubernetes_error(error, "apply NodeSet worker", for_now="check if the API is overloaded")
+    said = kubernetes_error(refused(refusal.code, refusal.message), "apply NodeSet worker")
     assert not said.passing
     assert said.what == f"could not apply NodeSet worker ({refusal.message})"
     assert said.remedy == "correct the field, or install the CRDs of this release"
