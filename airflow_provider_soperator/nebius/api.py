@@ -108,18 +108,18 @@ _NO_KEY = {"UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND", "INVALID_ARGUMEN
 def _refusal(error: RequestError, verb: str, thing: str) -> NebiusError:
     status = error.status
     code, kinds = status.code.name, {said.WhichOneof("details") for said in status.service_errors}
-    words = f"could not {verb} {thing} ({_words(status)})"
+    words = f"could not {verb} {thing} ({status_words(status)})"
     if thing == _TOKEN and code in _NO_KEY:
         return NebiusUnauthenticated(
-            f"Nebius refused the key of the service account ({_words(status)})",
+            f"Nebius refused the key of the service account ({status_words(status)})",
             "check in Nebius that the service account and its public key exist and have not expired, and that the "
             "Nebius connection has both ids",
         )
     if code == "UNAUTHENTICATED":
-        return NebiusUnauthenticated(f"Nebius refused the credentials ({_words(status)})", _RENEW)
+        return NebiusUnauthenticated(f"Nebius refused the credentials ({status_words(status)})", _RENEW)
     if code == "PERMISSION_DENIED":
         return NebiusDenied(
-            f"the account may not {verb} {thing} ({_words(status)})",
+            f"the account may not {verb} {thing} ({status_words(status)})",
             "give it a role such as viewer (to read) or editor (to change) on the project, and for capacity blocks "
             "viewer on the tenant",
         )
@@ -147,7 +147,7 @@ _REFUSALS: tuple[tuple[set[str], type[NebiusError], str], ...] = (
 )
 
 
-def _words(status: Any) -> str:
+def status_words(status: Any) -> str:
     """Join all messages of the API; the SDK's own text of an error omits details."""
     details = [line for said in status.service_errors for line in _details(said)]
     request = f"request {status.request_id}" if status.request_id else ""

@@ -15,7 +15,7 @@ from nebius.api.nebius.mk8s import v1 as mk8s
 from nebius.base.protos.dynamic import REGISTRY
 from nebius.sdk import SDK
 
-from airflow_provider_soperator.nebius.api import NebiusMissing, answer, listed
+from airflow_provider_soperator.nebius.api import NebiusMissing, answer, listed, status_words
 
 #: The API's limit for one node group.
 MOST_NODES = 100
@@ -134,7 +134,7 @@ def gpus_of(preset: str) -> int:
     return int(found[1]) if found else 0
 
 
-def running(operations: list[Operation]) -> Operation | None:
+def running(operations: Sequence[Operation]) -> Operation | None:
     """The running operation; a group has at most one."""
     return next((operation for operation in operations if operation.status is None), None)
 
@@ -153,11 +153,18 @@ def is_settled(group: mk8s.NodeGroup, operation: Operation | None) -> bool:
     )
 
 
-def problems(group: mk8s.NodeGroup, operation: Operation | None) -> tuple[str, ...]:
-    """Causes that keep a group from its size. A full block is not an error to Nebius: the operation just continues."""
+def problems(group: mk8s.NodeGroup, operations: Sequence[Operation]) -> tuple[str, ...]:
+    """Causes that keep a group from its size; the newest operation is the first.
+
+    A full block is not an error to Nebius: the operation just continues.
+    """
+    operation = running(operations)
     if is_settled(group, operation):
         return ()
     found = list[str]()
+    # An aborted one has made way for another.
+    if operation is None and operations and (end := operations[0].status) and end.code.name not in ("OK", "ABORTED"):
+        found.append(f"operation {operations[0].id} has failed: {status_words(end)}")
     if operation and operation.progress_data.type_url:
         data = REGISTRY.unpack_any(operation.progress_data)
         if isinstance(data, mk8s.ProgressData):

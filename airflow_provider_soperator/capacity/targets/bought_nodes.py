@@ -18,7 +18,6 @@ from airflow_provider_soperator.nebius.node_groups import (
     NodeGroupClient,
     gpus_of,
     problems,
-    running,
     size_of,
 )
 
@@ -82,7 +81,7 @@ class BoughtGroup:
         paid = size_of(group).most
         if not (to_come := max(0, paid - group.status.ready_node_count)):
             return paid, 0, ()
-        causes = problems(group, running(await self._client.operations()))
+        causes = problems(group, await self._client.operations())
         return paid, to_come, tuple(f"node group {self.group_id}: {cause}" for cause in causes)
 
     async def bring(self, lacks: int, keeps: int, now: datetime, until: datetime | None) -> bool:

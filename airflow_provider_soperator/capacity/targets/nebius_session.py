@@ -118,7 +118,7 @@ class NodeGroupSession(Session):
 
     async def look(self) -> Holding:
         """Read the holding. A node counts as long as the API counts it, also while it arrives or leaves."""
-        group, operation, size = await self._see()
+        group, operations, size = await self._see()
         # A node that an autoscaler may add counts as ready: it only waits for work.
         may_come = 0 if size.least is None else max(0, size.most - group.status.node_count)
         evictions = self._evictions
@@ -130,8 +130,8 @@ class NodeGroupSession(Session):
             held=group.status.node_count,
             ready=max(0, group.status.ready_node_count + may_come - cordoned),
             finishing=evictions.busy if evictions else 0,
-            is_settled=is_settled(group, operation),
-            problems=(*filter(None, [self._notes.kept]), *waits, *problems(group, operation), *causes),
+            is_settled=is_settled(group, running(operations)),
+            problems=(*filter(None, [self._notes.kept]), *waits, *problems(group, operations), *causes),
             pinned=size.most if self._notes.kept else None,
             bought=bought,
             to_come=to_come,
@@ -159,15 +159,15 @@ class NodeGroupSession(Session):
         if self._evictions:
             staying = await self._evictions.step(to)
             to = to + self._evictions.short if release.takes_busy(datetime.now(timezone.utc)) else max(to, staying)
-        group, operation, size = await self._see()
+        group, operations, size = await self._see()
         if size.most <= to or self._notes.kept:
             return
-        lacks_machines = group.status.node_count < group.status.target_node_count or problems(group, operation)
-        await self._resize(group, size.shrunk(to), operation, waits=not lacks_machines)
+        lacks_machines = group.status.node_count < group.status.target_node_count or problems(group, operations)
+        await self._resize(group, size.shrunk(to), running(operations), waits=not lacks_machines)
 
     async def grow(self, to: int) -> None:
         """Allow at least ``to`` nodes."""
-        group, operation, size = await self._see()
+        group, operations, size = await self._see()
         if self._evictions:
             await self._evictions.keep(max(to, size.most))
         if size.most >= to or self._notes.kept:
@@ -175,7 +175,8 @@ class NodeGroupSession(Session):
         # The group may have changed since the check, and could buy another node.
         refuse_to_buy(group, self._context.block)
         replaces = group.status.outdated_node_count or group.status.node_count > group.status.target_node_count
-        await self._resize(group, size.grown(to, self._target.min_nodes), operation, waits=bool(replaces))
+        grown = size.grown(to, self._target.min_nodes)
+        await self._resize(group, grown, running(operations), waits=bool(replaces))
 
     async def finish(self) -> None:
         """Undo the cordons of nodes that stay."""
@@ -194,10 +195,10 @@ class NodeGroupSession(Session):
         beside = frozenset({self._bought.group_id} if self._bought else ())
         return MachineClues(groups=frozenset({self._group_id}), beside=beside, count=0, are_units=True)
 
-    async def _see(self) -> tuple[NodeGroup, Operation | None, GroupSize]:
-        """The group, its running operation, and its size."""
+    async def _see(self) -> tuple[NodeGroup, list[Operation], GroupSize]:
+        """The group, its operations, and its size."""
         group, operations = await asyncio.gather(self._client.read(), self._client.operations())
-        return group, running(operations), self._noted(group, operations)
+        return group, operations, self._noted(group, operations)
 
     async def _resize(self, group: NodeGroup, size: GroupSize, running: Operation | None, *, waits: bool) -> None:
         """Request a size, unless it ``waits`` for a running operation."""

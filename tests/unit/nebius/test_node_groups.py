@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 from nebius.api.google.rpc import Status
-from nebius.api.nebius.common.v1 import Operation, RecurrentResourceEvent, ResourceEvent, ResourceMetadata
+from nebius.api.nebius.common.v1 import (
+    Operation,
+    QuotaFailure,
+    RecurrentResourceEvent,
+    ResourceEvent,
+    ResourceMetadata,
+    ServiceError,
+)
 from nebius.api.nebius.mk8s.v1 import (
     NodeGroup,
     NodeGroupAutoscalingSpec,
@@ -84,6 +91,20 @@ def test_problems_are_those_of_this_change() -> None:
         event("all is well", NOW, ResourceEvent.Level.INFO),
     ]
     found = group(node_count=3, events=events)
-    assert problems(found, operation) == ("no capacity", "drain-node", "a quota")
-    assert problems(found, None) == ("no capacity", "a quota")
-    assert problems(group(events=events), None) == ()
+    assert problems(found, [operation]) == ("no capacity", "drain-node", "a quota")
+    assert problems(found, []) == ("no capacity", "a quota")
+    assert problems(group(events=events), []) == ()
+
+
+def test_an_operation_that_has_failed_says_why_until_the_group_is_settled() -> None:
+    failures = [QuotaFailure.Violation(quota="vpc.ipv4-address.public.count", limit="3", requested="4")]
+    why = ServiceError(service="vpc", code="QuotaFailure", quota_failure=QuotaFailure(violations=failures))
+    status = Status(code=8, message="a quota", details=[REGISTRY.pack_any(why)])
+    failed = Operation(id="op-1", created_at=NOW, status=status)
+    lacks = group(node_count=3)
+    said = "operation op-1 has failed: a quota; quota vpc.ipv4-address.public.count: 4 requested, the limit is 3"
+    assert problems(lacks, [failed]) == (said,)
+    assert problems(group(), [failed]) == ()
+    assert problems(lacks, [RUNNING, failed]) == ()
+    for code in (0, 10):
+        assert problems(lacks, [Operation(id="op-2", created_at=NOW, status=Status(code=code)), failed]) == ()
