@@ -94,7 +94,7 @@ class ActiveCheckSensor(WatchSensor):
         a_day_ago = "{{ dag_run.run_after - macros.timedelta(days=1) }}"
         ActiveCheckSensor(task_id="is_fit", check="gpu-checks", since=a_day_ago)
 
-    Returns the ``check``, its ``job``, ``state`` and ``failed_jobs``.
+    Returns the ``check``, its ``job``, ``state`` and ``failed_jobs``, and with ``slurm_conn_id`` the ``nodes``.
 
     :param check: name of the ActiveCheck
     :param target_state: ``"complete"``, ``"failed"``, or ``"ended"`` for both
@@ -102,9 +102,12 @@ class ActiveCheckSensor(WatchSensor):
     :param fail_fast: fail if a run ends otherwise, instead of waiting for the next
     :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
     :param namespace: namespace of the SlurmCluster
+    :param slurm_conn_id: Airflow connection to Slurm, which knows how the jobs of a run have ended
     """
 
-    template_fields: Sequence[str] = ("check", "target_state", "since", "fail_fast", "kubernetes_conn_id", "namespace")
+    template_fields: Sequence[str] = (
+        "check", "target_state", "since", "fail_fast", "kubernetes_conn_id", "namespace", "slurm_conn_id",
+    )  # fmt: skip
     ui_color = "#f7d9e3"
 
     def __init__(
@@ -116,11 +119,12 @@ class ActiveCheckSensor(WatchSensor):
         fail_fast: bool | str = False,
         kubernetes_conn_id: str = "kubernetes_default",
         namespace: str = NAMESPACE,
+        slurm_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.check, self.target_state, self.since, self.fail_fast = check, target_state, since, fail_fast
-        self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
+        self.kubernetes_conn_id, self.namespace, self.slurm_conn_id = kubernetes_conn_id, namespace, slurm_conn_id
         check_choice("target_state", target_state, _ENDS)
         if not is_template(since):
             moment_of("since", since)
@@ -131,7 +135,7 @@ class ActiveCheckSensor(WatchSensor):
 
         check_choice("target_state", self.target_state, _ENDS)
         return CheckWatch(
-            where=ClusterConnections(self.kubernetes_conn_id, self.namespace),
+            where=ClusterConnections(self.kubernetes_conn_id, self.namespace, slurm_conn_id=self.slurm_conn_id or None),
             check=self.check,
             state=self.target_state,
             since=moment_of("since", self.since),

@@ -297,7 +297,11 @@ class CheckWatch(Watch[CheckClients]):
     async def look(self, client: CheckClients, max_age: float) -> Look:
         client.checks.objects.max_age = max_age
         check = await client.checks.find(self.check)
-        job, outcome = newest_result(check, await client.checks.runs(), self.since, datetime.now(timezone.utc))
+        runs = [run for run in await client.checks.runs() if run.check == check.name]
+        job, outcome = newest_result(check, runs, self.since, datetime.now(timezone.utc))
+        if run := newest(runs, self.since):
+            # Soperator looks at old runs again, and then overwrites what it has noted.
+            outcome = await client.outcome(check, run)
         if outcome is None:
             since = f" since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else ""
             return Look(False, says=(f"{check.name} has not run{since}",))

@@ -106,9 +106,9 @@ def test_a_sensor_refuses_what_it_could_never_see() -> None:
     with pytest.raises(ValueError, match="since='noon' is not a date and time"):
         ActiveCheckSensor(task_id="sense", check="gpu-checks", since="noon")
     with pytest.raises(TaskDeferred) as deferred:
-        ActiveCheckSensor(task_id="sense", check="gpu-checks", since="2026-11-22T00:00:00Z", deferrable=True).execute(
-            CONTEXT
-        )
+        ActiveCheckSensor(
+            task_id="sense", check="gpu-checks", since="2026-11-22T00:00:00Z", slurm_conn_id="slurm", deferrable=True
+        ).execute(CONTEXT)
     trigger: Any = deferred.value.trigger
     watch: Any = Watch.read(json.loads(json.dumps(trigger.serialize()[1]))["watch"])
-    assert watch.since == datetime(2026, 11, 22, tzinfo=timezone.utc)
+    assert (watch.since, watch.where.slurm_conn_id) == (datetime(2026, 11, 22, tzinfo=timezone.utc), "slurm")

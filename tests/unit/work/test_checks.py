@@ -407,6 +407,30 @@ def test_the_newest_run_counts(runs: list[Any], awaited: str, reached: bool) -> 
     assert look(*runs, state=awaited).is_reached is reached
 
 
+@pytest.mark.parametrize(
+    ("noted", "in_slurm", "told"),
+    [
+        (LastRun(outcome=CheckResult(state=RunState.COMPLETE), slurm_job="7"), "FAILED", "Failed"),
+        (LastRun(outcome=CheckResult(state=RunState.COMPLETE), slurm_job="6"), "COMPLETED", "Complete"),
+    ],
+    ids=["overwritten", "of an older run"],
+)
+def test_what_soperator_noted_at_a_second_look_is_no_end_of_a_run(
+    checks: MadeUp, noted: LastRun, in_slurm: str, told: str
+) -> None:
+    class Slurm:
+        async def statuses(self, ids: Iterable[JobId]) -> dict[JobId, JobStatus]:
+            return {one: JobStatus(id=one, parts=(Job(id=one, state=JobState.parse(in_slurm)),)) for one in ids}
+
+    checks.add(FIRST, slurm_jobs=("7",), end="Complete", finished=NOW - timedelta(hours=1))
+    checks.check = replace(checks.check, last=noted)
+    made_up: Any = checks
+    slurm: Any = Slurm()
+    watch = CheckWatch(where=WHERE, check="gpu-checks", state="ended")
+    found = asyncio.run(watch.look(CheckClients(made_up, slurm), 0))
+    assert (found.is_reached, found.result["state"], found.result["job"]) == (True, told, FIRST)
+
+
 def test_a_look_may_ask_for_runs_anew(checks: MadeUp) -> None:
     made_up: Any = checks
     asyncio.run(CheckWatch(where=WHERE, check="gpu-checks").look(CheckClients(made_up), 2.0))
