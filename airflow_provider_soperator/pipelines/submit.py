@@ -5,12 +5,12 @@ Jobs that are submitted ahead have their templates rendered as their own tasks w
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from math import prod
-from time import time
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import DAG, BaseOperator, Context
@@ -235,7 +235,7 @@ class SubmitAheadOperator(BaseOperator):
         submitted: Sequence[str],
     ) -> dict[str, str]:
         """Note for the tasks which jobs are theirs; returns those that are new."""
-        ahead = Ahead(context["dag_run"].clear_number or 0, at=time())
+        ahead = Ahead(context["dag_run"].clear_number or 0, at=time.time())
         # The jobs of the tasks here, and not of other segments.
         found = {place: job for place, job in there.items() if place[0] in self.segment.stages}
         ids = dict(zip(jobs, submitted, strict=True))

@@ -18,6 +18,7 @@ from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest import mock
+from uuid import UUID
 
 from airflow.sdk import DAG
 from airflow.sdk.bases.xcom import BaseXCom
@@ -70,6 +71,11 @@ class WorkerDied(Exception):
     """There are no heartbeats any more."""
 
 
+def _id() -> UUID:
+    """The id of an instance, which begins with the time: it gets another at each clear."""
+    return UUID(int=int(time.time() * 1000) << 80)
+
+
 class Instance:
     """A task instance, as operators and triggers see it, and as the database has it."""
 
@@ -88,6 +94,7 @@ class Instance:
         self.begun = datetime.fromtimestamp(time.time(), timezone.utc).replace(microsecond=ord(airflow.name))
         #: How often it was cleared.
         self.epoch = 0
+        self.id = _id()
         #: When its try has begun, and when it was ended by hand the last time.
         self.try_since = self.ordered_at = 0.0
         #: Set when somebody marks or clears it.
@@ -210,6 +217,7 @@ class Airflow:
         before = one.state
         self._judge.note("%s is cleared; it was %s", one, before)
         one.epoch += 1
+        one.id = _id()
         if before == "running":
             one.state = "restarting"
             self._judge.gap("cleared in a worker", one)

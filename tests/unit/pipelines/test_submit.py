@@ -91,7 +91,7 @@ class Pipeline:
             yield self.cluster
 
         monkeypatch.setattr(SlurmHook, "client", client)
-        monkeypatch.setattr("airflow_provider_soperator.pipelines.submit.time", now)
+        monkeypatch.setattr("airflow_provider_soperator.pipelines.submit.time.time", now)
         states = {"scheduled__1": {"p.a": None, "p.b": None}}
         monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", told(states))
 
