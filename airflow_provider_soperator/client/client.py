@@ -31,7 +31,7 @@ from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListShares, Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
-from airflow_provider_soperator.slurm.requests.submission import MOST, Submitted
+from airflow_provider_soperator.slurm.requests.submission import HELD, MOST, Submitted
 from airflow_provider_soperator.slurm.sbatch_arguments import with_remote_lines
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports import Transport
@@ -212,6 +212,23 @@ class AsyncSlurmClient:
         """
         limit = await self._limit() if len(jobs) > 1 else None
         return await self._take(submissions.submit_together(jobs, since, limit))
+
+    async def complete_submission(
+        self, status: JobStatus, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None
+    ) -> None:
+        """Release a job that is still held by its submission, which is over.
+
+        A slurmctld that was killed may have saved the job and not its release, or the submitter died between the two.
+        """
+        if not any(part.state.is_pending and part.comment == HELD for part in status.parts):
+            return
+        said = "is released"
+        try:
+            await self.submit_together([submissions.named(job, key)], since=since)
+        except ClusterError as error:
+            said = f"could not be released: {error}"
+        if self._log:
+            self._log.info("Job %s was held until its submission is complete, which it is: it %s", status.id, said)
 
     async def take_back(self, jobs: Sequence[BatchJob], *, since: datetime | None = None) -> None:
         """Cancel what ``submit_together`` has submitted of these jobs, or submits; its next call submits them anew."""

@@ -50,8 +50,7 @@ MOST_OF_ELEMENT = 64 << 10
 MOST_OF_END, LAST_LINES = 4096, 10
 #: Bytes of each file that are streamed after the end of a job.
 MOST_AT_THE_END = 1 << 20
-#: Seconds that a diagnosis may take, and the end of the output: a failed task must not wait for a cluster that does not
-#: answer.
+#: Seconds that a diagnosis may take, and the end of the output: a failed task must not wait for a cluster that is away.
 DIAGNOSIS_TIME = 20.0
 #: The letters of patterns that make a file one of this job alone: its number, and its name, which has its key.
 _OF_JOB = frozenset("AJjx")
@@ -273,6 +272,7 @@ class JobRun:
                     assert status is not None, "only this run closes the watch"
                     if not status.is_over:
                         yield status
+                        await self._patient.complete_submission(status, self.job, submitted.key, since=self.since)
                         async for printed in self._ended(status):
                             yield printed
                     await self._follow_outputs(status)

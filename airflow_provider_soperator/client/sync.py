@@ -77,6 +77,7 @@ class SlurmClient:
     find = _waited(AsyncSlurmClient.find)
     cancel_keys = _waited(AsyncSlurmClient.cancel_keys)
     submit_together = _waited(AsyncSlurmClient.submit_together)
+    complete_submission = _waited(AsyncSlurmClient.complete_submission)
     take_back = _waited(AsyncSlurmClient.take_back)
     unfinished = _waited(AsyncSlurmClient.unfinished)
     with_keys = _waited(AsyncSlurmClient.with_keys)

@@ -33,6 +33,7 @@ from airflow_provider_soperator.slurm.requests import (
 )
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.requests.submission import (
+    HELD,
     CancelWithdrawn,
     SubmitOnce,
     Together,
@@ -138,6 +139,8 @@ class SlurmJob:
     is_element: bool = False
     #: It waits until all that is submitted with it is there; accounting knows no job that was never eligible.
     is_held: bool = False
+    #: When it was released.
+    released: float = 0.0
 
     @property
     def id(self) -> JobId:
@@ -206,11 +209,15 @@ class Cluster:
         """As by SIGKILL: what it has not saved is gone, and so are the numbers that it has given out."""
         self.is_up = False
         now = time.monotonic()
-        lost = [job for job in self.jobs if now - job.submitted < self._dice.uniform(0, self.habits.save_lag)]
+        # Its state is one file, so all after that is missing.
+        saved = now - self._dice.uniform(0, self.habits.save_lag)
+        lost = [job for job in self.jobs if job.submitted > saved]
         if lost:
-            # Its state is one file, so all after the first one that is missing are missing, too.
-            lost = [job for job in self.jobs if job.submitted >= lost[0].submitted]
             self._next = min(job.number for job in lost)
+        for job in self.jobs:
+            if job.submitted <= saved < job.released and all(part.state == "PENDING" for part in job.parts):
+                job.is_held = True
+                self._checks.note("  slurmctld has forgotten that %s was released", job)
         for job in lost:
             job.is_forgotten = True
             for part in job.parts:
@@ -283,7 +290,7 @@ class Cluster:
         part.history.append((known_at, part.state, part.started, part.ended))
 
     def _release(self, job: SlurmJob) -> None:
-        job.is_held = False
+        job.is_held, job.released = False, time.monotonic()
         for part in job.parts:
             self._tell_accounting(part, self.habits.start_lag)
 
@@ -426,7 +433,8 @@ class Cluster:
             "Name": job.name,
             "UserName": job.user,
             "State": part.state,
-            "Reason": part.reason,
+            "Reason": "JobHeldUser" if job.is_held else part.reason,
+            "Comment": HELD if job.is_held else "",
             "SubmitTime": self._epoch(job.submitted),
             "EligibleTime": self._epoch(job.submitted),
             "StartTime": self._epoch(part.started),

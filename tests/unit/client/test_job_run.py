@@ -19,9 +19,11 @@ from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, JobStatus
 from airflow_provider_soperator.slurm.requests import CancelJobs
+from airflow_provider_soperator.slurm.requests.submission import HELD, SubmitOnce, Together
+from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.slurm.submission_keys import SubmissionKey
 from airflow_provider_soperator.transports.transport_errors import NotSupported
-from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
+from tests.unit.client.tracking import Log, Slurm, past, queued, run_without_waiting
 
 FIRST, SECOND, THEIRS = (SubmissionKey(letter * 12) for letter in "abz")
 
@@ -298,6 +300,32 @@ def test_once_accounting_has_answered_polls_are_as_rare_as_is_wanted(monkeypatch
     slurm.before_look = later
     assert run_without_waiting(end_of(job_run(slurm, poll_interval=900)), monkeypatch).succeeded
     assert slurm.asked_at[-1] - slurm.asked_at[-2] == pytest.approx(900, abs=1)
+
+
+@pytest.mark.parametrize("comment", [HELD, "mine"])
+def test_a_job_that_slurmctld_has_forgotten_to_release_is_released(
+    comment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, log = Slurm(accounting=[]), Log()
+    held = queued("7", "PENDING", name=FIRST.name("train"), comment=comment, priority=0, reason="JobHeldUser")
+    slurm.queue = [held]
+
+    def later() -> None:
+        released = any(isinstance(one, SubmitOnce) and one.together is Together.START for one in slurm.asked)
+        if released or time.monotonic() > 5000:
+            slurm.queue = [replace(held, state=JobState.parse("COMPLETED"), comment="mine")]
+
+    slurm.before = later
+    run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="train", name="train"), [FIRST], log=log)
+    run_without_waiting(end_of(run), monkeypatch)
+    [*_, last] = slurm.asked_at
+    if comment == HELD:
+        assert last < 1060
+        assert log.lines == ["Job 7 was held until its submission is complete, which it is: it is released"]
+    else:
+        assert last > 5000, "its user holds it"
+        assert log.lines == []
+    assert slurm.calls == 0
 
 
 # -------------------------------------------------------------------------------------------------------- its output
