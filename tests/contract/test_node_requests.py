@@ -89,7 +89,8 @@ def test_nodes_are_drained_and_brought_back(way: Way) -> None:
     assert drained.state.has(NodeFlag.DRAIN)
     assert (drained.reason, drained.reason_user) == (ODD, "root")
     way.ask(Undrain(NODES))
-    assert not any(the_node(way, name).state.has(NodeFlag.DRAIN) for name in NODES)
+    for node in way.ask(ListNodes(NODES)):
+        assert (node.state.has(NodeFlag.DRAIN), node.reason) == (False, "")
 
 
 @pytest.mark.parametrize("name", ["local", "rest"])

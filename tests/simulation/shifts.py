@@ -296,6 +296,7 @@ class World(Story):
         self.slurm.boots = self._boots
         self.slurm.violated = self._violated
         self.slurm.ended = self._ended
+        self.slurm.has_accounting = seed % 3 > 0
         self._fails = pick((0.0, 0.0, 0.1, 0.3))
         self._loses = pick((0.0, 0.0, 0.02, 0.1))
         self._slow = pick((0.0, 0.02, 0.1))

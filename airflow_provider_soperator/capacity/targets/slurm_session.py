@@ -410,7 +410,7 @@ class SlurmNodesSession(Session):
     def _is_told_by_us(self, node: Node) -> bool:
         """True if a node goes off in the name of this block, or has gone since its drain has ended."""
         said = DrainReason.parse(node.reason)
-        # What undrains a node or powers it up takes the reason away.
+        # What undrains a node or powers it up takes the reason away; for those without accounting see docs/limits.md.
         goes = node.is_going_off or (node.is_off and not node.is_kept_off)
         return goes and said is not None and said.owner == self._reason.owner
 

@@ -112,6 +112,8 @@ class Nodes:
         self.reservations = Reservations()
         self.asked: list[Any] = []
         self.power_down_time = MINUTE
+        #: Without it, Slurm up to 25.11 clears no reason.
+        self.has_accounting = True
         #: Reservations for a later time keep no shift from a node.
         self.until: datetime | None = None
         #: How long a machine stays when its node is off, and how long a node boots; None: it never does.
@@ -145,7 +147,7 @@ class Nodes:
         """A job that has waited runs on a node from now on; or has one that is off, which is powered up for it."""
         job.node, job.began, found = node, self.now(), self.nodes[node]
         if found.power == "off":
-            found.power, found.due, found.reason = "coming", None, ""
+            found.power, found.due, found.reason = "coming", None, self._left_of(found.reason)
 
     def finish(self, job: SlurmJob, end: str = "COMPLETED") -> None:
         job.end, job.node, job.ended = end, "", self.now()
@@ -288,7 +290,7 @@ class Nodes:
         if isinstance(order, PowerUp):
             # Ignored where it is on, or on its way off.
             if node.power == "off":
-                node.power, node.due, node.is_down, node.reason = "coming", None, False, ""
+                node.power, node.due, node.is_down, node.reason = "coming", None, False, self._left_of(node.reason)
         elif isinstance(order, Drain):
             node.drain, node.drained_at = node.drain or order.reason, now
         elif isinstance(order, PowerDown):
@@ -297,7 +299,12 @@ class Nodes:
             assert isinstance(order, Undrain)
             if node.drain and not node.drain.startswith("airflow:"):
                 self.violated(f"{node.name}, which was drained by {node.drain!r}, is undrained", node.name)
-            node.drain, node.reason = "", ""
+            _, told = order.change()
+            node.drain, node.reason = "", self._left_of(told or node.drain or node.reason)
+
+    def _left_of(self, reason: str) -> str:
+        """The reason of a node that Slurm makes available again."""
+        return "" if self.has_accounting else reason
 
     def _power_down(self, node: SlurmNode, order: PowerDown) -> None:
         now = self.now()

@@ -534,6 +534,21 @@ def test_a_node_that_has_gone_off_before_the_shift_could_look_again_is_kept_off(
     assert slurm.nodes[gone].drain == "airflow:capacity/block-1"
 
 
+@pytest.mark.parametrize("has_accounting", [True, False])
+def test_a_node_that_may_come_for_jobs_again_is_no_longer_ours(has_accounting: bool) -> None:
+    slurm = Slurm(1)
+    slurm.has_accounting = has_accounting
+    slurm.power_down_time = timedelta()
+    slurm.shrink(0)
+    slurm.advance()
+    asyncio.run(slurm.session().finish())
+    session = slurm.session()
+    asyncio.run(session.allow(1))
+    assert asyncio.run(session.look()).leaving == 0
+    assert asyncio.run(session.finish()) is True
+    assert slurm.nodes["worker-0"].drain == ""
+
+
 def test_a_node_that_others_have_undrained_since_is_theirs() -> None:
     slurm = Slurm(1)
     slurm.power_down_time = timedelta()
