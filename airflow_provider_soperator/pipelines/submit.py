@@ -183,12 +183,15 @@ class SubmitAheadOperator(BaseOperator):
                 try:
                     submitted = client.submit_together(list(jobs.values()), since=since) if jobs else ()
                 except TogetherRefused as refused:
-                    culprit = list(jobs)[refused.number]
+                    culprit, cause = list(jobs)[refused.number], refused.__cause__
                     # A limit may leave room for them at another try, and an earlier one that is told to end late may
                     # withdraw what this one submits.
-                    may_go_later = isinstance(refused.__cause__, (LimitExceeded, SubmissionWithdrawn))
+                    may_go_later = isinstance(cause, (LimitExceeded, SubmissionWithdrawn))
+                    # The queue may have forgotten a job since the plan: another try plans by how it has ended.
+                    if getattr(cause, "option", "") == "--dependency":
+                        may_go_later = any(term.old for term in culprit.terms)
                     kind = AirflowException if may_go_later else AirflowFailException
-                    raise kind(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
+                    raise kind(f"{culprit}: {cause}. {refused.remedy}") from refused
                 return self._record(context, jobs, there, [str(answer.id) for answer in submitted])
 
     @contextmanager

@@ -19,7 +19,7 @@ from airflow_provider_soperator.operators.files import JobFiles
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.pipelines.plan import AHEAD, TRY, PlannedJob
 from airflow_provider_soperator.pipelines.submit import RenderedStages
-from airflow_provider_soperator.slurm.errors import LimitExceeded, SubmitRefused, TogetherRefused
+from airflow_provider_soperator.slurm.errors import LimitExceeded, SubmitRefused, TogetherRefused, classify
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
@@ -313,11 +313,8 @@ def test_a_cleared_stage_ends_its_jobs_while_the_task_that_submits_runs_again(pi
     assert ahead not in begun.keys
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_what_follows_a_job_that_slurm_has_forgotten_is_left_to_its_task(
-    pipeline: Pipeline, is_there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slurm refuses what is to follow the success of such a job, and Airflow may see its end long after that."""
+def cleared_after_the_first(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, *, is_there: bool) -> TaskRun:
+    """A submission that was cleared while the first stage waits for its job, which is in the queue or forgotten."""
     submitting = TaskRun("p.submit")
     pipeline.submit(submitting)
     ahead = ahead_of(submitting)
@@ -327,10 +324,36 @@ def test_what_follows_a_job_that_slurm_has_forgotten_is_left_to_its_task(
     submitting.pulled = "41"
     states = {"scheduled__1": {"p.a": "deferred", "p.b": None}}
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", told(states))
+    return submitting
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_follows_a_job_that_slurm_has_forgotten_is_left_to_its_task(
+    pipeline: Pipeline, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm refuses what is to follow the success of such a job, and Airflow may see its end long after that."""
+    submitting = cleared_after_the_first(pipeline, monkeypatch, is_there=is_there)
+    ahead = ahead_of(submitting)
     assert len(pipeline.submit(submitting)) == is_there
     # Its task has the 41st try: what an XCom is asked for makes no difference here.
     known = {"-1": {"job": "41", "key": ahead, "tries": 40}}
     assert submitting.xcoms[AHEAD]["jobs"].get("p.a") == (known if is_there else None)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_slurm_forgets_between_plan_and_submission_is_planned_anew(
+    pipeline: Pipeline, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster was away in between. A dependency of the job's own stays wrong."""
+    submitting = cleared_after_the_first(pipeline, monkeypatch, is_there=True) if is_known else TaskRun("p.submit")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TogetherRefused("b", 0, classify("sbatch", "Batch job submission failed: Job dependency problem"))
+
+    monkeypatch.setattr(Cluster, "submit_together", refuse)
+    with pytest.raises(AirflowException, match="dependency problem") as raised:
+        pipeline.submit(submitting)
+    assert isinstance(raised.value, AirflowFailException) != is_known
 
 
 def test_a_stage_sends_no_files_to_a_job_that_has_them_already(
