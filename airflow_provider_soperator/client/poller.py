@@ -73,6 +73,8 @@ class WatchList(Generic[W]):
         self._accounting_failure: Exception | None = None
         #: True once accounting has answered.
         self.has_accounting = False
+        #: Why the queue could not be asked the last time.
+        self._trouble = ""
 
     def __bool__(self) -> bool:
         return bool(self._jobs)
@@ -116,6 +118,7 @@ class WatchList(Generic[W]):
             for job in jobs:
                 job.could_not_ask()
             raise
+        self._trouble = ""
         open_ones: list[TrackedJob] = []
         settled: list[TrackedJob] = []
         for job in jobs:
@@ -136,10 +139,12 @@ class WatchList(Generic[W]):
     def go_on(self, jobs: Iterable[TrackedJob]) -> None:
         """Tell of jobs that accounting may know more of; a failure of it lasts until its next answer."""
         for job in jobs:
-            self._tell([job], str(self._accounting_failure or "") if job.is_open else "")
+            # An answer may come while the queue cannot be asked.
+            self._tell([job], self._trouble or (str(self._accounting_failure or "") if job.is_open else ""))
 
     def tell_all(self, trouble: str) -> None:
         """Tell all waiters why the queue cannot be asked."""
+        self._trouble = trouble
         self._tell(list(self._jobs.values()), trouble)
 
     def _queue_of(self, jobs: list[TrackedJob]) -> Steps[dict[int, list[Job]]]:
@@ -376,14 +381,21 @@ class Poller:
             self._due = asked_at + self._pace.after_answer(youngest=youngest, longest=longest, effort=effort)
 
     async def _look(self) -> None:
+        self._has_answered()
         jobs = await run_steps_async(self._book.ask_queue(), self._ask)
-        if self._past is None or self._past.done():
+        if self._past is None:
             self._past = asyncio.create_task(run_steps_async(self._book.ask_accounting(jobs), self._ask))
             await asyncio.wait([self._past], timeout=PROMPT)
-        if self._past.done():
-            self._past.result()
-        else:
+        if not self._has_answered():
             self._book.go_on(jobs)
+
+    def _has_answered(self) -> bool:
+        """True if the question to accounting is over; raises an unexpected failure of it once."""
+        if self._past is None or not self._past.done():
+            return False
+        past, self._past = self._past, None
+        past.result()
+        return True
 
     async def _cancel_withdrawn(self) -> None:
         # Its failure is no matter of those who watch.

@@ -321,6 +321,7 @@ class SlowAccounting(Slurm):
 
     takes = 95.0
     fails: Exception | None = None
+    queue_fails: Exception | None = None
     under_way = most_under_way = 0
 
     async def ask(self, request: Request[Any]) -> Any:
@@ -333,6 +334,8 @@ class SlowAccounting(Slurm):
                 self.under_way -= 1
             if self.fails:
                 raise self.fails
+        elif self.queue_fails and isinstance(request, ListJobs):
+            raise self.queue_fails
         return await super().ask(request)
 
 
@@ -368,6 +371,49 @@ def test_an_accounting_that_hangs_delays_no_news_of_the_queue(monkeypatch: pytes
     assert max(gaps) < 15
     assert slurm.most_under_way == 1
     assert slurm.count(Accounting) <= 3
+
+
+def test_what_breaks_the_reader_of_a_slow_answer_is_told_and_repeated(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm = SlowAccounting(*ARRAY, accounting=[])
+    slurm.takes, slurm.fails = 5, KeyError("State")
+
+    async def story() -> str:
+        poller = Poller(slurm.ask)
+        array = poller.watch(JobId(9), indices=(0, 1))
+        # The round after the failure tells it.
+        await asyncio.sleep(12)
+        assert array.told
+        said = array.told.trouble
+        await poller.close()
+        return said
+
+    assert "the poll failed unexpectedly (KeyError('State'))" in run_without_waiting(story(), monkeypatch)
+    assert "A poll has failed unexpectedly, and is repeated" in caplog.text
+
+
+def test_an_answer_of_accounting_does_not_hide_that_the_queue_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = SlowAccounting(*ARRAY, accounting=[])
+    slurm.takes = 25
+
+    async def story() -> list[str]:
+        poller = Poller(slurm.ask)
+        array = poller.watch(JobId(9), indices=(0, 1))
+        await asyncio.sleep(5)
+        slurm.queue_fails = ControllerUnreachable("Unable to contact slurm controller")
+        said = list[str]()
+        # The answer comes in the meantime.
+        for _ in range(8):
+            await asyncio.sleep(5)
+            assert array.told
+            said.append(array.told.trouble)
+        await poller.close()
+        return said
+
+    said = run_without_waiting(story(), monkeypatch)
+    assert slurm.most_under_way == 1
+    assert all("Unable to contact" in one for one in said[2:])
 
 
 def test_a_slow_answer_of_accounting_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
