@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -47,7 +46,10 @@ class SplitTransport:
 async def read_apart(size: int, read: Callable[[], T]) -> T:
     """Read an answer of this many bytes: a large one in a thread, so that others need not wait."""
     if size > _LARGE:
-        # A process that exits, or has too many, starts no further thread.
-        with contextlib.suppress(RuntimeError):
-            return await asyncio.to_thread(read)
+        try:
+            reading = asyncio.get_running_loop().run_in_executor(None, read)
+        except RuntimeError:
+            # A process that exits, or has too many, starts no further thread.
+            return read()
+        return await reading
     return read()

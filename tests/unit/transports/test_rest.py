@@ -6,14 +6,14 @@ import asyncio
 import json
 import threading
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.rest import jobs
-from airflow_provider_soperator.transports import rest
+from airflow_provider_soperator.transports import read_apart, rest
 from airflow_provider_soperator.transports.rest import RestTransport, Tokens, _decoded
 
 #: Far fewer fields than slurmrestd writes.
@@ -55,7 +55,7 @@ def test_a_large_queue_is_decoded_and_read_beside_the_loop_if_there_may_be_a_thr
     noted(rest, "_decoded")
     noted(jobs, "_readable_job")
     if fault:
-        monkeypatch.setattr(asyncio, "to_thread", AsyncMock(side_effect=fault))
+        monkeypatch.setattr(asyncio.BaseEventLoop, "run_in_executor", Mock(side_effect=fault))
     for count, beside in ((5, False), (5000, fault is None)):
         assert asyncio.run(ask(count)) == [1, 2, 3, 4, 5]
         assert [thread is not threading.main_thread() for thread in threads.values()] == [beside, beside]
@@ -80,3 +80,15 @@ def test_whatever_json_there_is_is_decoded(said: str) -> None:
 def test_what_is_no_json_is_told_as_that(said: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of two libraries
         _decoded(said)
+
+
+def test_what_fails_as_it_is_read_in_a_thread_is_not_read_again() -> None:
+    begun = list[int]()
+
+    def read() -> None:
+        begun.append(1)
+        raise RuntimeError("generator raised StopIteration")
+
+    with pytest.raises(RuntimeError, match="generator raised StopIteration"):
+        asyncio.run(read_apart(1 << 20, read))
+    assert begun == [1]

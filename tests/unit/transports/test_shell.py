@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from hypothesis import given
@@ -294,6 +294,6 @@ def test_a_long_answer_is_read_beside_the_loop_if_there_may_be_a_thread(
             await shells.close()
 
     if fault:
-        monkeypatch.setattr(asyncio, "to_thread", AsyncMock(side_effect=fault))
+        monkeypatch.setattr(asyncio.BaseEventLoop, "run_in_executor", Mock(side_effect=fault))
     asyncio.run(scenario())
     assert [reader is threading.main_thread() for reader in readers] == [True, fault is not None]
