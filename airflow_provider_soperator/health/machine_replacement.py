@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from airflow_provider_soperator.health.findings import acted_upon
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import DrainReason, check_reason, is_drained_by_us, is_ours
-from airflow_provider_soperator.slurm.node_orders import NodeStep, because, held
+from airflow_provider_soperator.slurm.node_orders import NodeStep, because, held, undrains
 from airflow_provider_soperator.slurm.requests import Drain, NodeOrder, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.soperator.workloads import Host, Pod
@@ -144,7 +144,7 @@ class Replacement:
         if self._former:
             return (Drain((node.name,), self._former),)
         # Another process has overwritten the former reason, so it is unknown: keep the node drained.
-        return () if _NOT_THE_FIRST in node.reason else (Undrain((node.name,)),)
+        return () if _NOT_THE_FIRST in node.reason else undrains(node)
 
     def _begin(self, snapshot: NodeSnapshot, now: datetime, may_begin: bool) -> NodeStep | None:
         """None once it has begun."""

@@ -120,6 +120,13 @@ def _together(orders: Iterable[NodeOrder]) -> tuple[Request[None], ...]:
     return tuple(replace(order, names=tuple(names[order])) for order in sorted(names, key=_place))
 
 
+def undrains(*nodes: Node) -> tuple[Undrain, ...]:
+    """Orders that undrain nodes. Of one that is down Slurm clears no reason, which says why it is."""
+    down = {node.name for node in nodes if node.state.base is NodeBase.DOWN or node.state.has(NodeFlag.FAIL)}
+    up = tuple(node.name for node in nodes if node.name not in down)
+    return tuple(order for order in (Undrain(up), Undrain(tuple(sorted(down)), "")) if order.names)
+
+
 def _place(order: NodeOrder) -> tuple[int, int]:
     """The place of an order among several to one node."""
     kinds = (PowerUp, Undrain, PowerDown, Drain)
@@ -138,7 +145,7 @@ def _up(node: Node, owner: str, since: datetime | None) -> NodeStep:
     if node.state.has(NodeFlag.POWERING_DOWN):
         return NodeStep(waits="is powering down and can be powered up only after that")
     # Soperator 4.1 ends a drain when the node's Pod starts, 5.0 does not. Slurm refuses it of an INVALID_REG node.
-    undrain = (Undrain((node.name,)),) if drained and not node.state.has(NodeFlag.INVALID_REG) else ()
+    undrain = undrains(node) if drained and not node.state.has(NodeFlag.INVALID_REG) else ()
     if node.is_coming_up:
         return NodeStep(undrain, waits="boots")
     if node.failed_to_resume and since and node.reason_since and node.reason_since > since:
@@ -274,7 +281,7 @@ def undrained(nodes: Iterable[Node], *, owner: str = "", any_owner: bool = False
             return NodeStep(lost=because(node, "is drained"))
         if node.state.has(NodeFlag.INVALID_REG):
             how = "is drained, and Slurm does not undrain it before it registers with all its configured resources"
-            return NodeStep(lost=because(node, how))
-        return NodeStep((Undrain((node.name,)),), waits="is being undrained")
+            return held(node, how)
+        return NodeStep(undrains(node), waits="is being undrained")
 
     return move_each(nodes, step)

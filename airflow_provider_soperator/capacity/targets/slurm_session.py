@@ -32,7 +32,7 @@ from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownNode
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import DrainReason, in_lines, is_anothers, is_ours, refuse_unknown
-from airflow_provider_soperator.slurm.node_orders import because, kept_off, refuse_power, up
+from airflow_provider_soperator.slurm.node_orders import because, kept_off, refuse_power, undrains, up
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     DeleteReservation,
@@ -43,7 +43,6 @@ from airflow_provider_soperator.slurm.requests import (
     ShowConfig,
     ShowRights,
     ShowTopology,
-    Undrain,
 )
 from airflow_provider_soperator.slurm.states import NodeFlag
 
@@ -240,9 +239,9 @@ class SlurmNodesSession(Session):
     async def allow(self, to: int) -> None:
         nodes = await self._nodes()
         allowed = sum(not node.is_kept_off for node in nodes)
-        ours = [node.name for node in nodes if node.is_kept_off and is_ours(node, self._reason.owner)]
-        if back := ours[: max(0, to - allowed)]:
-            await self._client.ask(Undrain(tuple(back)))
+        ours = [node for node in nodes if node.is_kept_off and is_ours(node, self._reason.owner)]
+        for order in undrains(*ours[: max(0, to - allowed)]):
+            await self._client.ask(order)
 
     async def finish(self) -> bool | None:
         await self._in_the_way.withdraw()

@@ -179,13 +179,16 @@ class Drain(NodeOrder):
         return "drain", self.reason
 
 
+@dataclass(frozen=True)
 class Undrain(NodeOrder):
     """Undrain nodes, without any other change."""
 
+    #: Slurm clears it with the drain, but not of a node that has jobs, and up to 25.11 not without accounting: a later
+    #: drain by slurmctld, which keeps a reason that is there, would be taken for this provider's.
+    reason: str = "undrained by airflow"
+
     def change(self) -> tuple[str, str]:
-        # Slurm clears the reason itself. Up to 25.11 it does not do so without accounting: a later drain by slurmctld,
-        # which keeps a reason that is there, would be taken for this provider's.
-        return "undrain", "undrained by airflow"
+        return "undrain", self.reason
 
 
 @dataclass(frozen=True)

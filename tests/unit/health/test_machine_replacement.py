@@ -258,7 +258,8 @@ def test_nothing_acts_on_a_pod_that_does_not_run_on_a_machine_that_answers() -> 
         "is DOWN+CLOUD+DRAIN+NOT_RESPONDING; container slurmd waits (CrashLoopBackOff: back-off), "
         "and Soperator acts on drained nodes only that are idle"
     )
-    assert story.replacement.undo(held) == (Undrain(("worker-0",)),)
+    # What says why it is down stays.
+    assert story.replacement.undo(held) == (Undrain(("worker-0",), reason=""),)
 
 
 def test_a_pod_that_starts_again_on_its_machine_undrains_its_node() -> None:

@@ -46,7 +46,7 @@ def node(state: str, reason: str = "", since: datetime | None = None, name: str 
         ("MIXED+CLOUD+DRAIN+REBOOT_REQUESTED", "kernel", (), "reboots"),
         ("DOWN+CLOUD+DRAIN+REBOOT_ISSUED", "kernel : reboot issued", (), "reboots"),
         ("DOWN+CLOUD+REBOOT_ISSUED", "reboot requested : reboot issued", (), "reboots"),
-        ("DOWN+CLOUD+DRAIN+REBOOT_ISSUED", f"{OURS} : reboot issued", (Undrain(ONE),), "is being undrained"),
+        ("DOWN+CLOUD+DRAIN+REBOOT_ISSUED", f"{OURS} : reboot issued", (Undrain(ONE, ""),), "is being undrained"),
     ],
 )
 def test_up(state: str, reason: str, orders: tuple[object, ...], waits: str | None) -> None:
@@ -194,12 +194,23 @@ def test_undrained_by_force_only_if_it_is_somebody_elses() -> None:
     assert undrained(replaced, owner="day").lost
 
 
+@pytest.mark.parametrize("state", ["DOWN+CLOUD+DRAIN+NOT_RESPONDING", "IDLE+CLOUD+DRAIN+FAIL"])
+def test_a_node_that_is_down_keeps_its_reason_when_it_is_undrained(state: str) -> None:
+    """Slurm clears none of such a node, which may be the only word of why it is down."""
+    silent = node(state, f"{OURS} : Not responding")
+    kept = (Undrain(ONE, reason=""),)
+    assert undrained([silent]).orders == node_orders.up([silent], owner="night").orders == kept
+
+
 def test_what_slurm_does_not_undrain_is_lost() -> None:
     invalid = node("IDLE+CLOUD+DRAIN+INVALID_REG", "Low RealMemory")
     assert undrained([invalid], any_owner=True).lost == {
         "n-1": "is drained, and Slurm does not undrain it before it registers with all its configured resources: "
         "Low RealMemory"
     }
+    # It may register whole after that.
+    reboots = node("IDLE+CLOUD+DRAIN+INVALID_REG+REBOOT_REQUESTED", "Low RealMemory")
+    assert undrained([reboots], any_owner=True).waiting == {"n-1": "reboots"}
 
 
 def test_a_drain_of_a_reboot_is_waited_for() -> None:
