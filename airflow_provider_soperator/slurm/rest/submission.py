@@ -7,7 +7,7 @@ would not do: it is satisfied when the first job has ended, perhaps before the l
 array run one by one.)
 
 A job that stays held because its submitter died has a comment that says so, and is released by the next submission of
-the key, which the task that follows it makes. Its own comment is set in the call that releases it, or in one after it.
+the key, which a task that follows it makes. Its own comment is set in the call that releases it, or in one after it.
 
 Dependencies may name keys, so two submitters of the same jobs may have used different ids. The jobs that stay get
 dependencies on those that stay, before the others are cancelled.
