@@ -82,9 +82,9 @@ def _is_out_of_service(node: Node) -> bool:
 
 
 def hindrances(parts: Iterable[Job], asked: str | None = None) -> Steps[list[str]]:
-    """Lines about the nodes that a waiting job asks for by name and cannot get, as Slurm's reason names none.
+    """Lines about nodes that a waiting job asks for by name and cannot get, and reservations of these.
 
-    And about reservations of them.
+    Slurm's reason names neither.
 
     ``asked``: those nodes, where they are known.
     """

@@ -142,9 +142,9 @@ class TrackedJob:
         self._expect(self._expected)
         self._expect_submitted()
 
-    def could_not_ask(self, trouble: str = "") -> None:
+    def could_not_ask(self) -> None:
         """Note that the queue or accounting did not answer: this time does not count."""
-        self.trouble, self._missed_at = trouble, None
+        self.trouble, self._missed_at = "", None
 
     def judge(self, now: float, patience: LossLimits) -> None:
         """Declare parts lost that have been missing for too long; call it after both have answered."""

@@ -21,14 +21,18 @@ class Seen:
     def __init__(self, number: int = 7, name: str = "") -> None:
         self.job = TrackedJob(number, name)
         self.now = 1000.0
+        #: Why accounting has not answered, which the poller tells with the status.
+        self.trouble = ""
 
     def look(self, queue: list[Job], accounting: list[AccountingJob] | None = None, after: float = 10.0) -> None:
         """One round; without an answer of accounting if that is None and would have been asked."""
         self.now += after
+        self.trouble = ""
         self.job.look_at_queue(queue)
         if self.job.is_open:
             if accounting is None:
-                self.job.could_not_ask("slurmdbd is down")
+                self.job.could_not_ask()
+                self.trouble = "slurmdbd is down"
                 return
             self.job.look_at_accounting(accounting)
         self.job.judge(self.now, PATIENCE)
@@ -50,7 +54,7 @@ class Seen:
         return status is not None and status.is_over
 
     def status_of(self, job: str) -> JobStatus | None:
-        return self.job.status_of(JobId.parse(job), self.job.parts(), "")
+        return self.job.status_of(JobId.parse(job), self.job.parts(), self.trouble)
 
 
 def states(status: JobStatus | None) -> dict[str, str]:

@@ -85,7 +85,7 @@ def look(job: TrackedJob, array: Array, at: float, *, with_accounting: bool) -> 
         job.look_at_accounting(array.accounting(at))
         job.judge(at, PATIENCE)
     else:
-        job.could_not_ask("slurmdbd is down")
+        job.could_not_ask()
     return job.status_of(WHOLE, job.parts(), "")
 
 
